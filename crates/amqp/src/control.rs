@@ -1,0 +1,226 @@
+//! What nodes tell each other: JSON over a fanout exchange, best effort.
+//!
+//! Telling puts a message into a bounded buffer and returns; a task of its own publishes it. What does
+//! not fit, or comes while the broker is away, is dropped and counted in the log: whoever did not hear
+//! it finds out from the database, later. This process hears itself at once, without the broker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use jobwire_core::transport::{Control, TransportError};
+use lapin::options::{BasicAckOptions, BasicPublishOptions};
+use lapin::{BasicProperties, Channel};
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::connection::Link;
+use crate::session::Session;
+use crate::topology::Topology;
+
+/// Messages that may wait to be told.
+const TELL_BUFFER: usize = 256;
+/// Messages that a slow listener may be behind.
+const LISTEN_BUFFER: usize = 1024;
+/// How long to leave the broker alone after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The same, where an operator is needed.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+
+/// The near end: tell and listen.
+pub(crate) struct ControlLine {
+    telling: mpsc::Sender<Control>,
+    heard: broadcast::Sender<Control>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// The far end: two tasks to be spawned.
+pub(crate) struct ControlTasks {
+    process: Uuid,
+    topology: Topology,
+    told: mpsc::Receiver<Control>,
+    heard: broadcast::Sender<Control>,
+    dropped: Arc<AtomicU64>,
+    stop: CancellationToken,
+}
+
+pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLine, ControlTasks) {
+    let (telling, told) = mpsc::channel(TELL_BUFFER);
+    let heard = broadcast::Sender::new(LISTEN_BUFFER);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let line = ControlLine {
+        telling,
+        heard: heard.clone(),
+        dropped: dropped.clone(),
+    };
+    let tasks = ControlTasks {
+        process: Uuid::new_v4(),
+        topology,
+        told,
+        heard,
+        dropped,
+        stop,
+    };
+    (line, tasks)
+}
+
+impl ControlLine {
+    pub(crate) fn tell(&self, control: Control) {
+        // Nobody listens here: nobody here needs to know.
+        let _ = self.heard.send(control.clone());
+        if self.telling.try_send(control).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Control> {
+        self.heard.subscribe()
+    }
+}
+
+impl ControlTasks {
+    /// The futures to spawn: one tells, one hears.
+    pub(crate) fn start(
+        self,
+        publish: Link,
+        receive: Link,
+    ) -> (impl Future<Output = ()>, impl Future<Output = ()>) {
+        let teller = Teller {
+            process: self.process.to_string(),
+            topology: self.topology.clone(),
+            told: self.told,
+            dropped: self.dropped,
+            link: publish,
+            channel: None,
+        };
+        let listener = Listener {
+            process: self.process,
+            topology: self.topology,
+            heard: self.heard,
+            link: receive,
+        };
+        let stop = self.stop.clone();
+        let telling = async move {
+            let _ = stop.run_until_cancelled(teller.run()).await;
+        };
+        let stop = self.stop;
+        let hearing = async move {
+            let _ = stop.run_until_cancelled(listener.run()).await;
+        };
+        (telling, hearing)
+    }
+}
+
+struct Teller {
+    process: String,
+    topology: Topology,
+    told: mpsc::Receiver<Control>,
+    dropped: Arc<AtomicU64>,
+    link: Link,
+    channel: Option<Channel>,
+}
+
+impl Teller {
+    async fn run(mut self) {
+        while let Some(control) = self.told.recv().await {
+            if let Err(problem) = self.publish(&control).await {
+                self.channel = None;
+                let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+                tracing::debug!(%problem, dropped, "could not tell the other nodes");
+            }
+        }
+    }
+
+    async fn publish(&mut self, control: &Control) -> Result<(), TransportError> {
+        let session = self.link.session()?;
+        if let Some(reason) = session.blocked() {
+            return Err(TransportError::Blocked(reason));
+        }
+        let channel = match self.channel.take().filter(|c| c.status().connected()) {
+            Some(channel) => channel,
+            None => {
+                self.topology.ensure_control(&session).await?;
+                session.channel().await?
+            }
+        };
+        let text =
+            serde_json::to_vec(control).map_err(|e| TransportError::Unreachable(e.to_string()))?;
+        let exchange = self.topology.control_exchange();
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_app_id(self.process.as_str().into())
+            .with_delivery_mode(1);
+        // No confirm is asked for: the next line awaits the socket only.
+        let written = channel.basic_publish(
+            exchange.as_str().into(),
+            "".into(),
+            BasicPublishOptions::default(),
+            &text,
+            properties,
+        );
+        session
+            .answer(async {
+                let written = written.await;
+                let failed = |e| TransportError::Unreachable(format!("{e}"));
+                written.map(drop).map_err(failed)
+            })
+            .await?;
+        self.channel = Some(channel);
+        Ok(())
+    }
+}
+
+struct Listener {
+    process: Uuid,
+    topology: Topology,
+    heard: broadcast::Sender<Control>,
+    link: Link,
+}
+
+impl Listener {
+    async fn run(mut self) {
+        loop {
+            let pause = match self.link.session_within(LONG_PAUSE).await {
+                Ok(session) => self.listen(&session).await,
+                Err(_) => Duration::ZERO,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Listen until the session, the channel or the queue ends; says how long to wait then.
+    async fn listen(&self, session: &Session) -> Duration {
+        let (channel, mut consumer) = match self.topology.listen(session, self.process).await {
+            Ok(listening) => listening,
+            Err(problem) if problem.is_transient() => return PAUSE,
+            Err(problem) => {
+                tracing::warn!(%problem, "cannot hear the other nodes; they work on, a little slower");
+                return LONG_PAUSE;
+            }
+        };
+        let own = self.process.to_string();
+        loop {
+            let delivery = tokio::select! {
+                () = session.over() => return Duration::ZERO,
+                delivery = consumer.next() => delivery,
+            };
+            let Some(Ok(delivery)) = delivery else {
+                let _ = channel.close(200, "OK".into()).now_or_never();
+                return PAUSE;
+            };
+            // Written in order when first polled; a failure ends the consumer as well.
+            let settled = channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default());
+            let _ = settled.now_or_never();
+            let from = delivery.properties.app_id().as_ref();
+            if from.is_some_and(|from| from.as_str() == own) {
+                continue;
+            }
+            match serde_json::from_slice(&delivery.data) {
+                Ok(control) => drop(self.heard.send(control)),
+                Err(problem) => tracing::debug!(%problem, "unreadable control message"),
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What lapin and the broker say, turned into what the caller can do about it.
+//!
+//! The broker closes a channel on every refusal (403, 404, 405, 406). Each operation that can be
+//! refused therefore runs on a channel that nothing else depends on, and is told apart by
+//! [`Operation`], because older brokers do not say which right was missing.
+
+use jobwire_core::transport::TransportError;
+use lapin::ErrorKind;
+
+use crate::endpoint::Endpoint;
+use crate::options::QueueType;
+
+/// What was attempted, for the remedy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation<'a> {
+    /// Declare a queue or exchange, or check that it exists.
+    Declare(&'a str),
+    /// Bind a queue to an exchange.
+    Bind(&'a str, &'a str),
+    /// Consume from a queue.
+    Consume(&'a str),
+    /// Publish through an exchange.
+    Publish(&'a str),
+    /// Anything that needs no right.
+    Talk,
+}
+
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const RESOURCE_LOCKED: u16 = 405;
+const PRECONDITION_FAILED: u16 = 406;
+const NOT_ALLOWED: u16 = 530;
+
+/// The broker's own code and words, if it was the broker who objected.
+pub(crate) fn answer(error: &lapin::Error) -> Option<(u16, String)> {
+    match error.kind() {
+        ErrorKind::ProtocolError(e) => Some((e.get_id(), e.get_message().to_string())),
+        _ => None,
+    }
+}
+
+/// Why there is no connection.
+pub(crate) fn connecting(error: &lapin::Error, endpoint: &Endpoint) -> TransportError {
+    if let Some((code, said)) = answer(error) {
+        let remedy = match code {
+            ACCESS_REFUSED => format!(
+                "check the user name and the password in --broker (user '{}')",
+                endpoint.user()
+            ),
+            NOT_ALLOWED => format!(
+                "check that the virtual host '{}' exists and that user '{}' may use it \
+                 (rabbitmqctl set_permissions)",
+                endpoint.vhost(),
+                endpoint.user()
+            ),
+            _ => return TransportError::Unreachable(format!("{endpoint}: {said}")),
+        };
+        return TransportError::Refused {
+            problem: format!("{endpoint}: {said}"),
+            remedy,
+        };
+    }
+    let said = error.to_string();
+    if endpoint.is_tls() && said.to_ascii_lowercase().contains("certificate") {
+        return TransportError::Refused {
+            problem: format!("{endpoint}: {said}"),
+            remedy:
+                "add the certificate authority to this machine's trust store, and name the host \
+                     as its certificate does"
+                    .to_owned(),
+        };
+    }
+    TransportError::Unreachable(format!("{endpoint}: {said}"))
+}
+
+/// Why an operation on a connection failed.
+pub(crate) fn operating(
+    error: &lapin::Error,
+    operation: Operation<'_>,
+    endpoint: &Endpoint,
+    queue_type: QueueType,
+) -> TransportError {
+    let Some((code, said)) = answer(error) else {
+        return TransportError::Unreachable(error.to_string());
+    };
+    let remedy = match (code, operation) {
+        (ACCESS_REFUSED, operation) => missing_right(operation, endpoint),
+        // A classic queue whose node is down: it comes back with its node.
+        (NOT_FOUND, _) if said.contains("home node") => {
+            return TransportError::Unreachable(format!(
+                "{said}; a quorum queue would be available"
+            ));
+        }
+        (NOT_FOUND, Operation::Declare(name)) => format!(
+            "declare '{name}' (durable; a lane is a {queue_type} queue, the control exchange a \
+             fanout), or let Jobwire declare it"
+        ),
+        (NOT_FOUND, _) => return TransportError::Unreachable(said),
+        (RESOURCE_LOCKED, _) => {
+            "somebody else uses this name exclusively; use another prefix".to_owned()
+        }
+        (PRECONDITION_FAILED, Operation::Declare(name)) => differing(&said, name, queue_type),
+        _ => return TransportError::Unreachable(said),
+    };
+    TransportError::Refused {
+        problem: said,
+        remedy,
+    }
+}
+
+fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
+    let (user, vhost) = (endpoint.user(), endpoint.vhost());
+    let rights = match operation {
+        Operation::Declare(name) => format!(
+            "the 'configure' right on '{name}' (or declare it yourself and set 'declare' to false)"
+        ),
+        Operation::Bind(queue, exchange) => {
+            format!("the 'write' right on '{queue}' and the 'read' right on '{exchange}'")
+        }
+        Operation::Consume(queue) => format!("the 'read' right on '{queue}'"),
+        Operation::Publish("") => "the 'write' right on 'amq.default'".to_owned(),
+        Operation::Publish(exchange) => format!("the 'write' right on '{exchange}'"),
+        Operation::Talk => "the rights listed in the documentation".to_owned(),
+    };
+    format!("give user '{user}' in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
+}
+
+/// `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…': received … but current is …`
+fn differing(said: &str, name: &str, queue_type: QueueType) -> String {
+    let argument = said
+        .split_once("inequivalent arg '")
+        .and_then(|(_, rest)| rest.split_once('\''))
+        .map(|(argument, _)| argument);
+    let other = match queue_type {
+        QueueType::Classic => QueueType::Quorum,
+        QueueType::Quorum => QueueType::Classic,
+    };
+    match argument {
+        Some("x-queue-type") => format!(
+            "'{name}' exists with another 'x-queue-type': set the queue type to {other}, or delete \
+             the queue (hints that wait in it are sent again by the sweeper), or use another prefix"
+        ),
+        Some(argument) => format!(
+            "'{name}' exists with another '{argument}': delete it (hints that wait in it are sent \
+             again by the sweeper), or set 'declare' to false, or use another prefix"
+        ),
+        None => format!("delete '{name}', or set 'declare' to false, or use another prefix"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::protocol::AMQPError;
+
+    fn said(code: u16, words: &str) -> lapin::Error {
+        let error = AMQPError::from_id(code, words.into()).expect("a known code");
+        ErrorKind::ProtocolError(error).into()
+    }
+
+    fn operating_on(code: u16, words: &str, operation: Operation<'_>) -> TransportError {
+        let endpoint = Endpoint::parse("amqp://bob:hunter2@host").unwrap();
+        operating(&said(code, words), operation, &endpoint, QueueType::Classic)
+    }
+
+    #[test]
+    fn another_declaration_names_queue_argument_and_remedy() {
+        let error = operating_on(
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': \
+             received 'classic' but current is 'quorum'",
+            Operation::Declare("q"),
+        )
+        .to_string();
+        for part in [
+            "'q'",
+            "x-queue-type",
+            "set the queue type to quorum",
+            "prefix",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_right_is_named() {
+        let refused = "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'bob'";
+        for (operation, right) in [
+            (Operation::Declare("q"), "'configure' right on 'q'"),
+            (Operation::Consume("q"), "'read' right on 'q'"),
+            (Operation::Publish(""), "'write' right on 'amq.default'"),
+            (Operation::Bind("q", "x"), "'read' right on 'x'"),
+        ] {
+            let error = operating_on(403, refused, operation);
+            assert!(!error.is_transient());
+            assert!(error.to_string().contains(right), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_transient() {
+        let down = "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' is down or inaccessible";
+        assert!(operating_on(404, down, Operation::Declare("q")).is_transient());
+        assert!(operating_on(320, "CONNECTION_FORCED", Operation::Talk).is_transient());
+        assert!(
+            !operating_on(404, "NOT_FOUND - no queue 'q'", Operation::Declare("q")).is_transient()
+        );
+    }
+}

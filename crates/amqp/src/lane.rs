@@ -1,0 +1,328 @@
+//! One lane as a receiver has it: a channel, a consumer on it, and what is undecided.
+//!
+//! A lane has a channel of its own, so delivery tags come in order, one by one, and everything below
+//! the lowest undecided tag has been decided: only then does one acknowledgement stand for many
+//! (`multiple`). With two consumers on a channel it could swallow a message that nobody has looked at
+//! yet. For the same reason acknowledgements go through the channel and not through lapin's `Acker`,
+//! which hands each to a task of its own and so may reorder them.
+//!
+//! Each channel has an epoch, and a [`Ticket`] names it: a tag of a channel that is gone means nothing
+//! to the next one, and is never sent to it.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Stream};
+use jobwire_core::job::Lane;
+use jobwire_core::transport::{Ticket, TransportError};
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
+use lapin::{Channel, Consumer};
+use tokio::time::Sleep;
+
+use crate::session::Session;
+use crate::topology::Topology;
+
+/// How long to leave the broker alone after it refused or failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the broker may take to cancel a consumer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What to tell the broker about messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Forget it.
+    Settled,
+    /// Give it to somebody else.
+    GivenBack,
+}
+
+/// A channel and what is undecided on it.
+struct OpenChannel {
+    channel: Channel,
+    epoch: u64,
+    undecided: BTreeSet<u64>,
+}
+
+type Opening = BoxFuture<'static, Result<(Channel, Consumer), TransportError>>;
+
+/// See the [module](self).
+pub(crate) struct LaneReceiver {
+    pub(crate) lane: Lane,
+    queue: String,
+    prefetch: u16,
+    epochs: Arc<AtomicU64>,
+    open: Option<OpenChannel>,
+    consumer: Option<Consumer>,
+    opening: Option<Opening>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl LaneReceiver {
+    pub(crate) fn new(lane: Lane, queue: String, prefetch: u16, epochs: Arc<AtomicU64>) -> Self {
+        Self {
+            lane,
+            queue,
+            prefetch,
+            epochs,
+            open: None,
+            consumer: None,
+            opening: None,
+            pause: None,
+        }
+    }
+
+    /// Messages that the caller has and has not decided.
+    pub(crate) fn undecided(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.undecided.len())
+    }
+
+    /// The next message. Opens the lane first, where it is not open; that goes on in the next call
+    /// if this one is given up.
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &Arc<Session>,
+        topology: &Topology,
+    ) -> Poll<Result<(Ticket, Delivery), TransportError>> {
+        loop {
+            let Some(consumer) = &mut self.consumer else {
+                match self.poll_open(cx, session, topology) {
+                    Poll::Ready(Ok(())) => continue,
+                    Poll::Ready(Err(problem)) => return Poll::Ready(Err(problem)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            };
+            let Some(next) = std::task::ready!(Pin::new(consumer).poll_next(cx)) else {
+                // The broker has cancelled us: the queue was deleted, or its node went down.
+                tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker ended the consumer; will consume again");
+                self.consumer = None;
+                continue;
+            };
+            match next {
+                Ok(delivery) => {
+                    let Some(open) = &mut self.open else {
+                        continue;
+                    };
+                    open.undecided.insert(delivery.delivery_tag);
+                    let ticket = Ticket {
+                        epoch: open.epoch,
+                        number: delivery.delivery_tag,
+                    };
+                    return Poll::Ready(Ok((ticket, delivery)));
+                }
+                Err(e) => {
+                    self.forget();
+                    self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                    let said =
+                        crate::error::answer(&e).map_or_else(|| e.to_string(), |(_, said)| said);
+                    return Poll::Ready(Err(TransportError::Unreachable(format!(
+                        "lane '{}': {said}",
+                        self.lane
+                    ))));
+                }
+            }
+        }
+    }
+
+    fn poll_open(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &Arc<Session>,
+        topology: &Topology,
+    ) -> Poll<Result<(), TransportError>> {
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        let opening = self.opening.get_or_insert_with(|| {
+            let kept = self.open.as_ref().map(|open| open.channel.clone());
+            open(
+                session.clone(),
+                topology.clone(),
+                self.lane.clone(),
+                self.prefetch,
+                kept,
+            )
+            .boxed()
+        });
+        let opened = std::task::ready!(opening.poll_unpin(cx));
+        self.opening = None;
+        Poll::Ready(self.opened(opened))
+    }
+
+    fn opened(
+        &mut self,
+        opened: Result<(Channel, Consumer), TransportError>,
+    ) -> Result<(), TransportError> {
+        match opened {
+            Ok((channel, consumer)) => {
+                let same = self.open.as_ref().is_some_and(|open| {
+                    open.channel.id() == channel.id() && open.channel.status().connected()
+                });
+                if !same {
+                    self.open = Some(OpenChannel {
+                        channel,
+                        epoch: self.epochs.fetch_add(1, Ordering::Relaxed),
+                        undecided: BTreeSet::new(),
+                    });
+                }
+                self.consumer = Some(consumer);
+                Ok(())
+            }
+            Err(problem) => {
+                self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                Err(problem)
+            }
+        }
+    }
+
+    /// Open now, not with the first poll.
+    pub(crate) async fn open(
+        &mut self,
+        session: &Arc<Session>,
+        topology: &Topology,
+    ) -> Result<(), TransportError> {
+        std::future::poll_fn(|cx| self.poll_open(cx, session, topology)).await
+    }
+
+    /// Tell the broker about messages. Tickets of other channels are left alone. Written in order
+    /// and without waiting: what does not arrive is delivered again.
+    pub(crate) fn decide(&mut self, tickets: &[Ticket], verdict: Verdict) {
+        let Some(open) = &mut self.open else { return };
+        let mut decided: Vec<u64> = tickets
+            .iter()
+            .filter(|t| t.epoch == open.epoch && open.undecided.remove(&t.number))
+            .map(|t| t.number)
+            .collect();
+        decided.sort_unstable();
+        let (one_answer, single) = split(&decided, open.undecided.first().copied());
+        for (tag, multiple) in one_answer
+            .map(|tag| (tag, true))
+            .into_iter()
+            .chain(single.iter().map(|tag| (*tag, false)))
+        {
+            answer(&open.channel, tag, multiple, verdict);
+        }
+    }
+
+    /// Take nothing more; what came but was not returned goes back.
+    pub(crate) async fn pause(&mut self) {
+        if let Some(opening) = self.opening.take()
+            && let Ok(opened) = tokio::time::timeout(ANSWER, opening).await
+        {
+            let _ = self.opened(opened);
+        }
+        let Some(mut consumer) = self.consumer.take() else {
+            return;
+        };
+        let Some(open) = &self.open else { return };
+        let cancelled = open
+            .channel
+            .basic_cancel(consumer.tag(), BasicCancelOptions::default());
+        if !matches!(tokio::time::timeout(ANSWER, cancelled).await, Ok(Ok(()))) {
+            // Everything on the channel goes back with it, what the caller has included.
+            self.forget();
+            return;
+        }
+        let mut waker = Context::from_waker(std::task::Waker::noop());
+        while let Poll::Ready(Some(Ok(delivery))) = Pin::new(&mut consumer).poll_next(&mut waker) {
+            answer(
+                &open.channel,
+                delivery.delivery_tag,
+                false,
+                Verdict::GivenBack,
+            );
+        }
+    }
+
+    /// The channel is no good any more: so are all tickets of it.
+    pub(crate) fn forget(&mut self) {
+        self.consumer = None;
+        self.opening = None;
+        self.pause = None;
+        if let Some(open) = self.open.take()
+            && open.channel.status().connected()
+        {
+            let _ = open.channel.close(200, "OK".into()).now_or_never();
+        }
+    }
+
+    /// Leave in good order: lapin takes the whole connection down if its channel closes between a
+    /// consumer's cancel and the answer to it, so first the one and then the other.
+    pub(crate) async fn close(mut self) {
+        self.pause().await;
+        if let Some(open) = self.open.take() {
+            let closing = open.channel.close(200, "OK".into());
+            let _ = tokio::time::timeout(ANSWER, closing).await;
+        }
+    }
+}
+
+/// Open a channel, unless there is one, and consume.
+async fn open(
+    session: Arc<Session>,
+    topology: Topology,
+    lane: Lane,
+    prefetch: u16,
+    kept: Option<Channel>,
+) -> Result<(Channel, Consumer), TransportError> {
+    topology.ensure_lane(&session, &lane).await?;
+    let queue = topology.queue(&lane);
+    let channel = match kept.filter(|channel| channel.status().connected()) {
+        Some(channel) => channel,
+        None => session.channel().await?,
+    };
+    // The broker chooses the tag: no two consumers of a channel share one.
+    let consumer = session
+        .answer(topology.consume(&channel, &queue, "", prefetch))
+        .await?;
+    Ok((channel, consumer))
+}
+
+/// The first poll writes; nobody waits for it to arrive.
+fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
+    let said = match verdict {
+        Verdict::Settled => channel
+            .basic_ack(tag, BasicAckOptions { multiple })
+            .now_or_never(),
+        Verdict::GivenBack => channel
+            .basic_nack(
+                tag,
+                BasicNackOptions {
+                    multiple,
+                    requeue: true,
+                },
+            )
+            .now_or_never(),
+    };
+    if let Some(Err(problem)) = said {
+        tracing::debug!(%problem, tag, "the channel is gone; the message will be delivered again");
+    }
+}
+
+/// Of decided tags in order, the one that may answer for all below it, and those to name singly.
+/// `lowest` is the lowest tag that is still undecided.
+fn split(decided: &[u64], lowest: Option<u64>) -> (Option<u64>, &[u64]) {
+    let below = decided.partition_point(|tag| lowest.is_none_or(|lowest| *tag < lowest));
+    let (together, single) = decided.split_at(below);
+    (together.last().copied(), single)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_never_covers_what_is_undecided() {
+        assert_eq!(split(&[1, 2, 3], None), (Some(3), &[][..]));
+        assert_eq!(split(&[1, 2, 4], Some(3)), (Some(2), &[4][..]));
+        assert_eq!(split(&[4, 5], Some(3)), (None, &[4, 5][..]));
+        assert_eq!(split(&[], Some(3)), (None, &[][..]));
+    }
+}

@@ -1,0 +1,75 @@
+//! # The RabbitMQ transport of Jobwire
+//!
+//! Carries hints from whoever commits a job to whoever runs it, through a RabbitMQ broker (3.10 and
+//! newer). It keeps the contract of [`jobwire_core::transport`]: it may lose, double or delay a hint,
+//! it says honestly whether the broker has a message, and it never hangs on a broker that is slow,
+//! blocked or away.
+//!
+//! ```no_run
+//! use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
+//! use jobwire_core::transport::{Subscription, Transport};
+//! use jobwire_core::{Hint, JobId, Lane};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = AmqpOptions {
+//!     queue_type: QueueType::Quorum,
+//!     ..AmqpOptions::default()
+//! };
+//! let transport = AmqpTransport::connect("amqp://user:password@broker/jobs", options).await?;
+//! let lane = Lane::default();
+//! let mut receiver = transport
+//!     .subscribe(Subscription { lanes: vec![lane.clone()], prefetch: 32 })
+//!     .await?;
+//! transport.publisher().publish(&lane, vec![Hint::new(JobId::generate())]).await?;
+//! for delivery in receiver.receive(32).await? {
+//!     receiver.settle(&[delivery.ticket]).await;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Parts
+//! | module | what it does |
+//! | --- | --- |
+//! | `connection` | keeps one connection per direction, reconnects |
+//! | `session` | one connection, from handshake to end |
+//! | `topology` | names, declarations, the rights they need |
+//! | `publisher` | packing, window, confirms, returned messages |
+//! | `receiver`, `lane` | consuming, settling, giving back, pausing |
+//! | `control` | what nodes tell each other |
+//! | `error` | what the broker says, and what to do about it |
+//!
+//! # Options
+//! All in [`AmqpOptions`], with defaults. `amqps://` uses rustls and the machine's own trust store.
+//! Without `?heartbeat=` in the URL, [`AmqpOptions::heartbeat`] holds.
+//!
+//! # Errors
+//! A URL that can't be read, a wrong password, a missing right, a queue declared otherwise are
+//! [`TransportError::Refused`], with a remedy. All else passes by itself. No error, log line or
+//! `Debug` text of this crate shows the password (do not log lapin itself at level `trace`: that
+//! prints frames).
+//!
+//! # Metrics
+//! `jobwire_broker_up{direction}`, `jobwire_broker_blocked`,
+//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_received_total{lane}`,
+//! `jobwire_hints_redelivered_total{lane}`, `jobwire_hints_unreadable_total{lane}`. Directions are
+//! `publish` and `receive`.
+
+mod connection;
+mod control;
+mod endpoint;
+mod error;
+mod lane;
+mod options;
+mod packing;
+mod publisher;
+mod rarely;
+mod receiver;
+mod session;
+mod topology;
+mod transport;
+
+#[cfg(doc)]
+use jobwire_core::transport::TransportError;
+
+pub use options::{AmqpOptions, DeliveryMode, QueueType};
+pub use transport::AmqpTransport;

@@ -1,0 +1,229 @@
+//! What can be set about the RabbitMQ transport, and what each setting changes.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
+use jobwire_core::transport::TransportError;
+
+/// Settings of the RabbitMQ transport. The defaults suit a single broker; in a cluster set
+/// [`queue_type`](Self::queue_type) to [`QueueType::Quorum`].
+///
+/// ```
+/// use jobwire_amqp::{AmqpOptions, QueueType};
+/// let options = AmqpOptions {
+///     prefix: "billing".into(),
+///     queue_type: QueueType::Quorum,
+///     ..AmqpOptions::default()
+/// };
+/// assert!(options.mistakes().is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AmqpOptions {
+    /// Begins the name of everything on the broker: queues `<prefix>.lane.<lane>` and
+    /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual host
+    /// need two prefixes. Default: `jobwire`.
+    pub prefix: String,
+    /// The kind of queue that lanes are. Fixed when a queue is declared: to change it, delete the
+    /// queue (no job is lost by that) or use another prefix. Default: [`QueueType::Classic`]; see
+    /// docs/adr/0002-queue-type.md.
+    pub queue_type: QueueType,
+    /// Whether the broker writes hints to disk before it confirms them. Quorum queues always do.
+    /// Default: [`DeliveryMode::Transient`].
+    pub delivery_mode: DeliveryMode,
+    /// Declare queues and exchanges where they are missing. `false`: only use what exists, for
+    /// brokers that belong to somebody else; each name is then checked and a missing one is
+    /// [`TransportError::Refused`]. The process's own control queue is declared in either case: it
+    /// is exclusive to its connection. Default: `true`.
+    pub declare: bool,
+    /// The most hints packed into one message, when many leave together. More is cheaper for the
+    /// broker; fewer spreads work more evenly, since a message is settled as a whole. 1 to
+    /// 512. Default: 16.
+    pub hints_per_message: usize,
+    /// How long the broker may take to confirm before a publish gives up
+    /// ([`TransportError::Timeout`]). Default: 5 s.
+    pub confirm_timeout: Duration,
+    /// Messages of one lane that may wait for their confirm at once. A larger window raises the
+    /// top rate and, under load, the latency (window / rate). 1 to 10,000. Default: 64.
+    pub confirm_window: usize,
+    /// The interval of heartbeats; a peer silent for twice as long is given up. 1 s to 10 min, whole
+    /// seconds. Default: 10 s.
+    pub heartbeat: Duration,
+    /// How long connecting may take, name resolution, TLS and log-in included. Default: 10 s.
+    pub connect_timeout: Duration,
+    /// The longest pause between two attempts to reconnect; they begin at 50 ms and double, with
+    /// jitter. Default: 5 s.
+    pub max_reconnect_wait: Duration,
+    /// Shown as the connections' name by the broker's tools, followed by the direction.
+    /// Default: `jobwire`.
+    pub connection_name: String,
+}
+
+impl Default for AmqpOptions {
+    fn default() -> Self {
+        Self {
+            prefix: "jobwire".to_owned(),
+            queue_type: QueueType::default(),
+            delivery_mode: DeliveryMode::default(),
+            declare: true,
+            hints_per_message: 16,
+            confirm_timeout: Duration::from_secs(5),
+            confirm_window: 64,
+            heartbeat: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            max_reconnect_wait: Duration::from_secs(5),
+            connection_name: "jobwire".to_owned(),
+        }
+    }
+}
+
+impl AmqpOptions {
+    /// Everything that is wrong with the settings, one sentence each; empty if nothing is.
+    #[must_use]
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        let mut check = |ok: bool, mistake: &str| {
+            if !ok {
+                mistakes.push(mistake.to_owned());
+            }
+        };
+        let prefix = self.prefix.as_str();
+        check(
+            (1..=100).contains(&prefix.len())
+                && prefix
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
+                && !prefix.starts_with("amq."),
+            "the prefix has 1 to 100 letters, digits, '-', '_', '.' or ':', and does not begin with \
+             'amq.'",
+        );
+        check(
+            (1..=MAX_HINTS_PER_MESSAGE).contains(&self.hints_per_message),
+            "hints per message are 1 to 512",
+        );
+        check(
+            (1..=10_000).contains(&self.confirm_window),
+            "the confirm window is 1 to 10000 messages",
+        );
+        check(
+            self.heartbeat >= Duration::from_secs(1) && self.heartbeat <= Duration::from_secs(600),
+            "the heartbeat is 1s to 10m",
+        );
+        for (name, wait) in [
+            ("confirm timeout", self.confirm_timeout),
+            ("connect timeout", self.connect_timeout),
+            ("longest wait before reconnecting", self.max_reconnect_wait),
+        ] {
+            check(
+                wait >= Duration::from_millis(10) && wait <= Duration::from_secs(3600),
+                &format!("the {name} is 10ms to 1h"),
+            );
+        }
+        mistakes
+    }
+
+    /// All mistakes at once, as an error.
+    pub(crate) fn validate(&self) -> Result<(), TransportError> {
+        let mistakes = self.mistakes();
+        if mistakes.is_empty() {
+            return Ok(());
+        }
+        Err(TransportError::Refused {
+            problem: mistakes.join("; "),
+            remedy: "correct the settings of the broker".to_owned(),
+        })
+    }
+}
+
+/// What kind of queue a lane is. Both keep every promise: a lost hint costs latency, never a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueType {
+    /// Lives on one node of the broker. Quickest: half the latency of a quorum queue. While its node
+    /// is down, jobs wait, and run when it is back.
+    #[default]
+    Classic,
+    /// Replicated over the nodes of a cluster: hints flow on while one of them is down.
+    Quorum,
+}
+
+impl QueueType {
+    /// The value of `x-queue-type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Quorum => "quorum",
+        }
+    }
+}
+
+impl fmt::Display for QueueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for QueueType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "classic" => Ok(Self::Classic),
+            "quorum" => Ok(Self::Quorum),
+            other => Err(format!(
+                "a queue type is 'classic' or 'quorum', not '{other}'"
+            )),
+        }
+    }
+}
+
+/// What a restart of the broker does to hints in classic queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeliveryMode {
+    /// They are lost, and the sweeper sends them again. Confirmed without a flush to disk.
+    #[default]
+    Transient,
+    /// They survive.
+    Persistent,
+}
+
+impl DeliveryMode {
+    /// The protocol's number.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Transient => 1,
+            Self::Persistent => 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_are_reported_at_once() {
+        assert!(AmqpOptions::default().mistakes().is_empty());
+        let options = AmqpOptions {
+            prefix: "amq.mine".into(),
+            hints_per_message: 0,
+            confirm_window: 0,
+            heartbeat: Duration::ZERO,
+            confirm_timeout: Duration::ZERO,
+            ..AmqpOptions::default()
+        };
+        assert_eq!(options.mistakes().len(), 5);
+        assert!(options.validate().is_err());
+    }
+
+    #[test]
+    fn queue_types_are_words() {
+        for kind in [QueueType::Classic, QueueType::Quorum] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("stream".parse::<QueueType>().is_err());
+    }
+}

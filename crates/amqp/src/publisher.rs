@@ -1,0 +1,313 @@
+//! Publishing: packed, pipelined, confirmed, and never waiting for a broker that does not answer.
+//!
+//! Each publish runs in a task of its own, in three steps: make sure that the lane's queue exists
+//! (once per session), send the messages as far as the window allows, await their confirms. The
+//! caller waits for the outcome. It gets it at once when the broker blocks or goes away, and after
+//! [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without a confirm; the task then stays
+//! behind until the broker has answered, for lapin keeps a list of confirms that nobody awaits. What
+//! stays behind keeps its place in the window, so there is never more of it than the window holds.
+//!
+//! A message is published as *mandatory*: if its queue was deleted, it comes back. lapin pairs a
+//! returned message with whichever confirm is resolved next. So every lane has a channel of its own,
+//! and a return fails all publishes of the lane that are under way: a few too many rather than one
+//! too few. The lane is then declared again with the next publish, and the sweeper heals the rest.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use jobwire_core::job::Lane;
+use jobwire_core::transport::TransportError;
+use lapin::options::BasicPublishOptions;
+use lapin::{BasicProperties, Channel, Confirmation};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection::Link;
+use crate::error::Operation;
+use crate::options::AmqpOptions;
+use crate::session::Session;
+use crate::topology::Topology;
+
+/// How long a refusal is remembered before the broker is asked again.
+const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
+
+/// A confirm under way: what the broker said in the end.
+type Confirm = BoxFuture<'static, Result<(), TransportError>>;
+
+/// Where hints of one lane leave, for as long as its channel lives.
+struct LanePublisher {
+    channel: Channel,
+    queue: String,
+    window: Arc<Semaphore>,
+    /// A message came back: the queue is gone.
+    unroutable: AtomicBool,
+}
+
+impl LanePublisher {
+    fn is_usable(&self) -> bool {
+        self.channel.status().connected() && !self.unroutable.load(Ordering::Acquire)
+    }
+}
+
+enum LaneState {
+    Open(Arc<LanePublisher>),
+    Refused(TransportError, Instant),
+}
+
+/// The lanes of the current session.
+#[derive(Default)]
+struct Lanes {
+    session: u64,
+    open: HashMap<Lane, LaneState>,
+}
+
+/// Publishes encoded messages.
+pub(crate) struct LanePublishers {
+    pub(crate) link: Link,
+    topology: Topology,
+    options: AmqpOptions,
+    lanes: Mutex<Lanes>,
+    tasks: TaskTracker,
+    /// No new messages, please.
+    closing: CancellationToken,
+}
+
+impl LanePublishers {
+    pub(crate) fn new(
+        link: Link,
+        topology: Topology,
+        options: AmqpOptions,
+        tasks: TaskTracker,
+        closing: CancellationToken,
+    ) -> Self {
+        Self {
+            link,
+            topology,
+            options,
+            lanes: Mutex::default(),
+            tasks,
+            closing,
+        }
+    }
+
+    /// Publish messages to a lane; returns when they are confirmed or have failed.
+    pub(crate) async fn publish(
+        self: &Arc<Self>,
+        lane: &Lane,
+        messages: Vec<Vec<u8>>,
+    ) -> Result<(), TransportError> {
+        if self.closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        let session = self.link.session()?;
+        if let Some(reason) = session.blocked() {
+            return Err(TransportError::Blocked(reason));
+        }
+        let (outcome, told) = oneshot::channel();
+        let publishing = self.clone().run(session, lane.clone(), messages, outcome);
+        self.tasks.spawn(publishing);
+        told.await.unwrap_or(Err(TransportError::Closed))
+    }
+
+    /// The task of one publish.
+    async fn run(
+        self: Arc<Self>,
+        session: Arc<Session>,
+        lane: Lane,
+        messages: Vec<Vec<u8>>,
+        mut outcome: oneshot::Sender<Result<(), TransportError>>,
+    ) {
+        let mut confirms = FuturesUnordered::new();
+        let result = tokio::select! {
+            biased;
+            () = outcome.closed() => Err(TransportError::Closed),
+            () = session.over() => Err(session.why()),
+            reason = session.becomes_blocked() => Err(TransportError::Blocked(reason)),
+            result = self.send(&session, &lane, messages, &mut confirms) => result,
+        };
+        // The caller may have gone: then nobody asks.
+        let _ = outcome.send(result);
+        tokio::select! {
+            () = session.over() => {}
+            () = async { while confirms.next().await.is_some() {} } => {}
+        }
+    }
+
+    /// Send within the window and await the confirms. Those that are left in `confirms` are
+    /// undecided.
+    async fn send(
+        &self,
+        session: &Arc<Session>,
+        lane: &Lane,
+        messages: Vec<Vec<u8>>,
+        confirms: &mut FuturesUnordered<Confirm>,
+    ) -> Result<(), TransportError> {
+        let publisher = self.lane(session, lane).await?;
+        for message in messages {
+            let place = self.place(&publisher, confirms).await?;
+            confirms.push(self.confirm(publisher.clone(), message, place));
+        }
+        while !confirms.is_empty() {
+            self.next_confirm(confirms).await?;
+        }
+        if publisher.unroutable.load(Ordering::Acquire) {
+            return Err(queue_is_gone(&publisher.queue));
+        }
+        Ok(())
+    }
+
+    /// A place in the lane's window.
+    async fn place(
+        &self,
+        publisher: &LanePublisher,
+        confirms: &mut FuturesUnordered<Confirm>,
+    ) -> Result<OwnedSemaphorePermit, TransportError> {
+        loop {
+            if let Ok(place) = publisher.window.clone().try_acquire_owned() {
+                return Ok(place);
+            }
+            if !confirms.is_empty() {
+                self.next_confirm(confirms).await?;
+                continue;
+            }
+            let acquiring = publisher.window.clone().acquire_owned();
+            return match tokio::time::timeout(self.options.confirm_timeout, acquiring).await {
+                Ok(Ok(place)) => Ok(place),
+                Ok(Err(_)) => Err(TransportError::Closed),
+                Err(_) => Err(TransportError::Timeout(self.options.confirm_timeout)),
+            };
+        }
+    }
+
+    async fn next_confirm(
+        &self,
+        confirms: &mut FuturesUnordered<Confirm>,
+    ) -> Result<(), TransportError> {
+        match tokio::time::timeout(self.options.confirm_timeout, confirms.next()).await {
+            Ok(Some(confirmed)) => confirmed,
+            Ok(None) => Ok(()),
+            Err(_) => Err(TransportError::Timeout(self.options.confirm_timeout)),
+        }
+    }
+
+    /// Publish one message. The future must be driven to its end, or to the session's.
+    fn confirm(
+        &self,
+        publisher: Arc<LanePublisher>,
+        message: Vec<u8>,
+        place: OwnedSemaphorePermit,
+    ) -> Confirm {
+        let topology = self.topology.clone();
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_delivery_mode(self.options.delivery_mode.code());
+        Box::pin(async move {
+            let written = publisher.channel.basic_publish(
+                "".into(),
+                publisher.queue.as_str().into(),
+                BasicPublishOptions {
+                    mandatory: true,
+                    ..BasicPublishOptions::default()
+                },
+                &message,
+                properties,
+            );
+            let confirmed = match written.await {
+                Ok(confirm) => confirm.await,
+                Err(e) => Err(e),
+            };
+            drop(place);
+            match confirmed {
+                Ok(Confirmation::Ack(None)) => Ok(()),
+                Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
+                    publisher.unroutable.store(true, Ordering::Release);
+                    Err(queue_is_gone(&publisher.queue))
+                }
+                Ok(Confirmation::Nack(None)) => Err(TransportError::Unreachable(format!(
+                    "the broker could not take a message for '{}': the queue is full or not \
+                     available",
+                    publisher.queue
+                ))),
+                Ok(Confirmation::NotRequested) => Err(TransportError::Unreachable(
+                    "the channel does not confirm".to_owned(),
+                )),
+                Err(e) => Err(topology.explain(&e, Operation::Publish(""))),
+            }
+        })
+    }
+
+    /// The lane's channel in this session, opened where it is missing.
+    async fn lane(
+        &self,
+        session: &Arc<Session>,
+        lane: &Lane,
+    ) -> Result<Arc<LanePublisher>, TransportError> {
+        let mut lanes = self.lanes.lock().await;
+        if lanes.session != session.number {
+            *lanes = Lanes {
+                session: session.number,
+                open: HashMap::new(),
+            };
+        }
+        match lanes.open.get(lane) {
+            Some(LaneState::Open(publisher)) if publisher.is_usable() => {
+                return Ok(publisher.clone());
+            }
+            Some(LaneState::Refused(problem, since)) if since.elapsed() < REMEMBER_REFUSAL => {
+                return Err(problem.clone());
+            }
+            _ => {}
+        }
+        let former = lanes.open.remove(lane);
+        if let Some(LaneState::Open(former)) = former {
+            // Its queue is gone, or its channel; neither has anything more to say.
+            let _ = session
+                .answer(async {
+                    let _ = former.channel.close(200, "OK".into()).await;
+                    Ok(())
+                })
+                .await;
+        }
+        let opened = self.open(session, lane).await;
+        match &opened {
+            Ok(publisher) => {
+                let state = LaneState::Open(publisher.clone());
+                lanes.open.insert(lane.clone(), state);
+            }
+            Err(problem) if !problem.is_transient() => {
+                tracing::error!(%lane, %problem, "cannot publish to this lane");
+                let state = LaneState::Refused(problem.clone(), Instant::now());
+                lanes.open.insert(lane.clone(), state);
+            }
+            Err(_) => {}
+        }
+        opened
+    }
+
+    async fn open(
+        &self,
+        session: &Arc<Session>,
+        lane: &Lane,
+    ) -> Result<Arc<LanePublisher>, TransportError> {
+        self.topology.ensure_lane(session, lane).await?;
+        Ok(Arc::new(LanePublisher {
+            channel: session.confirming_channel().await?,
+            queue: self.topology.queue(lane),
+            window: Arc::new(Semaphore::new(self.options.confirm_window)),
+            unroutable: AtomicBool::new(false),
+        }))
+    }
+}
+
+fn queue_is_gone(queue: &str) -> TransportError {
+    TransportError::Unreachable(format!(
+        "the queue '{queue}' is gone; it is declared again with the next message"
+    ))
+}

@@ -1,0 +1,39 @@
+//! A log line that a flood of bad input can't turn into a flood of lines.
+
+use std::time::{Duration, Instant};
+
+/// One line in this time.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Says when to write the line.
+#[derive(Debug, Default)]
+pub(crate) struct Rarely {
+    last: Option<Instant>,
+    held_back: u64,
+}
+
+impl Rarely {
+    /// How many lines were held back since the last one, if it is time for one.
+    pub(crate) fn now(&mut self) -> Option<u64> {
+        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+            self.held_back += 1;
+            return None;
+        }
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.held_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_is_written_and_the_rest_counted() {
+        let mut rarely = Rarely::default();
+        assert_eq!(rarely.now(), Some(0));
+        assert_eq!(rarely.now(), None);
+        rarely.last = Instant::now().checked_sub(EVERY);
+        assert_eq!(rarely.now(), Some(1));
+    }
+}

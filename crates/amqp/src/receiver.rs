@@ -1,0 +1,251 @@
+//! Receiving: the lanes of one node, over whichever session there is.
+//!
+//! Nothing runs in the background: a receiver works while somebody waits in
+//! [`receive`](Receiver::receive), and what it has begun there (opening a channel, consuming) it goes on
+//! with in the next call. When the session ends, `receive` says so once, at once; the next call waits a
+//! second for the new session before it fails again.
+//!
+//! The prefetch is split over the lanes, at least one message each; earlier lanes are served first.
+//! Unreadable messages are settled, counted and logged here.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::Utc;
+use jobwire_core::hint::{Body, Message};
+use jobwire_core::metrics::{HINTS_RECEIVED, HINTS_REDELIVERED, HINTS_UNREADABLE};
+use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, TransportError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection::Link;
+use crate::lane::{LaneReceiver, Verdict};
+use crate::rarely::Rarely;
+use crate::session::Session;
+use crate::topology::Topology;
+
+/// How long a call waits for the connection to come back.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// See the [module](self).
+pub(crate) struct AmqpReceiver {
+    link: Link,
+    topology: Topology,
+    session: Option<Arc<Session>>,
+    lanes: Vec<LaneReceiver>,
+    prefetch: usize,
+    paused: bool,
+    unreadable: Rarely,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl AmqpReceiver {
+    pub(crate) fn new(
+        link: Link,
+        topology: Topology,
+        subscription: &Subscription,
+        epochs: &Arc<AtomicU64>,
+        closing: CancellationToken,
+        tasks: TaskTracker,
+    ) -> Self {
+        let shares = shares(subscription.prefetch, subscription.lanes.len());
+        let lanes = subscription.lanes.iter().zip(shares);
+        let lanes = lanes.map(|(lane, share)| {
+            LaneReceiver::new(lane.clone(), topology.queue(lane), share, epochs.clone())
+        });
+        Self {
+            lanes: lanes.collect(),
+            link,
+            topology,
+            session: None,
+            prefetch: usize::from(subscription.prefetch.max(1)),
+            paused: false,
+            unreadable: Rarely::default(),
+            closing,
+            tasks,
+        }
+    }
+
+    /// Consume now, so that a refusal is heard at once. A broker that is away is no error.
+    pub(crate) async fn open(&mut self) -> Result<(), TransportError> {
+        let Ok(session) = self.link.session() else {
+            return Ok(());
+        };
+        for lane in &mut self.lanes {
+            match lane.open(&session, &self.topology).await {
+                Err(problem) if !problem.is_transient() => return Err(problem),
+                _ => {}
+            }
+        }
+        self.session = Some(session);
+        Ok(())
+    }
+
+    /// The session to work with. An old one is forgotten with everything that came of it.
+    async fn session(&mut self) -> Result<Arc<Session>, TransportError> {
+        if let Some(session) = &self.session
+            && !session.is_over()
+        {
+            return Ok(session.clone());
+        }
+        if self.session.take().is_some() {
+            self.lanes.iter_mut().for_each(LaneReceiver::forget);
+        }
+        let session = self.link.session_within(PATIENCE).await?;
+        self.session = Some(session.clone());
+        Ok(session)
+    }
+
+    /// Everything that is there, `max` messages at most; pending if nothing is.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &Arc<Session>,
+        max: usize,
+    ) -> Poll<Result<Vec<Delivery>, TransportError>> {
+        let undecided: usize = self.lanes.iter().map(LaneReceiver::undecided).sum();
+        let room = self.prefetch.saturating_sub(undecided).min(max);
+        let mut deliveries = Vec::new();
+        for lane in &mut self.lanes {
+            while deliveries.len() < room {
+                match lane.poll_next(cx, session, &self.topology) {
+                    Poll::Ready(Ok((ticket, message))) => {
+                        match read(&lane.lane, ticket, &message) {
+                            Ok(delivery) => deliveries.push(delivery),
+                            Err(problem) => {
+                                lane.decide(&[ticket], Verdict::Settled);
+                                let name = lane.lane.0.clone();
+                                metrics::counter!(HINTS_UNREADABLE, "lane" => name).increment(1);
+                                if let Some(more) = self.unreadable.now() {
+                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message");
+                                }
+                            }
+                        }
+                    }
+                    Poll::Ready(Err(problem)) if deliveries.is_empty() => {
+                        return Poll::Ready(Err(problem));
+                    }
+                    Poll::Ready(Err(_)) | Poll::Pending => break,
+                }
+            }
+        }
+        if deliveries.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(deliveries))
+        }
+    }
+}
+
+/// Make a delivery of a message, if it is one of ours.
+fn read(
+    lane: &jobwire_core::job::Lane,
+    ticket: Ticket,
+    message: &lapin::message::Delivery,
+) -> Result<Delivery, jobwire_core::hint::UnreadableHint> {
+    let Message { published_at, body } = Message::decode(&message.data)?;
+    if let Body::Hints(hints) = &body {
+        let hints = hints.len() as u64;
+        metrics::counter!(HINTS_RECEIVED, "lane" => lane.0.clone()).increment(hints);
+        if message.redelivered {
+            metrics::counter!(HINTS_REDELIVERED, "lane" => lane.0.clone()).increment(hints);
+        }
+    }
+    Ok(Delivery {
+        lane: lane.clone(),
+        body,
+        published_at,
+        received_at: Utc::now(),
+        redelivered: message.redelivered,
+        ticket,
+    })
+}
+
+#[async_trait]
+impl Receiver for AmqpReceiver {
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
+        let closing = self.closing.clone();
+        if max == 0 {
+            return Ok(Vec::new());
+        }
+        if self.paused {
+            closing.cancelled().await;
+        }
+        if closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        let session = tokio::select! {
+            biased;
+            () = closing.cancelled() => return Err(TransportError::Closed),
+            session = self.session() => session?,
+        };
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => Err(TransportError::Closed),
+            () = session.over() => Err(session.why()),
+            received = std::future::poll_fn(|cx| self.poll_receive(cx, &session, max)) => received,
+        }
+    }
+
+    async fn settle(&mut self, tickets: &[Ticket]) {
+        for lane in &mut self.lanes {
+            lane.decide(tickets, Verdict::Settled);
+        }
+    }
+
+    async fn give_back(&mut self, tickets: &[Ticket]) {
+        for lane in &mut self.lanes {
+            lane.decide(tickets, Verdict::GivenBack);
+        }
+    }
+
+    async fn pause(&mut self) {
+        self.paused = true;
+        for lane in &mut self.lanes {
+            lane.pause().await;
+        }
+    }
+
+    async fn resume(&mut self) {
+        self.paused = false;
+    }
+}
+
+impl Drop for AmqpReceiver {
+    /// What is unsettled goes to another receiver, now and not when the connection ends.
+    fn drop(&mut self) {
+        let lanes = std::mem::take(&mut self.lanes);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let leaving = async move {
+                for lane in lanes {
+                    lane.close().await;
+                }
+            };
+            self.tasks.spawn_on(leaving, &runtime);
+        }
+    }
+}
+
+/// The prefetch, split over the lanes.
+fn shares(prefetch: u16, lanes: usize) -> impl Iterator<Item = u16> {
+    let lanes = u16::try_from(lanes.max(1)).unwrap_or(u16::MAX);
+    let (each, more) = (prefetch / lanes, prefetch % lanes);
+    (0..lanes).map(move |lane| (each + u16::from(lane < more)).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefetch_is_split_and_no_lane_starves() {
+        assert_eq!(shares(32, 3).collect::<Vec<_>>(), [11, 11, 10]);
+        assert_eq!(shares(1, 3).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(shares(0, 1).collect::<Vec<_>>(), [1]);
+        assert_eq!(shares(5, 0).count(), 1);
+    }
+}

@@ -1,0 +1,229 @@
+//! The transport: two kept connections, and what works on them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jobwire_core::hint::{Hint, Marker, Message};
+use jobwire_core::job::Lane;
+use jobwire_core::transport::{
+    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
+};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection::{Direction, Keeper, Link};
+use crate::control::{ControlLine, control};
+use crate::endpoint::Endpoint;
+use crate::options::AmqpOptions;
+use crate::packing::pack;
+use crate::publisher::LanePublishers;
+use crate::receiver::AmqpReceiver;
+use crate::topology::Topology;
+
+/// How long [`AmqpTransport::connect`] waits for the broker.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// Hints over RabbitMQ. See the [crate](crate) for an example. Cheap to clone; when the last clone,
+/// publisher and receiver is gone, the connections end.
+#[derive(Clone)]
+pub struct AmqpTransport(Arc<Shared>);
+
+struct Shared {
+    endpoint: Endpoint,
+    options: AmqpOptions,
+    topology: Topology,
+    receive: Link,
+    publishers: Arc<LanePublishers>,
+    control: ControlLine,
+    /// Tells apart the channels of all receivers.
+    epochs: Arc<AtomicU64>,
+    /// No new work.
+    closing: CancellationToken,
+    /// No connections.
+    stop: CancellationToken,
+    /// What has to end before the connections do.
+    tasks: TaskTracker,
+    /// What ends with the connections.
+    keepers: TaskTracker,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.stop.cancel();
+    }
+}
+
+impl AmqpTransport {
+    /// Connect to `amqp://user:password@host:port/virtual-host`, or `amqps://`.
+    ///
+    /// Comes back within two seconds. A broker that is away is no error: the transport goes on
+    /// trying in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or
+    /// the broker refuses user, password or virtual host.
+    pub async fn connect(url: &str, options: AmqpOptions) -> Result<Self, TransportError> {
+        options.validate()?;
+        let endpoint = Endpoint::parse(url)?;
+        if endpoint.is_tls() && rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Somebody else may install one in the same moment; theirs is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
+        let keep = |direction| {
+            let keeper = Keeper::new(direction, endpoint.clone(), options.clone(), stop.clone());
+            let link = keeper.link();
+            keepers.spawn(keeper.keep());
+            link
+        };
+        let (publish, receive) = (keep(Direction::Publish), keep(Direction::Receive));
+        let topology = Topology::new(endpoint.clone(), &options);
+        let (line, far_end) = control(topology.clone(), stop.clone());
+        let (telling, hearing) = far_end.start(publish.clone(), receive.clone());
+        keepers.spawn(telling);
+        keepers.spawn(hearing);
+        let transport = Self(Arc::new(Shared {
+            publishers: Arc::new(LanePublishers::new(
+                publish.clone(),
+                topology.clone(),
+                options.clone(),
+                tasks.clone(),
+                closing.clone(),
+            )),
+            endpoint,
+            options,
+            topology,
+            receive,
+            control: line,
+            epochs: Arc::new(AtomicU64::new(1)),
+            closing,
+            stop,
+            tasks,
+            keepers,
+        }));
+        transport.first_attempt(publish).await?;
+        Ok(transport)
+    }
+
+    /// A refusal is worth failing for; anything else passes.
+    async fn first_attempt(&self, mut publish: Link) -> Result<(), TransportError> {
+        let mut receive = self.0.receive.clone();
+        let (published, received) = tokio::join!(
+            publish.first_attempt(FIRST_ATTEMPT),
+            receive.first_attempt(FIRST_ATTEMPT)
+        );
+        for attempt in [published, received] {
+            match attempt {
+                Err(problem) if !problem.is_transient() => return Err(problem),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Transport for AmqpTransport {
+    fn name(&self) -> &'static str {
+        "rabbitmq"
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::new(self.clone())
+    }
+
+    async fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        if self.0.closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        let shared = &self.0;
+        let mut receiver = AmqpReceiver::new(
+            shared.receive.clone(),
+            shared.topology.clone(),
+            &subscription,
+            &shared.epochs,
+            shared.closing.clone(),
+            shared.tasks.clone(),
+        );
+        receiver.open().await?;
+        Ok(Box::new(receiver))
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Control> {
+        self.0.control.listen()
+    }
+
+    /// Publishes that are under way are confirmed, receivers leave their channels, then the
+    /// connections are closed; what has not ended in time is cut off.
+    async fn close(&self, within: Duration) {
+        let end = Instant::now() + within;
+        self.0.closing.cancel();
+        self.0.tasks.close();
+        let _ = tokio::time::timeout_at(end, self.0.tasks.wait()).await;
+        self.0.stop.cancel();
+        self.0.keepers.close();
+        let _ = tokio::time::timeout_at(end, self.0.keepers.wait()).await;
+    }
+}
+
+#[async_trait]
+impl Publisher for AmqpTransport {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        let messages = pack(hints, self.0.options.hints_per_message);
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.0.publishers.publish(lane, messages).await
+    }
+
+    async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        let message = Message::marker(marker).encode();
+        self.0.publishers.publish(lane, vec![message]).await
+    }
+
+    fn tell(&self, control: Control) {
+        self.0.control.tell(control);
+    }
+
+    fn health(&self) -> TransportHealth {
+        if self.0.closing.is_cancelled() {
+            return TransportHealth {
+                problem: Some(TransportError::Closed.to_string()),
+                ..TransportHealth::default()
+            };
+        }
+        let publish = self.0.publishers.link.session();
+        let receive = self.0.receive.session();
+        let blocked = publish.as_ref().ok().and_then(|session| session.blocked());
+        let problem = match (&publish, &receive, &blocked) {
+            (Err(problem), ..) | (_, Err(problem), _) => Some(problem.to_string()),
+            (.., Some(reason)) => Some(TransportError::Blocked(reason.clone()).to_string()),
+            _ => None,
+        };
+        TransportHealth {
+            publishing: publish.is_ok() && blocked.is_none(),
+            receiving: receive.is_ok(),
+            blocked: blocked.is_some(),
+            problem,
+        }
+    }
+}
+
+impl fmt::Debug for AmqpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpTransport")
+            .field("endpoint", &self.0.endpoint)
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
+    }
+}

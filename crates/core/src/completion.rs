@@ -1,0 +1,179 @@
+//! Completion: outcomes are committed in batches, each guarded by its fence.
+//!
+//! While one batch is being committed the next one gathers: at low load an outcome is committed at once,
+//! at high load hundreds at a time. A batch that the database could not take is tried again until the
+//! leases in it have run out; then the jobs are left to whoever takes them over.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::{counter, histogram};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+
+use crate::commit_hook::Cause;
+use crate::created::earliest;
+use crate::executor;
+use crate::finished::{Ending, Finished};
+use crate::job::{Held, JobId};
+use crate::metrics as m;
+use crate::shared::Shared;
+use crate::store::{Completion, Failure, Settled, StoreError};
+
+/// The most outcomes in one batch.
+const BATCH: usize = 512;
+
+/// Commit outcomes until every sender is gone.
+pub(crate) async fn commit_all(node: Arc<Shared>, queue: Arc<Mutex<mpsc::Receiver<Finished>>>) {
+    let mut queue = queue.lock().await;
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        tokio::select! {
+            // What has arrived is committed, although the end has come in the same moment.
+            biased;
+            count = queue.recv_many(&mut batch, BATCH) => if count == 0 { return },
+            () = node.ended.cancelled() => return,
+        }
+        commit(&node, std::mem::take(&mut batch)).await;
+    }
+}
+
+#[derive(Default)]
+struct Batch {
+    done: Vec<Completion>,
+    failed: Vec<Failure>,
+    released: Vec<Held>,
+    slots: Vec<OwnedSemaphorePermit>,
+    /// What is counted once it is known to be committed.
+    attempts: Vec<Attempt>,
+}
+
+struct Attempt {
+    id: JobId,
+    job_type: String,
+    outcome: &'static str,
+    finished_at: Instant,
+}
+
+impl Attempt {
+    fn count(self, committed: bool) {
+        let outcome = if committed { self.outcome } else { "lost-lock" };
+        counter!(m::JOBS_FINISHED, "type" => self.job_type, "outcome" => outcome).increment(1);
+        histogram!(m::FINISH_TO_COMPLETE).record(self.finished_at.elapsed().as_secs_f64());
+    }
+}
+
+async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
+    let mut batch = Batch::default();
+    for job in finished {
+        let attempt = Attempt {
+            id: job.held.id,
+            job_type: job.job_type,
+            outcome: job.ending.outcome(),
+            finished_at: job.finished_at,
+        };
+        match job.ending {
+            Ending::Done(completion) => batch.done.push(completion),
+            Ending::Failed { failure, .. } => batch.failed.push(failure),
+            Ending::Release => batch.released.push(job.held),
+            Ending::Committed(settled) => {
+                attempt.count(true);
+                node.leases.forget(&job.held);
+                let slots = job.slot.into_iter().collect();
+                executor::follow_up(node, *settled, Instant::now(), slots).await;
+                continue;
+            }
+            Ending::Lost => {
+                counter!(m::FENCED, "operation" => "run").increment(1);
+                attempt.count(false);
+                node.leases.forget(&job.held);
+                continue;
+            }
+        }
+        batch.attempts.push(attempt);
+        batch.slots.extend(job.slot);
+    }
+    let Batch {
+        done,
+        failed,
+        released,
+        slots,
+        attempts,
+    } = batch;
+    let then = &node.hand_over();
+    let sent = Instant::now();
+    let (done, failed, released) = tokio::join!(
+        settle(node, "complete", done.iter().map(|d| &d.held), || node
+            .store
+            .complete(node.id, &done, then)),
+        settle(node, "fail", failed.iter().map(|f| &f.held), || node
+            .store
+            .fail(node.id, &failed, then)),
+        settle(node, "release", released.iter(), || node
+            .store
+            .release(node.id, &released)),
+    );
+    let parts = [&done, &failed, &released];
+    let committed: HashSet<JobId> = parts.iter().flat_map(|p| &p.applied).copied().collect();
+    for attempt in attempts {
+        let committed = committed.contains(&attempt.id);
+        attempt.count(committed);
+    }
+    let mut next = Settled::default();
+    for part in [done, failed] {
+        next.next.extend(part.next);
+        next.ready.extend(part.ready);
+        next.timer = earliest(next.timer, part.timer);
+    }
+    node.hook.publish(Cause::GiveBack, released.ready);
+    executor::follow_up(node, next, sent, slots).await;
+}
+
+/// Commit one kind of outcome, again and again until it is committed or every lease in it has ended.
+async fn settle<'a, F, Fut>(
+    node: &Shared,
+    operation: &'static str,
+    held: impl Iterator<Item = &'a Held>,
+    commit: F,
+) -> Settled
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Settled, StoreError>>,
+{
+    let held: Vec<&Held> = held.collect();
+    if held.is_empty() {
+        return Settled::default();
+    }
+    if operation == "complete" {
+        histogram!(m::COMPLETE_BATCH).record(held.len() as f64);
+    }
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match commit().await {
+            Ok(settled) => {
+                let applied: std::collections::HashSet<_> = settled.applied.iter().collect();
+                for held in held {
+                    if !applied.contains(&held.id) {
+                        counter!(m::FENCED, "operation" => operation).increment(1);
+                        tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
+                    }
+                    node.leases.forget(held);
+                }
+                return settled;
+            }
+            Err(error) => {
+                let alive = held.iter().any(|h| node.leases.trusts(h));
+                tracing::warn!(operation, jobs = held.len(), %error, alive, "outcomes could not be committed");
+                if !alive {
+                    // Another node takes them over; whoever is first to complete wins.
+                    for held in held {
+                        node.leases.forget(held);
+                    }
+                    return Settled::default();
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What can go wrong with a store: what happened, to what, and what to do.
+
+use std::time::Duration;
+
+use crate::job::JobId;
+use crate::new_job::InvalidJob;
+
+/// A store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The database said no, or could not be reached.
+    #[error("database: {0}")]
+    Database(#[source] sqlx::Error),
+    /// The database did not answer in time. Whether the statement took effect is unknown.
+    #[error(
+        "the database did not answer within {0:?}; if this repeats, look at its load, or raise `statement_timeout`"
+    )]
+    Timeout(Duration),
+    /// COMMIT was sent and its answer was lost; the transaction's fate could not be learned.
+    #[error("the answer to COMMIT was lost and its fate is unknown: {0}")]
+    CommitUnknown(#[source] sqlx::Error),
+    /// A job can't be accepted as given.
+    #[error("job {id}: {source}")]
+    InvalidJob {
+        /// The id it would have had.
+        id: JobId,
+        /// The field and the remedy.
+        source: InvalidJob,
+    },
+    /// This node's lock on the job is gone: nothing was changed.
+    #[error("the lock on job {0} was lost; another node may run it")]
+    LostLock(JobId),
+    /// The schema is missing, older than this program needs, or too new for it.
+    #[error("{0}")]
+    Schema(String),
+    /// A migration failed.
+    #[error("migration: {0}")]
+    Migration(#[source] Box<sqlx::migrate::MigrateError>),
+    /// A row can't be read as a job.
+    #[error("job row can't be read: {0}; was it written by another program?")]
+    BadRow(String),
+    /// The database URL or an option is wrong.
+    #[error("{0}")]
+    Config(String),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl StoreError {
+    fn sqlstate(&self) -> Option<String> {
+        match self {
+            Self::Database(sqlx::Error::Database(e)) => e.code().map(|c| c.into_owned()),
+            _ => None,
+        }
+    }
+
+    /// Two transactions were in each other's way (deadlock, serialization failure, SQLite busy): the
+    /// same call may work now.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        match self.sqlstate().as_deref() {
+            Some("40001" | "40P01" | "55P03") => true,
+            // SQLITE_BUSY and SQLITE_LOCKED with their extended codes.
+            Some(code) => code
+                .parse::<i32>()
+                .is_ok_and(|c| matches!(c & 0xff, 5 | 6) && code.len() <= 4),
+            None => false,
+        }
+    }
+
+    /// Goes away by itself: the database restarts, the network is cut, a statement was slow.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        if self.is_conflict() {
+            return true;
+        }
+        match self {
+            Self::Timeout(_) => true,
+            Self::Database(e) => match e {
+                sqlx::Error::Io(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::Protocol(_) => true,
+                // Class 08: connection; 53: resources; 57P0x: shutdown, crash, not ready; 57014: timeout.
+                sqlx::Error::Database(db) => db.code().is_some_and(|c| {
+                    c.starts_with("08")
+                        || c.starts_with("53")
+                        || c.starts_with("57P0")
+                        || c == "57014"
+                        || c == "25006"
+                }),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// This node no longer owns the job.
+    #[must_use]
+    pub fn is_lost_lock(&self) -> bool {
+        matches!(self, Self::LostLock(_))
+    }
+}

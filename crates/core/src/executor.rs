@@ -1,0 +1,414 @@
+//! The executor: runs one locked job and says what became of it.
+//!
+//! A job ends in exactly one [`Finished`], whatever its handler does: answers, fails, panics, overruns
+//! its timeout, ignores a stop. A handler that was asked to stop gets [`GRACE`] to come to an end; then
+//! its future is dropped.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use futures_util::FutureExt;
+use metrics::{counter, histogram};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::finished::{Ending, Finished};
+use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
+use crate::job::{Held, Job, LockedJob};
+use crate::lease::Lease;
+use crate::metrics as m;
+use crate::repeat;
+use crate::retry::RetryPolicy;
+use crate::shared::Shared;
+use crate::store::{Completion, Destination, Failure, Settled};
+use crate::supervisor::panic_message;
+use crate::transaction::HandlerTransaction;
+
+/// How long a handler may take to obey.
+const GRACE: Duration = Duration::from_secs(2);
+/// Wait after a conflict before the next attempt.
+const CONFLICT_WAIT: Duration = Duration::from_millis(100);
+/// Stored messages are cut to this many bytes, stacks to sixteen times that.
+const MESSAGE_BYTES: usize = 4_000;
+
+/// When a job passed which stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stages {
+    pub(crate) committed_at: Option<DateTime<Utc>>,
+    pub(crate) locked_at: DateTime<Utc>,
+}
+
+/// Start a locked job on a slot.
+pub(crate) fn start(
+    node: &Arc<Shared>,
+    locked: LockedJob,
+    sent: Instant,
+    stages: Stages,
+    slot: OwnedSemaphorePermit,
+) {
+    let held = locked.held();
+    let lease = node
+        .leases
+        .hold(held.clone(), sent, node.stop_jobs.child_token());
+    let node = node.clone();
+    node.jobs.clone().spawn(async move {
+        let ending = run(&node, &locked, &held, &lease, stages).await;
+        let finished = Finished {
+            held,
+            job_type: locked.job.job_type.clone(),
+            ending,
+            finished_at: Instant::now(),
+            // An exclusive job's slot passes to the next one of its instance.
+            slot: locked.job.exclusive.then_some(slot),
+        };
+        // Closed only when the node is gone; then the lease ends by itself.
+        let _ = node.finished.send(finished).await;
+    });
+}
+
+async fn run(
+    node: &Arc<Shared>,
+    locked: &LockedJob,
+    held: &Held,
+    lease: &Lease,
+    stages: Stages,
+) -> Ending {
+    let job = Arc::new(locked.job.clone());
+    let Some(registration) = node.handlers.get(&job.job_type).cloned() else {
+        // The lock statement asks only for types that are served.
+        return Ending::Release;
+    };
+    let _type_slot = match type_slot(node, &job, &registration, lease).await {
+        Some(permit) => permit,
+        None => return interrupted(node, lease),
+    };
+    if !node.leases.trusts(held) {
+        return Ending::Lost;
+    }
+    if job.repeat_until.is_some_and(|until| Utc::now() > until) && job.repeat.is_some() {
+        // A repeating timer that fires after its end is removed without running.
+        return Ending::Done(completion(held, &job, false));
+    }
+    record_start(&job, stages);
+    tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %locked.fence, "job starts");
+    let transaction = if registration.options.in_transaction {
+        match node.store.begin_completing(&node.hook).await {
+            Ok(transaction) => HandlerTransaction::holding(transaction),
+            Err(error) => {
+                tracing::warn!(job = %job.id, %error, "no transaction could be opened for the job");
+                return failure(
+                    held,
+                    &job,
+                    &registration,
+                    conflict(error.to_string()),
+                    "conflict",
+                );
+            }
+        }
+    } else {
+        HandlerTransaction::default()
+    };
+    let running = Running {
+        payload: (),
+        job: job.clone(),
+        fence: locked.fence,
+        node: node.id,
+        stop: lease.stop.clone(),
+        transaction: transaction.clone(),
+    };
+    let started = Instant::now();
+    let ended = attempt(node, &registration, running, lease).await;
+    let result = match ended {
+        Ended::Answered(Ok(Outcome::Done)) => {
+            let completion = completion(held, &job, true);
+            if registration.options.in_transaction {
+                complete_in_transaction(node, &transaction, completion, &job, &registration).await
+            } else {
+                Ending::Done(completion)
+            }
+        }
+        Ended::Answered(Ok(Outcome::Snooze(delay))) => Ending::Failed {
+            failure: Failure {
+                held: held.clone(),
+                to: Destination::Retry {
+                    delay,
+                    retries: job.retries,
+                    failures: job.failures,
+                },
+                message: None,
+                stack: None,
+            },
+            outcome: "snooze",
+        },
+        // Stopped because of a shutdown, it says so with an error: no attempt is spent.
+        Ended::Answered(Err(_)) if node.stop_jobs.is_cancelled() => Ending::Release,
+        Ended::Answered(Err(error)) => {
+            let outcome = match error.verdict {
+                Verdict::Conflict => "conflict",
+                Verdict::Unrecoverable => "dead-letter",
+                Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
+                Verdict::Retry(_) => "retry",
+            };
+            failure(held, &job, &registration, error, outcome)
+        }
+        Ended::Panicked(message) => {
+            tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
+            let error = HandlerError::retry(format!("the handler panicked: {message}"));
+            failure(held, &job, &registration, error, "panic")
+        }
+        Ended::TimedOut(limit) => {
+            let error = HandlerError::retry(format!(
+                "the handler ran longer than its timeout of {limit:?}"
+            ));
+            failure(held, &job, &registration, error, "timeout")
+        }
+        Ended::LostLease => Ending::Lost,
+        Ended::Stopped => Ending::Release,
+    };
+    // Rolled back unless it was completed; on a guard that leaked it is rolled back when that drops.
+    if let Some(transaction) = transaction.take() {
+        transaction.roll_back().await;
+    }
+    histogram!(m::EXECUTION, "type" => job.job_type.clone(), "outcome" => result.outcome())
+        .record(started.elapsed().as_secs_f64());
+    result
+}
+
+/// Wait for a slot of the type, where it has a limit of its own.
+async fn type_slot(
+    node: &Shared,
+    job: &Job,
+    registration: &Registration,
+    lease: &Lease,
+) -> Option<Option<OwnedSemaphorePermit>> {
+    let Some(limit) = registration.options.concurrency else {
+        return Some(None);
+    };
+    let slots = node.type_slots(&job.job_type, || Arc::new(Semaphore::new(limit)));
+    tokio::select! {
+        permit = slots.acquire_owned() => permit.ok().map(Some),
+        () = lease.stop.cancelled() => None,
+        // What cannot start is given back, not held until the end of the shutdown.
+        () = node.draining.cancelled() => None,
+    }
+}
+
+fn interrupted(node: &Shared, lease: &Lease) -> Ending {
+    if lease.lost.is_cancelled() {
+        Ending::Lost
+    } else {
+        tracing::debug!(node = %node.id, "a job is given back before it started");
+        Ending::Release
+    }
+}
+
+enum Ended {
+    Answered(HandlerResult),
+    Panicked(String),
+    TimedOut(Duration),
+    LostLease,
+    Stopped,
+}
+
+/// Run the handler; whatever happens, come back.
+async fn attempt(
+    node: &Shared,
+    registration: &Registration,
+    running: Running,
+    lease: &Lease,
+) -> Ended {
+    let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
+    tokio::pin!(handler);
+    let limit = registration.options.timeout;
+    let timeout = after(limit);
+    tokio::pin!(timeout);
+    let reason = tokio::select! {
+        biased;
+        ended = &mut handler => return answer(ended),
+        () = &mut timeout => Ended::TimedOut(limit.unwrap_or_default()),
+        () = lease.lost.cancelled() => Ended::LostLease,
+        () = node.stop_jobs.cancelled() => Ended::Stopped,
+    };
+    lease.stop.cancel();
+    tokio::select! {
+        biased;
+        ended = &mut handler => match reason {
+            // It came to an end in time: what it says of itself counts, if it still can.
+            Ended::Stopped => answer(ended),
+            other => other,
+        },
+        () = tokio::time::sleep(GRACE) => reason,
+    }
+}
+
+async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn answer(ended: std::thread::Result<HandlerResult>) -> Ended {
+    match ended {
+        Ok(result) => Ended::Answered(result),
+        Err(panic) => Ended::Panicked(panic_message(&*panic)),
+    }
+}
+
+fn completion(held: &Held, job: &Job, ran: bool) -> Completion {
+    Completion {
+        held: held.clone(),
+        next: if ran {
+            repeat::next_occurrence(job, Utc::now())
+        } else {
+            None
+        },
+        failed_before: job.failures > 0 || job.exception_message.is_some(),
+    }
+}
+
+async fn complete_in_transaction(
+    node: &Arc<Shared>,
+    transaction: &HandlerTransaction,
+    completion: Completion,
+    job: &Job,
+    registration: &Registration,
+) -> Ending {
+    let Some(open) = transaction.take() else {
+        let error = HandlerError::unrecoverable(
+            "the handler kept its transaction beyond its own end; drop the guard before answering",
+        );
+        return failure(&completion.held, job, registration, error, "dead-letter");
+    };
+    match open.complete(node.id, &completion, &node.hand_over()).await {
+        Ok(settled) => Ending::Committed(Box::new(settled)),
+        Err(error) if error.is_lost_lock() => Ending::Lost,
+        Err(error) if error.is_transient() => failure(
+            &completion.held,
+            job,
+            registration,
+            conflict(error.to_string()),
+            "conflict",
+        ),
+        // Committed or not, the database knows: the next lock finds the job, or does not.
+        Err(crate::StoreError::CommitUnknown(error)) => {
+            tracing::warn!(job = %job.id, %error, "whether the job completed is unknown; its lease is left to end");
+            Ending::Lost
+        }
+        Err(error) => failure(&completion.held, job, registration, error.into(), "retry"),
+    }
+}
+
+fn conflict(message: String) -> HandlerError {
+    HandlerError::conflict(message)
+}
+
+/// Where a failed attempt leads: the verdict, the job's own policy, else its type's.
+fn failure(
+    held: &Held,
+    job: &Job,
+    registration: &Registration,
+    error: HandlerError,
+    outcome: &'static str,
+) -> Ending {
+    let policy = job
+        .retry_policy
+        .as_deref()
+        .and_then(|p| RetryPolicy::parse(p).ok());
+    let policy = policy.as_ref().unwrap_or(&registration.options.retry);
+    let to = match error.verdict {
+        Verdict::Conflict => Destination::Retry {
+            delay: CONFLICT_WAIT,
+            retries: job.retries,
+            failures: job.failures,
+        },
+        Verdict::Retry(wait) if job.retries > 1 => Destination::Retry {
+            delay: wait.unwrap_or_else(|| policy.wait(job.failures + 1)),
+            retries: job.retries - 1,
+            failures: job.failures + 1,
+        },
+        Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
+    };
+    tracing::info!(
+        job = %job.id, job_type = %job.job_type, outcome, retries = job.retries, message = %error.message,
+        "the attempt failed"
+    );
+    let dead = to == Destination::DeadLetter;
+    Ending::Failed {
+        failure: Failure {
+            held: held.clone(),
+            to,
+            message: Some(cut(error.message, MESSAGE_BYTES)),
+            stack: error.stack.map(|s| cut(s, MESSAGE_BYTES * 16)),
+        },
+        outcome: if dead { "dead-letter" } else { outcome },
+    }
+}
+
+/// NUL can't be stored as text; very long texts need not be.
+fn cut(text: String, bytes: usize) -> String {
+    let mut text = text.replace('\0', "\u{fffd}");
+    if text.len() > bytes {
+        let end = (0..=bytes)
+            .rev()
+            .find(|i| text.is_char_boundary(*i))
+            .unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+fn record_start(job: &Job, stages: Stages) {
+    let now = Utc::now();
+    let lane = || ("lane", job.lane.0.clone());
+    m::latency(
+        m::LOCK_TO_START,
+        "lock_to_start",
+        lane(),
+        stages.locked_at,
+        now,
+    );
+    // A retry or a timer became ready long after its commit: what its users wait for starts there.
+    let ready = stages.committed_at.unwrap_or(job.ready_at);
+    m::latency(m::COMMIT_TO_START, "commit_to_start", lane(), ready, now);
+    let wanted = job
+        .due_at
+        .map_or(ready, |due| due.max(ready.min(job.ready_at)));
+    m::latency(
+        m::QUEUE_WAIT,
+        "queue_wait",
+        ("type", job.job_type.clone()),
+        wanted,
+        now,
+    );
+}
+
+/// The outcomes of a batch that ran in transactions of their own are settled like any other.
+pub(crate) async fn follow_up(
+    node: &Arc<Shared>,
+    settled: Settled,
+    sent: Instant,
+    mut slots: Vec<OwnedSemaphorePermit>,
+) {
+    let locked_at = Utc::now();
+    for next in settled.next {
+        // As many were released as were taken, so there is a slot for each.
+        let slot = match slots.pop() {
+            Some(slot) => slot,
+            None => match node.slots.clone().acquire_owned().await {
+                Ok(slot) => slot,
+                Err(_) => return,
+            },
+        };
+        counter!(m::JOBS_LOCKED, "source" => "hand-over").increment(1);
+        let stages = Stages {
+            committed_at: None,
+            locked_at,
+        };
+        start(node, next, sent, stages, slot);
+    }
+    node.hook
+        .publish(crate::commit_hook::Cause::HandOver, settled.ready);
+    node.hook.timer_set(settled.timer);
+}

@@ -1,0 +1,50 @@
+//! A job that ran, on its way from the executor to its committed outcome.
+
+use std::time::Instant;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::job::Held;
+use crate::store::{Completion, Failure, Settled};
+
+/// What became of an attempt.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large one is the common one: a box would cost an allocation a job"
+)]
+pub(crate) enum Ending {
+    /// Delete it.
+    Done(Completion),
+    /// Its handler's transaction has completed it already.
+    Committed(Box<Settled>),
+    /// Move it.
+    Failed {
+        failure: Failure,
+        outcome: &'static str,
+    },
+    /// Unlock it; no attempt spent.
+    Release,
+    /// Its lock is gone; there is nothing to commit.
+    Lost,
+}
+
+impl Ending {
+    pub(crate) const fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done(_) | Self::Committed(_) => "done",
+            Self::Failed { outcome, .. } => outcome,
+            Self::Release => "interrupted",
+            Self::Lost => "lost-lock",
+        }
+    }
+}
+
+/// A job that ran.
+pub(crate) struct Finished {
+    pub(crate) held: Held,
+    pub(crate) job_type: String,
+    pub(crate) ending: Ending,
+    pub(crate) finished_at: Instant,
+    /// The slot of an exclusive job, for the next one of its instance.
+    pub(crate) slot: Option<OwnedSemaphorePermit>,
+}

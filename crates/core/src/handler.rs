@@ -1,0 +1,327 @@
+//! The handler: the code that runs a job of one type, and what it may answer.
+//!
+//! A handler is an async closure over a typed payload, or anything that implements [`Handler`]:
+//!
+//! ```
+//! use jobwire_core::{HandlerError, Handlers, Outcome, Running};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct SendInvoice { order: u64 }
+//!
+//! let mut handlers = Handlers::default();
+//! handlers.add("send-invoice", |job: Running<SendInvoice>| async move {
+//!     if job.payload.order == 0 {
+//!         return Err(HandlerError::unrecoverable("there is no order 0"));
+//!     }
+//!     Ok(Outcome::Done)
+//! });
+//! assert!(handlers.get("send-invoice").is_some());
+//! ```
+//!
+//! What a handler answers, and what follows:
+//!
+//! | answer | the job |
+//! | --- | --- |
+//! | `Ok(Outcome::Done)` | is deleted; a repeating one gets its next occurrence |
+//! | `Ok(Outcome::Snooze(d))` | waits so long; no attempt spent |
+//! | `Err(HandlerError::retry(…))`, or `?` on any error | waits by the retry policy; one attempt spent; none left: dead letter |
+//! | `Err(HandlerError::retry_in(d, …))` | waits so long; one attempt spent |
+//! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
+//! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
+//! | panic, timeout | as `retry` |
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::job::{Fence, Job, NodeId};
+use crate::retry::RetryPolicy;
+use crate::transaction::{HandlerTransaction, TransactionError, TransactionGuard};
+
+/// What became of an attempt that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The job is finished.
+    Done,
+    /// Run it again after this time; no attempt is spent.
+    Snooze(Duration),
+}
+
+/// What a failed attempt means for the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Try again after the time given, or by the retry policy; one attempt is spent.
+    Retry(Option<Duration>),
+    /// Never try again.
+    Unrecoverable,
+    /// Somebody else changed the same data; try again soon, no attempt is spent.
+    Conflict,
+}
+
+/// A failed attempt: the verdict, a message, and the chain of causes.
+#[derive(Debug)]
+pub struct HandlerError {
+    /// What it means for the job.
+    pub verdict: Verdict,
+    /// For people.
+    pub message: String,
+    /// The chain of causes, one a line.
+    pub stack: Option<String>,
+}
+
+impl HandlerError {
+    fn new(verdict: Verdict, message: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            message: message.into(),
+            stack: None,
+        }
+    }
+
+    /// Try again by the retry policy.
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Retry(None), message)
+    }
+
+    /// Try again after this time.
+    pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
+        Self::new(Verdict::Retry(Some(wait)), message)
+    }
+
+    /// Never try again.
+    pub fn unrecoverable(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Unrecoverable, message)
+    }
+
+    /// Somebody else changed the same data; no attempt is spent.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Conflict, message)
+    }
+}
+
+/// Any error means "try again by the retry policy"; a database's serialization failure or deadlock is
+/// recognised as a conflict.
+impl<E: std::error::Error + 'static> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let mut causes = vec![error.to_string()];
+        let mut conflict = is_conflict(&error);
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            conflict |= is_conflict(next);
+            causes.push(next.to_string());
+            cause = next.source();
+        }
+        Self {
+            verdict: if conflict {
+                Verdict::Conflict
+            } else {
+                Verdict::Retry(None)
+            },
+            message: causes.first().cloned().unwrap_or_default(),
+            stack: Some(causes.join("\ncaused by: ")),
+        }
+    }
+}
+
+fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<sqlx::Error>()
+        .and_then(|e| e.as_database_error())
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+}
+
+/// What a handler answers.
+pub type HandlerResult = Result<Outcome, HandlerError>;
+
+/// A job that runs: its data, and what the handler may ask of the node.
+pub struct Running<P = ()> {
+    /// The decoded payload.
+    pub payload: P,
+    /// The job.
+    pub job: Arc<Job>,
+    /// The token of this lock: hand it to systems that can refuse an older one.
+    pub fence: Fence,
+    /// The node that runs it.
+    pub node: NodeId,
+    /// Cancelled when the job shall stop: shutdown, timeout, a lost lease, an operator's cancel.
+    pub stop: CancellationToken,
+    pub(crate) transaction: HandlerTransaction,
+}
+
+impl<P> Running<P> {
+    /// The transaction that completes this job, where its handler is registered
+    /// [`in_transaction`](HandlerOptions::in_transaction): what is written here commits together with
+    /// the job's completion, or not at all. `S` is the store, for example
+    /// [`PgStore`](crate::PgStore).
+    ///
+    /// # Errors
+    /// Where the handler is not registered so, or the node's store is another.
+    pub async fn transaction<S: crate::store::SqlStore>(
+        &self,
+    ) -> Result<TransactionGuard<S>, TransactionError> {
+        self.transaction.lock().await
+    }
+
+    pub(crate) fn with_payload<Q>(self, payload: Q) -> Running<Q> {
+        Running {
+            payload,
+            job: self.job,
+            fence: self.fence,
+            node: self.node,
+            stop: self.stop,
+            transaction: self.transaction,
+        }
+    }
+}
+
+/// Runs jobs of one type.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Run one job. See the [module](self) for what the answer means.
+    async fn run(&self, job: Running) -> HandlerResult;
+}
+
+/// An async closure over a typed payload.
+struct Closure<F, P> {
+    run: F,
+    payload: PhantomData<fn() -> P>,
+}
+
+#[async_trait]
+impl<F, Fut, P> Handler for Closure<F, P>
+where
+    F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send,
+    P: DeserializeOwned + Send + 'static,
+{
+    async fn run(&self, job: Running) -> HandlerResult {
+        let payload = job.job.decode().map_err(|e| {
+            // It will not decode next time either: an operator or a new release has to look at it.
+            HandlerError::unrecoverable(format!("field `payload` does not decode: {e}"))
+        })?;
+        (self.run)(job.with_payload(payload)).await
+    }
+}
+
+/// How jobs of one type are run.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct HandlerOptions {
+    /// End an attempt that takes longer. Default: none.
+    pub timeout: Option<Duration>,
+    /// At most so many of this type at once on one node. Default: as many as the node has slots.
+    pub concurrency: Option<usize>,
+    /// Waits between attempts, where the job itself says nothing. Default: 10 s.
+    pub retry: RetryPolicy,
+    /// Run inside the transaction that completes the job. Short, database-only work. Default: no.
+    pub in_transaction: bool,
+}
+
+impl HandlerOptions {
+    /// End an attempt that takes longer.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// At most so many of this type at once on one node.
+    #[must_use]
+    pub fn concurrency(mut self, limit: usize) -> Self {
+        self.concurrency = Some(limit.max(1));
+        self
+    }
+
+    /// Waits between attempts.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Run inside the transaction that completes the job.
+    #[must_use]
+    pub fn in_transaction(mut self) -> Self {
+        self.in_transaction = true;
+        self
+    }
+}
+
+/// A handler and how it is run.
+#[derive(Clone)]
+pub struct Registration {
+    /// Runs the jobs.
+    pub handler: Arc<dyn Handler>,
+    /// How.
+    pub options: HandlerOptions,
+}
+
+/// The handlers of a node, by type. Adding a type again replaces its handler.
+#[derive(Clone, Default)]
+pub struct Handlers {
+    by_type: HashMap<String, Registration>,
+}
+
+impl Handlers {
+    /// Add an async closure over a typed payload, with default options.
+    pub fn add<P, F, Fut>(&mut self, job_type: impl Into<String>, run: F)
+    where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        self.add_with(job_type, HandlerOptions::default(), run);
+    }
+
+    /// Add an async closure over a typed payload.
+    pub fn add_with<P, F, Fut>(
+        &mut self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        run: F,
+    ) where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        let handler = Closure {
+            run,
+            payload: PhantomData,
+        };
+        self.register(job_type, options, Arc::new(handler));
+    }
+
+    /// Add anything that implements [`Handler`].
+    pub fn register(
+        &mut self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        handler: Arc<dyn Handler>,
+    ) {
+        self.by_type
+            .insert(job_type.into(), Registration { handler, options });
+    }
+
+    /// The handler of a type.
+    #[must_use]
+    pub fn get(&self, job_type: &str) -> Option<&Registration> {
+        self.by_type.get(job_type)
+    }
+
+    /// The types that have one, sorted.
+    #[must_use]
+    pub fn types(&self) -> Vec<String> {
+        let mut types: Vec<_> = self.by_type.keys().cloned().collect();
+        types.sort_unstable();
+        types
+    }
+}

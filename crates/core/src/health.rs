@@ -1,0 +1,86 @@
+//! How a node is: what its parts report, for health endpoints.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use serde::Serialize;
+
+use crate::job::NodeId;
+use crate::shared::Shared;
+use crate::supervisor::TaskHealth;
+use crate::transport::TransportHealth;
+
+/// How a node is.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeHealth {
+    /// The node.
+    pub node: NodeId,
+    /// Jobs are taken and nothing is broken.
+    pub ready: bool,
+    /// The node is shutting down.
+    pub draining: bool,
+    /// The node leads.
+    pub leads: bool,
+    /// Jobs that it holds.
+    pub in_flight: usize,
+    /// What is wrong, by part.
+    pub problems: BTreeMap<String, String>,
+}
+
+/// Tells how a node is.
+#[derive(Clone)]
+pub struct HealthWatch {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) workers: TaskHealth,
+    pub(crate) keepers: TaskHealth,
+}
+
+impl HealthWatch {
+    /// The node's background tasks that have died and are not up again, with the reason.
+    #[must_use]
+    pub fn tasks_down(&self) -> BTreeMap<&'static str, String> {
+        let mut down = self.workers.problems();
+        down.extend(self.keepers.problems());
+        down
+    }
+
+    /// How the node is now.
+    #[must_use]
+    pub fn health(&self) -> NodeHealth {
+        let shared = &self.shared;
+        let transport: TransportHealth = shared.transport.publisher().health();
+        let mut problems: BTreeMap<String, String> = BTreeMap::new();
+        for (part, problem) in self.tasks_down() {
+            problems.insert(part.to_owned(), problem);
+        }
+        let reported = shared
+            .problems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (part, problem) in reported.iter() {
+            problems.insert((*part).to_owned(), problem.clone());
+        }
+        drop(reported);
+        if !transport.publishing || !transport.receiving || transport.blocked {
+            let problem = transport
+                .problem
+                .unwrap_or_else(|| "the broker is not reachable".to_owned());
+            problems.insert("transport".to_owned(), problem);
+        }
+        if !shared.leases.healthy() {
+            problems.insert(
+                "renewal".to_owned(),
+                "leases can't be renewed; no new work is taken".to_owned(),
+            );
+        }
+        let draining = shared.draining.is_cancelled();
+        NodeHealth {
+            node: shared.id,
+            ready: problems.is_empty() && !draining,
+            draining,
+            leads: *shared.leads.borrow(),
+            in_flight: shared.leases.len(),
+            problems,
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The hint: a message that says "this job is ready", and nothing else of value.
+//!
+//! Losing a hint costs latency, never a job; a forged or doubled one costs one refused lock. So it
+//! carries only the id, what routing needs, and the moments that latency is measured from.
+//!
+//! # Wire format, version 1
+//! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/hints.md describes it
+//! for publishers in other languages; they need only `v` and `hints[].id`.
+//!
+//! ```json
+//! {"v":1,"at":1763695885123456,"hints":[{"id":"0198c0de-…","i":"order-17","c":1763695885120000,"t":"00-…-01"}]}
+//! {"v":1,"at":1763695885123456,"marker":{"n":42,"by":"5f0c…"}}
+//! ```
+//! | field | meaning |
+//! | --- | --- |
+//! | `v` | version of the format; a reader refuses what it does not know |
+//! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
+//! | `hints[].id` | the job |
+//! | `hints[].i` | its process instance, where the job is exclusive: "try this instance" (optional) |
+//! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
+//! | `hints[].t` | W3C `traceparent` (optional) |
+//! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::sweeper`]) |
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::job::{JobId, Lane, NodeId};
+
+/// The newest version of the wire format that this program reads and writes.
+pub const WIRE_VERSION: u32 = 1;
+/// The largest message that is looked at; a larger one is settled and counted as unreadable.
+pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// The most hints in one message that are looked at.
+pub const MAX_HINTS_PER_MESSAGE: usize = 512;
+
+/// "This job is ready."
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hint {
+    /// The job.
+    pub id: JobId,
+    /// The process instance, where the job is exclusive: any of its ready jobs may be taken.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// When the creating transaction's COMMIT returned, by the producer's clock.
+    #[serde(
+        rename = "c",
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "micros"
+    )]
+    pub committed_at: Option<DateTime<Utc>>,
+    /// W3C trace context.
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    pub trace_parent: Option<String>,
+}
+
+impl Hint {
+    /// A hint for one job, without the optional parts.
+    #[must_use]
+    pub fn new(id: JobId) -> Self {
+        Self {
+            id,
+            instance: None,
+            committed_at: None,
+            trace_parent: None,
+        }
+    }
+}
+
+/// A job that became ready: what a hint is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Where the hint goes.
+    pub lane: Lane,
+    /// What it says.
+    pub hint: Hint,
+}
+
+/// What a message on a lane carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Jobs that are ready.
+    Hints(Vec<Hint>),
+    /// The sweeper's marker: when it comes back, everything published before it was delivered.
+    Marker(Marker),
+}
+
+/// A numbered marker on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Marker {
+    /// Grows with every marker of one sweeper.
+    #[serde(rename = "n")]
+    pub number: u64,
+    /// The node whose sweeper sent it; another sweeper's markers mean nothing to it.
+    #[serde(rename = "by")]
+    pub node: NodeId,
+}
+
+/// A message as it travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// When it was published, by the publisher's clock.
+    pub published_at: Option<DateTime<Utc>>,
+    /// What it carries.
+    pub body: Body,
+}
+
+/// Why a message can't be read. It is settled, counted and logged, never redelivered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnreadableHint {
+    /// Larger than [`MAX_MESSAGE_BYTES`].
+    #[error("message has {0} bytes, more than {MAX_MESSAGE_BYTES}")]
+    TooLarge(usize),
+    /// Not the JSON that the format describes.
+    #[error("message is not a hint: {0}")]
+    Malformed(String),
+    /// Written by a newer program.
+    #[error("message has format version {0}, this program reads up to {WIRE_VERSION}; upgrade it")]
+    UnknownVersion(u32),
+    /// More than [`MAX_HINTS_PER_MESSAGE`], or none at all.
+    #[error("message carries {0} hints; 1 to {MAX_HINTS_PER_MESSAGE} are allowed")]
+    BadCount(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    v: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "micros")]
+    at: Option<DateTime<Utc>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hints: Vec<Hint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    marker: Option<Marker>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+impl Message {
+    /// Hints, published now.
+    #[must_use]
+    pub fn hints(hints: Vec<Hint>) -> Self {
+        Self {
+            published_at: Some(Utc::now()),
+            body: Body::Hints(hints),
+        }
+    }
+
+    /// A marker, published now.
+    #[must_use]
+    pub fn marker(marker: Marker) -> Self {
+        Self {
+            published_at: Some(Utc::now()),
+            body: Body::Marker(marker),
+        }
+    }
+
+    /// The bytes to publish.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let (hints, marker) = match &self.body {
+            Body::Hints(hints) => (hints.clone(), None),
+            Body::Marker(marker) => (Vec::new(), Some(*marker)),
+        };
+        let wire = Wire {
+            v: WIRE_VERSION,
+            at: self.published_at,
+            hints,
+            marker,
+        };
+        // Plain structs of strings and numbers: serialisation has no way to fail.
+        serde_json::to_vec(&wire).unwrap_or_default()
+    }
+
+    /// Read a message that came from a broker, and so from anybody.
+    ///
+    /// # Errors
+    /// [`UnreadableHint`] says what is wrong; the caller settles and counts it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, UnreadableHint> {
+        if bytes.len() > MAX_MESSAGE_BYTES {
+            return Err(UnreadableHint::TooLarge(bytes.len()));
+        }
+        let malformed = |e: serde_json::Error| UnreadableHint::Malformed(e.to_string());
+        let wire: Wire = match serde_json::from_slice(bytes) {
+            Ok(wire) => wire,
+            // Another version may have any other fields: read that one number first.
+            Err(e) => {
+                return Err(match serde_json::from_slice::<Version>(bytes) {
+                    Ok(version) if version.v != WIRE_VERSION => {
+                        UnreadableHint::UnknownVersion(version.v)
+                    }
+                    _ => malformed(e),
+                });
+            }
+        };
+        if wire.v != WIRE_VERSION {
+            return Err(UnreadableHint::UnknownVersion(wire.v));
+        }
+        let body = match wire.marker {
+            Some(marker) => Body::Marker(marker),
+            None if (1..=MAX_HINTS_PER_MESSAGE).contains(&wire.hints.len()) => {
+                Body::Hints(wire.hints)
+            }
+            None => return Err(UnreadableHint::BadCount(wire.hints.len())),
+        };
+        Ok(Self {
+            published_at: wire.at,
+            body,
+        })
+    }
+}
+
+/// Moments as microseconds since 1970 UTC: short, and the same in every language.
+mod micros {
+    use chrono::{DateTime, Utc};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::ref_option, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(
+        at: &Option<DateTime<Utc>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match at {
+            Some(at) => to.serialize_i64(at.timestamp_micros()),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<DateTime<Utc>>, D::Error> {
+        Option::<i64>::deserialize(from)?
+            .map(|micros| {
+                DateTime::from_timestamp_micros(micros)
+                    .ok_or_else(|| D::Error::custom("moment is out of range"))
+            })
+            .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_reads_back_as_it_was_written() {
+        let mut hint = Hint::new(JobId::generate());
+        hint.instance = Some("order-17".to_owned());
+        hint.committed_at = DateTime::from_timestamp_micros(1_763_695_885_123_456);
+        hint.trace_parent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
+        let mut sent = Message::hints(vec![hint, Hint::new(JobId::generate())]);
+        sent.published_at = DateTime::from_timestamp_micros(1_763_695_885_200_000);
+        assert_eq!(Message::decode(&sent.encode()), Ok(sent));
+    }
+
+    #[test]
+    fn the_shortest_hint_of_another_language_is_understood() {
+        let text = br#"{"v":1,"hints":[{"id":"0198c0de-0000-7000-8000-000000000001"}]}"#;
+        let message = Message::decode(text).unwrap();
+        assert!(matches!(message.body, Body::Hints(hints) if hints.len() == 1));
+    }
+
+    #[test]
+    fn unreadable_messages_say_why() {
+        let decode = |text: &str| Message::decode(text.as_bytes()).unwrap_err();
+        assert!(matches!(decode(""), UnreadableHint::Malformed(_)));
+        assert!(matches!(decode("\u{0}\u{1}"), UnreadableHint::Malformed(_)));
+        assert!(matches!(decode("{\"v\":1}"), UnreadableHint::BadCount(0)));
+        assert!(matches!(
+            decode("{\"v\":9,\"x\":{}}"),
+            UnreadableHint::UnknownVersion(9)
+        ));
+        assert!(matches!(
+            decode("{\"v\":2,\"hints\":\"packed\"}"),
+            UnreadableHint::UnknownVersion(2)
+        ));
+        assert!(matches!(
+            decode("{\"v\":1,\"hints\":[{\"id\":\"1; DROP TABLE job\"}]}"),
+            UnreadableHint::Malformed(_)
+        ));
+        assert!(matches!(
+            decode("{\"v\":1,\"at\":9223372036854775807,\"hints\":[]}"),
+            UnreadableHint::Malformed(_)
+        ));
+        let large = vec![b' '; MAX_MESSAGE_BYTES + 1];
+        assert!(matches!(
+            Message::decode(&large),
+            Err(UnreadableHint::TooLarge(_))
+        ));
+    }
+}

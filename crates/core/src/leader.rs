@@ -1,0 +1,319 @@
+//! The leader: one node of a fleet moves timers and sweeps.
+//!
+//! Leading is a lease in the database with a term. The leader's **turn** is one statement: it renews
+//! that lease, takes locks off the dead, marks jobs that nobody hinted, reads the next due date and the
+//! gauges. It comes every [`sweep_interval`](crate::NodeOptions::sweep_interval) while anything waits or
+//! runs, every third one when idle. Followers ask the database nothing: they hear the leader over the
+//! broker and try to lead only when it falls silent.
+//!
+//! ```text
+//!                 turn: "I lead"                      lease gone, or turn: "another leads"
+//!   follower ───────────────────────► leader ───────────────────────────────────────────► follower
+//!      ▲   silent for 1½ intervals │     │ every interval: turn; in between: "I live"
+//!      └────── "I live" heard ─────┘     └─ shutdown: resign, "I leave" ─► followers try at once
+//! ```
+//! Two leaders at once, as when a clock jumps, do no harm: everything that a leader changes is guarded by
+//! the rows it locked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use metrics::{counter, gauge};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use crate::commit_hook::Cause;
+use crate::metrics as m;
+use crate::shared::Shared;
+use crate::store::{Turn, TurnOutcome, TurnReport};
+use crate::sweeper::Sweeper;
+use crate::transport::Control;
+
+/// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
+const PAGE: i64 = 5_000;
+/// How often a store that can say so cheaply is asked whether somebody else wrote to it.
+const LOOK: Duration = Duration::from_millis(500);
+
+struct Leader {
+    node: Arc<Shared>,
+    sweeper: Sweeper,
+    term: Option<i64>,
+    /// Something waits or runs: turns come at the short interval.
+    busy: bool,
+    next_turn: Instant,
+    next_beat: Instant,
+    /// The database's clock, and this machine's when it said so.
+    clock: Option<(DateTime<Utc>, Instant)>,
+    alone_pass_done: bool,
+}
+
+/// Lead or follow until the node drains.
+pub(crate) async fn lead(node: Arc<Shared>) {
+    gauge!(m::LEADER).set(0.0);
+    let mut control = node.transport.listen();
+    let drain = node.draining.clone();
+    let mut leader = Leader {
+        node,
+        sweeper: Sweeper::default(),
+        term: None,
+        busy: true,
+        next_turn: Instant::now(),
+        next_beat: Instant::now(),
+        clock: None,
+        alone_pass_done: false,
+    };
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let watches = leader.node.transport.is_single_node()
+        && matches!(leader.node.store.data_version().await, Ok(Some(_)));
+    let mut version = None;
+    leader.announce();
+    loop {
+        tokio::select! {
+            biased;
+            () = drain.cancelled() => break,
+            heard = control.recv() => match heard {
+                Ok(message) => leader.hear(message).await,
+                // Slow listeners lose the oldest; the next beat or turn makes up for it.
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => break,
+            },
+            () = tokio::time::sleep_until(leader.next_turn) => leader.turn().await,
+            () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
+            _ = look.tick(), if watches => leader.look(&mut version).await,
+        }
+    }
+    leader.leave().await;
+}
+
+impl Leader {
+    fn interval(&self) -> Duration {
+        let interval = self.node.options.sweep_interval;
+        if self.busy { interval } else { interval * 3 }
+    }
+
+    /// Longer than the time to the next turn, shorter than anybody would miss.
+    fn lease(&self) -> Duration {
+        let interval = self.node.options.sweep_interval;
+        if self.busy {
+            interval * 5 / 2
+        } else {
+            interval * 4
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.term.is_some()
+    }
+
+    fn announce(&mut self) {
+        let node = &self.node;
+        if let Some(term) = self.term {
+            node.hook.tell(Control::LeaderAlive {
+                node: node.id,
+                term,
+            });
+        }
+        node.hook.tell(Control::NodeAlive {
+            node: node.id,
+            types: node.handlers.types(),
+            lanes: node.options.lanes.clone(),
+        });
+        self.next_beat = Instant::now() + node.options.sweep_interval / 2;
+    }
+
+    async fn turn(&mut self) {
+        let node = self.node.clone();
+        let turn = Turn {
+            node: node.id,
+            lease: self.lease(),
+            transport: node.transport.name(),
+            reset_at_most: PAGE,
+            hint_at_most: PAGE,
+        };
+        let sent = Instant::now();
+        match node.store.take_turn(&turn).await {
+            Ok(TurnOutcome::Leads(report)) => {
+                node.report("leader", None);
+                self.led(*report, sent).await;
+                // A turn that finds the node idle was asked for with a busy one's lease: the longer
+                // pause must not outlast it, or an embedded node would find the database free.
+                self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
+            }
+            Ok(TurnOutcome::Follows { remaining, .. }) => {
+                node.report("leader", None);
+                self.follow();
+                self.next_turn = Instant::now() + remaining + Duration::from_millis(50);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the leader's turn failed; trying again");
+                node.report("leader", Some(error.to_string()));
+                // Another node may lead soon; this one finds out at its next turn.
+                self.next_turn = Instant::now() + Duration::from_secs(1).min(self.interval());
+            }
+        }
+    }
+
+    async fn led(&mut self, report: TurnReport, sent: Instant) {
+        let node = self.node.clone();
+        if self.term != Some(report.term) {
+            tracing::info!(node = %node.id, term = report.term, "this node leads");
+            self.term = Some(report.term);
+            gauge!(m::LEADER).set(1.0);
+            node.leads.send_replace(true);
+            self.announce();
+            self.free_instances().await;
+        }
+        self.clock = Some((report.now, sent));
+        node.alarm.set(sent, report.now, report.next_due);
+        self.busy = report.leased > 0 || report.executable > 0;
+        self.next_turn = Instant::now() + self.interval();
+        gauge!(m::EXECUTABLE).set(report.executable as f64);
+        gauge!(m::TIMERS).set(report.timers as f64);
+        gauge!(m::DEAD_LETTERS).set(report.dead_letters as f64);
+        gauge!(m::LEASED).set(report.leased as f64);
+        let oldest = report
+            .oldest_ready_at
+            .map_or(0.0, |at| (report.now - at).as_seconds_f64().max(0.0));
+        gauge!(m::OLDEST_AGE).set(oldest);
+
+        let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
+        if full(report.expired.len()) || full(report.unhinted.len()) {
+            self.next_turn = Instant::now();
+        }
+        for (class, found) in [("expired", report.expired), ("unhinted", report.unhinted)] {
+            if !found.is_empty() {
+                counter!(m::SWEPT, "class" => class).increment(found.len() as u64);
+                tracing::info!(class, jobs = found.len(), "the sweeper hints jobs");
+                // Tried here first, as far as there is room: this node lives, the broker may still
+                // count on one that does not.
+                let room = node.slots.available_permits();
+                let mut rest = found;
+                let own = room.min(rest.len());
+                let refused: Vec<_> = rest
+                    .drain(..own)
+                    .filter_map(|ready| node.own_hints.try_send(ready).err())
+                    .map(tokio::sync::mpsc::error::TrySendError::into_inner)
+                    .collect();
+                rest.extend(refused);
+                node.hook.publish(Cause::Sweep, rest);
+            }
+        }
+        if node.transport.is_single_node() && !self.alone_pass_done {
+            self.alone_pass_done = true;
+            // What this turn has marked became ready after it began, and is on its way.
+            let before = report.now - chrono::Duration::microseconds(1);
+            self.sweeper.start_alone(&node, before).await;
+        } else if report.executable > report.leased {
+            self.sweeper.send_markers(&node, report.now).await;
+        }
+    }
+
+    /// Completions free their instance themselves; this finds what was left over by other hands.
+    async fn free_instances(&self) {
+        match self.node.store.free_instances().await {
+            Ok(ready) if !ready.is_empty() => {
+                counter!(m::SWEPT, "class" => "instance").increment(ready.len() as u64);
+                tracing::warn!(
+                    jobs = ready.len(),
+                    "instances were held by nobody; their next jobs are hinted"
+                );
+                self.node.hook.publish(Cause::Sweep, ready);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "leftover instance locks could not be looked for"),
+        }
+    }
+
+    fn follow(&mut self) {
+        if self.term.take().is_some() {
+            tracing::info!(node = %self.node.id, "this node no longer leads");
+            gauge!(m::LEADER).set(0.0);
+            self.node.leads.send_replace(false);
+        }
+    }
+
+    fn database_now(&self) -> DateTime<Utc> {
+        self.clock.map_or_else(Utc::now, |(now, since)| {
+            now + chrono::Duration::from_std(since.elapsed()).unwrap_or_default()
+        })
+    }
+
+    async fn hear(&mut self, message: Control) {
+        let node = self.node.clone();
+        match message {
+            Control::LeaderAlive { node: leader, .. } if leader != node.id && !self.leads() => {
+                // As long as it speaks there is no need to ask.
+                self.next_turn = Instant::now() + node.options.sweep_interval * 3 / 2;
+            }
+            Control::LeaderLeaves { node: leader } if leader != node.id => {
+                // Not all at once.
+                let jitter = rand::random_range(0..50);
+                self.next_turn = Instant::now() + Duration::from_millis(jitter);
+            }
+            Control::TimerSet { due } if self.leads() => {
+                node.alarm.earlier(self.database_now(), due);
+            }
+            Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
+                let now = self.database_now();
+                self.sweeper.marker_back(&node, &lane, marker, now).await;
+            }
+            Control::NodeAlive {
+                node: id,
+                types,
+                lanes,
+            } => {
+                let newcomer = node.fleet.note(id, types, lanes) && id != node.id;
+                if newcomer {
+                    // It learns who leads, and that this node lives.
+                    self.announce();
+                }
+            }
+            Control::NodeLeaves { node: id } => node.fleet.forget(id),
+            Control::Look if self.leads() => self.hint_unhinted().await,
+            Control::Cancel { job } if node.leases.cancel(job) => {
+                tracing::info!(%job, "a running job was asked to stop by an operator");
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody else wrote to the embedded database: are there jobs that nobody hinted?
+    async fn look(&mut self, last: &mut Option<i64>) {
+        let Ok(version) = self.node.store.data_version().await else {
+            return;
+        };
+        if *last != version {
+            *last = version;
+            if self.leads() {
+                self.hint_unhinted().await;
+            }
+        }
+    }
+
+    async fn hint_unhinted(&mut self) {
+        match self.node.store.unhinted(PAGE).await {
+            Ok(found) if !found.is_empty() => {
+                counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
+                self.node.hook.publish(Cause::Sweep, found);
+                self.busy = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "jobs without a hint could not be looked for"),
+        }
+    }
+
+    async fn leave(&mut self) {
+        let node = &self.node;
+        node.hook.tell(Control::NodeLeaves { node: node.id });
+        if self.term.take().is_some() {
+            node.leads.send_replace(false);
+            gauge!(m::LEADER).set(0.0);
+            if let Err(error) = node.store.resign(node.id).await {
+                tracing::warn!(%error, "could not resign; another node leads when the lease ends");
+            }
+            node.hook.tell(Control::LeaderLeaves { node: node.id });
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Leases: what this node holds, until when it may believe so, and the task that renews.
+//!
+//! The database's clock decides. Locally a lease is trusted for a monotonic window that starts *before*
+//! the statement that wrote it was sent, so the node always stops trusting before the database does.
+//!
+//! * Only leases held longer than a third of their length are renewed: short jobs cost nothing.
+//! * A job whose lease can't be renewed is asked to stop one sixth of the lease before it ends, and its
+//!   completion is refused by the database afterwards.
+//! * While renewals fail, the node takes no new work ([`LeaseBook::healthy`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use metrics::{counter, gauge};
+use tokio_util::sync::CancellationToken;
+
+use crate::job::{Held, JobId, NodeId};
+use crate::metrics as m;
+use crate::store::Store;
+
+struct Entry {
+    held: Held,
+    renewed: Instant,
+    stop: CancellationToken,
+    lost: CancellationToken,
+}
+
+/// What a running job sees of its lease.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    /// Asks the job to stop.
+    pub(crate) stop: CancellationToken,
+    /// The lease is gone: nothing that the job does counts any more.
+    pub(crate) lost: CancellationToken,
+}
+
+/// Everything that a node holds.
+pub(crate) struct LeaseBook {
+    entries: Mutex<HashMap<JobId, Entry>>,
+    length: Duration,
+    healthy: AtomicBool,
+}
+
+impl LeaseBook {
+    pub(crate) fn new(length: Duration) -> Self {
+        gauge!(m::JOBS_IN_FLIGHT).set(0.0);
+        Self {
+            entries: Mutex::default(),
+            length,
+            healthy: AtomicBool::new(true),
+        }
+    }
+
+    /// A poisoned lock means that a thread panicked between whole operations; the map is still right.
+    fn entries(&self) -> MutexGuard<'_, HashMap<JobId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A job was locked by a statement that was sent at `sent`.
+    pub(crate) fn hold(&self, held: Held, sent: Instant, stop: CancellationToken) -> Lease {
+        let lease = Lease {
+            stop,
+            lost: CancellationToken::new(),
+        };
+        let mut entries = self.entries();
+        entries.insert(
+            held.id,
+            Entry {
+                held,
+                renewed: sent,
+                stop: lease.stop.clone(),
+                lost: lease.lost.clone(),
+            },
+        );
+        gauge!(m::JOBS_IN_FLIGHT).set(entries.len() as f64);
+        lease
+    }
+
+    /// The job's outcome is committed, or its lock is known to be gone. Another lock on the same job,
+    /// taken meanwhile, stays.
+    pub(crate) fn forget(&self, held: &Held) {
+        let mut entries = self.entries();
+        if entries
+            .get(&held.id)
+            .is_some_and(|e| e.held.fence == held.fence)
+        {
+            entries.remove(&held.id);
+        }
+        gauge!(m::JOBS_IN_FLIGHT).set(entries.len() as f64);
+    }
+
+    /// May this lock still be believed in?
+    pub(crate) fn trusts(&self, held: &Held) -> bool {
+        self.entries()
+            .get(&held.id)
+            .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.length)
+    }
+
+    /// Ask a job to stop.
+    pub(crate) fn cancel(&self, id: JobId) -> bool {
+        self.entries().get(&id).is_some_and(|e| {
+            e.stop.cancel();
+            true
+        })
+    }
+
+    /// How many jobs are held.
+    pub(crate) fn len(&self) -> usize {
+        self.entries().len()
+    }
+
+    /// Renewals work, so new work may be taken.
+    pub(crate) fn healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Held for longer than a third of the lease since the last renewal.
+    fn due(&self) -> Vec<Held> {
+        self.entries()
+            .values()
+            .filter(|e| e.renewed.elapsed() >= self.length / 3 && !e.lost.is_cancelled())
+            .map(|e| e.held.clone())
+            .collect()
+    }
+
+    fn renewed(&self, asked: &[Held], renewed: &[JobId], sent: Instant) {
+        let renewed: std::collections::HashSet<_> = renewed.iter().collect();
+        let mut entries = self.entries();
+        for held in asked {
+            let Some(entry) = entries.get_mut(&held.id) else {
+                continue;
+            };
+            if entry.held.fence != held.fence {
+                continue;
+            }
+            if renewed.contains(&held.id) {
+                entry.renewed = sent;
+            } else {
+                counter!(m::LEASES_LOST).increment(1);
+                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
+                entry.stop.cancel();
+                entry.lost.cancel();
+            }
+        }
+    }
+
+    /// Jobs whose lease is about to end are asked to stop; those whose lease has ended are lost.
+    fn expire(&self) {
+        for (id, entry) in self.entries().iter() {
+            let age = entry.renewed.elapsed();
+            if age >= self.length && !entry.lost.is_cancelled() {
+                counter!(m::LEASES_LOST).increment(1);
+                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
+                entry.stop.cancel();
+                entry.lost.cancel();
+            } else if age >= self.length * 5 / 6 && !entry.stop.is_cancelled() {
+                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
+                entry.stop.cancel();
+            }
+        }
+    }
+}
+
+/// Renew until told to stop. Nothing held costs no statement.
+pub(crate) async fn renew_all(
+    book: Arc<LeaseBook>,
+    store: Arc<dyn Store>,
+    owner: NodeId,
+    stop: CancellationToken,
+) {
+    let pace = (book.length / 12).max(Duration::from_millis(20));
+    let mut ticks = tokio::time::interval(pace);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut renewal: Option<tokio::task::JoinHandle<bool>> = None;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        // Looked at on every tick, also while a renewal hangs.
+        book.expire();
+        if let Some(running) = &renewal {
+            if !running.is_finished() {
+                continue;
+            }
+            if let Some(done) = renewal.take() {
+                let ok = done.await.unwrap_or(false);
+                book.healthy.store(ok, Ordering::Relaxed);
+            }
+        }
+        let due = book.due();
+        if due.is_empty() {
+            if book.len() == 0 {
+                book.healthy.store(true, Ordering::Relaxed);
+            }
+            continue;
+        }
+        let (book, store) = (book.clone(), store.clone());
+        renewal = Some(tokio::spawn(async move {
+            let sent = Instant::now();
+            match store.renew(owner, book.length, &due).await {
+                Ok(renewed) => {
+                    counter!(m::LEASES_RENEWED).increment(renewed.len() as u64);
+                    book.renewed(&due, &renewed, sent);
+                    true
+                }
+                Err(error) => {
+                    tracing::warn!(leases = due.len(), %error, "leases could not be renewed; no new work until they can");
+                    false
+                }
+            }
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Fence;
+
+    fn held(fence: i64) -> Held {
+        Held {
+            id: JobId::generate(),
+            fence: Fence(fence),
+            instance: None,
+        }
+    }
+
+    #[test]
+    fn trust_starts_before_the_statement_and_ends_with_the_lease() {
+        let book = LeaseBook::new(Duration::from_secs(10));
+        let fresh = held(1);
+        book.hold(fresh.clone(), Instant::now(), CancellationToken::new());
+        assert!(book.trusts(&fresh));
+        let stale = held(2);
+        let sent = Instant::now() - Duration::from_secs(11);
+        let lease = book.hold(stale.clone(), sent, CancellationToken::new());
+        assert!(!book.trusts(&stale));
+        book.expire();
+        assert!(lease.stop.is_cancelled() && lease.lost.is_cancelled());
+    }
+
+    #[test]
+    fn a_job_is_asked_to_stop_before_its_lease_ends() {
+        let book = LeaseBook::new(Duration::from_secs(12));
+        let sent = Instant::now() - Duration::from_secs(11);
+        let lease = book.hold(held(1), sent, CancellationToken::new());
+        book.expire();
+        assert!(lease.stop.is_cancelled() && !lease.lost.is_cancelled());
+    }
+
+    #[test]
+    fn an_old_lock_does_not_forget_a_newer_one_on_the_same_job() {
+        let book = LeaseBook::new(Duration::from_secs(10));
+        let old = held(1);
+        let new = Held {
+            fence: Fence(2),
+            ..old.clone()
+        };
+        book.hold(new.clone(), Instant::now(), CancellationToken::new());
+        book.forget(&old);
+        assert!(book.trusts(&new) && !book.trusts(&old));
+    }
+
+    #[test]
+    fn what_was_not_renewed_is_lost() {
+        let book = LeaseBook::new(Duration::from_secs(9));
+        let (kept, gone) = (held(1), held(2));
+        let sent = Instant::now() - Duration::from_secs(4);
+        book.hold(kept.clone(), sent, CancellationToken::new());
+        let lease = book.hold(gone.clone(), sent, CancellationToken::new());
+        assert_eq!(book.due().len(), 2);
+        book.renewed(&[kept.clone(), gone], &[kept.id], Instant::now());
+        assert!(lease.lost.is_cancelled());
+        assert!(book.due().is_empty());
+    }
+}

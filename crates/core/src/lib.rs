@@ -1,0 +1,65 @@
+//! # Jobwire: jobs that live in your database, carried by your broker
+//!
+//! The database holds the jobs and decides who runs them; a broker carries only the *hint* that a job is
+//! ready. The transaction that creates a job publishes its id when it commits; a fleet of nodes locks and
+//! runs it against the database; a low-frequency sweeper hints again what was orphaned or whose lock
+//! expired. Nobody polls.
+//!
+//! * Create jobs in your own transaction: [`Jobs`], [`NewJob`], [`transaction`].
+//! * Run them: [`Node`], [`Handlers`], [`handler`].
+//! * Where they live: [`Store`], [`PgStore`], [`SqliteStore`].
+//! * What carries their hints: [`transport`]; in one process [`InProcessTransport`], RabbitMQ in
+//!   `jobwire-amqp`.
+//!
+//! Inside out, and never the other way: `job` (plain data) ← `store`, `transport` (traits and
+//! implementations) ← machinery (`commit_hook`, `lease`, `executor`, `completion`, `consumer`, `timers`,
+//! `sweeper`, `leader`, over what they share: `shared`) ← `node`.
+
+mod alarm;
+pub mod commit_hook;
+mod completion;
+mod consumer;
+mod created;
+pub mod duration;
+pub mod error;
+mod executor;
+mod finished;
+mod fleet;
+pub mod handler;
+mod health;
+pub mod hint;
+pub mod job;
+mod leader;
+mod lease;
+pub mod metrics;
+pub mod new_job;
+pub mod node;
+mod options;
+pub mod query;
+pub mod repeat;
+pub mod retry;
+mod shared;
+pub mod store;
+mod supervisor;
+pub mod sweeper;
+mod timers;
+pub mod transaction;
+pub mod transport;
+
+pub use commit_hook::{CommitHook, HookOptions};
+pub use error::StoreError;
+pub use handler::{
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Verdict,
+};
+pub use hint::Hint;
+pub use job::{Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
+pub use new_job::{InvalidJob, NewJob};
+pub use node::{Node, NodeOptions};
+pub use query::{JobFilter, JobView};
+pub use retry::RetryPolicy;
+pub use store::postgres::{PgOptions, PgStore};
+pub use store::sqlite::{SqliteOptions, SqliteStore};
+pub use store::{SqlStore, Store};
+pub use transaction::{JobTransaction, Jobs, TransactionHook};
+pub use transport::Transport;
+pub use transport::in_process::InProcessTransport;

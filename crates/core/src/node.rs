@@ -1,0 +1,381 @@
+//! The node: wires the parts, starts them, stops them.
+//!
+//! ```no_run
+//! # async fn example(store: jobwire_core::PgStore, transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
+//! use jobwire_core::{Node, Outcome, Running};
+//!
+//! Node::builder(store, transport)
+//!     .handler("send-invoice", |job: Running<u64>| async move {
+//!         println!("invoice for order {}", job.payload);
+//!         Ok(Outcome::Done)
+//!     })
+//!     .run_until(async { let _ = tokio::signal::ctrl_c().await; })
+//!     .await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Shutdown has two phases. First the node takes nothing more: undecided hints go back to the broker,
+//! leadership is given up. Running jobs get [`NodeOptions::shutdown_timeout`] to come to an end; then they
+//! are asked to stop, and what still runs is given back unlocked and hinted, at the cost of no attempt.
+
+mod execute;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrics::gauge;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::alarm::Alarm;
+use crate::commit_hook::CommitHook;
+use crate::completion;
+use crate::consumer::{self, OwnHints};
+use crate::error::StoreError;
+use crate::finished::Finished;
+use crate::fleet::Fleet;
+use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
+use crate::job::NodeId;
+use crate::leader;
+use crate::lease::{self, LeaseBook};
+use crate::metrics as m;
+use crate::shared::Shared;
+use crate::store::{LockTerms, Store, Turn, TurnOutcome};
+use crate::supervisor::Supervisor;
+use crate::timers;
+use crate::transport::Transport;
+
+pub use crate::health::{HealthWatch, NodeHealth};
+pub use crate::options::{BadOption, NodeOptions};
+pub use execute::Executed;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Options that can't work.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Options(Vec<BadOption>),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An embedded node serves a database alone (protocol rule 33).
+    #[error(
+        "node {leader} runs on this database with the {transport} transport, and an in-process node serves its \
+         database alone; stop it, or give both the same broker"
+    )]
+    NotAlone {
+        /// The other node.
+        leader: NodeId,
+        /// Its transport.
+        transport: String,
+    },
+}
+
+/// Builds a [`Node`].
+#[must_use = "a builder does nothing until it runs"]
+pub struct NodeBuilder {
+    store: Arc<dyn Store>,
+    transport: Arc<dyn Transport>,
+    handlers: Handlers,
+    options: NodeOptions,
+    hook: Option<CommitHook>,
+}
+
+impl NodeBuilder {
+    /// Run jobs of this type with an async closure over a typed payload.
+    pub fn handler<P, F, Fut>(mut self, job_type: impl Into<String>, run: F) -> Self
+    where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        self.handlers.add(job_type, run);
+        self
+    }
+
+    /// The same, with options.
+    pub fn handler_with<P, F, Fut>(
+        mut self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        run: F,
+    ) -> Self
+    where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        self.handlers.add_with(job_type, options, run);
+        self
+    }
+
+    /// Use these handlers instead of those added so far.
+    pub fn handlers(mut self, handlers: Handlers) -> Self {
+        self.handlers = handlers;
+        self
+    }
+
+    /// Use these options.
+    pub fn options(mut self, options: NodeOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Let hints leave through this hook, shared with producers of the same process. Default: one of its
+    /// own.
+    pub fn hook(mut self, hook: CommitHook) -> Self {
+        self.hook = Some(hook);
+        self
+    }
+
+    /// Start the node.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to do; nothing has been started then.
+    pub async fn start(self) -> Result<Node, StartError> {
+        Node::start(self).await
+    }
+
+    /// Start the node, run until `shutdown` is ready, and stop in two phases.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to do; nothing has been started then.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
+        let node = self.start().await?;
+        shutdown.await;
+        node.stop().await;
+        Ok(())
+    }
+
+    /// What the parts of the node will share, and where the outcomes of its jobs arrive.
+    fn share(self, id: NodeId) -> (Arc<Shared>, mpsc::Receiver<Finished>, OwnHints) {
+        let Self {
+            store,
+            transport,
+            handlers,
+            options,
+            hook,
+        } = self;
+        let hook =
+            hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
+        let types = handlers.types();
+        let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
+        let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
+        let fleet = Fleet::default();
+        fleet.note(id, types.clone(), options.lanes.clone());
+        let shared = Arc::new(Shared {
+            id,
+            hook,
+            terms: LockTerms {
+                owner: id,
+                lease: options.lease,
+                types: types.into(),
+            },
+            slots: Arc::new(Semaphore::new(options.concurrency)),
+            type_slots: Mutex::default(),
+            leases: Arc::new(LeaseBook::new(options.lease)),
+            own_hints,
+            finished,
+            jobs: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            stop_jobs: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            leads: watch::Sender::new(false),
+            alarm: Alarm::new(),
+            fleet,
+            problems: Mutex::default(),
+            store,
+            transport,
+            handlers,
+            options,
+        });
+        (shared, queue, Arc::new(tokio::sync::Mutex::new(hints)))
+    }
+}
+
+/// A running node. Stop it with [`stop`](Self::stop); dropped instead, its jobs are taken over when their
+/// leases end.
+pub struct Node {
+    shared: Arc<Shared>,
+    workers: Supervisor,
+    keepers: Supervisor,
+}
+
+impl Node {
+    /// Build a node on a store and a transport.
+    pub fn builder(store: impl Store, transport: Arc<dyn Transport>) -> NodeBuilder {
+        Self::on(Arc::new(store), transport)
+    }
+
+    /// The same for a store that is shared already.
+    pub fn on(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> NodeBuilder {
+        NodeBuilder {
+            store,
+            transport,
+            handlers: Handlers::default(),
+            options: NodeOptions::default(),
+            hook: None,
+        }
+    }
+
+    async fn start(builder: NodeBuilder) -> Result<Self, StartError> {
+        builder.options.validate().map_err(StartError::Options)?;
+        builder.store.check().await?.ready()?;
+        let id = NodeId::generate();
+        ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
+        let (shared, queue, own_hints) = builder.share(id);
+        let draining = shared.draining.clone();
+        gauge!(m::SLOTS).set(shared.options.concurrency as f64);
+        gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => shared.store.name(),
+            "transport" => shared.transport.name())
+        .set(1.0);
+
+        let keepers = keep(&shared, queue);
+        let mut workers = Supervisor::default();
+        let node = shared.clone();
+        workers.spawn("leader", draining.clone(), move || {
+            leader::lead(node.clone())
+        });
+        let node = shared.clone();
+        workers.spawn("timers", draining.clone(), move || {
+            timers::move_timers(node.clone())
+        });
+        let node = shared.clone();
+        workers.spawn("consumer", draining, move || {
+            consumer::consume(node.clone(), own_hints.clone())
+        });
+        tracing::info!(
+            node = %id, store = shared.store.name(), transport = shared.transport.name(),
+            concurrency = shared.options.concurrency, "node started"
+        );
+        Ok(Self {
+            shared,
+            workers,
+            keepers,
+        })
+    }
+
+    /// The node's id.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.shared.id
+    }
+
+    /// Where producers of the same process let their hints leave.
+    #[must_use]
+    pub fn hook(&self) -> CommitHook {
+        self.shared.hook.clone()
+    }
+
+    /// How the node is.
+    #[must_use]
+    pub fn health(&self) -> NodeHealth {
+        self.watch().health()
+    }
+
+    /// A handle that tells how the node is, for health endpoints.
+    #[must_use]
+    pub fn watch(&self) -> HealthWatch {
+        HealthWatch {
+            shared: self.shared.clone(),
+            workers: self.workers.health.clone(),
+            keepers: self.keepers.health.clone(),
+        }
+    }
+
+    /// Stop in two phases. See the [module](self).
+    pub async fn stop(mut self) {
+        let shared = &self.shared;
+        tracing::info!(node = %shared.id, running = shared.leases.len(), "node stops taking work");
+        shared.draining.cancel();
+        // A statement that is under way may take its time; what it locks is known only afterwards.
+        self.workers.join(Duration::from_secs(20)).await;
+        shared.jobs.close();
+        if tokio::time::timeout(shared.options.shutdown_timeout, shared.jobs.wait())
+            .await
+            .is_err()
+        {
+            tracing::info!(
+                node = %shared.id, running = shared.leases.len(),
+                "running jobs are stopped and given back: `shutdown_timeout` has passed"
+            );
+            shared.stop_jobs.cancel();
+            // Each obeys or is dropped within its grace.
+            let _ = tokio::time::timeout(Duration::from_secs(10), shared.jobs.wait()).await;
+        }
+        shared.ended.cancel();
+        self.keepers.join(Duration::from_secs(30)).await;
+        shared.hook.close(Duration::from_secs(5)).await;
+        gauge!(m::SLOTS).set(0.0);
+        tracing::info!(node = %shared.id, "node stopped");
+    }
+}
+
+/// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
+fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
+    let mut keepers = Supervisor::default();
+    let queue = Arc::new(tokio::sync::Mutex::new(queue));
+    let node = shared.clone();
+    keepers.spawn("completion", shared.ended.clone(), move || {
+        completion::commit_all(node.clone(), queue.clone())
+    });
+    let node = shared.clone();
+    keepers.spawn("renewal", shared.ended.clone(), move || {
+        lease::renew_all(
+            node.leases.clone(),
+            node.store.clone(),
+            node.id,
+            node.ended.clone(),
+        )
+    });
+    keepers
+}
+
+/// An in-process node serves its database alone: its hints reach nobody else. A leader that has died is
+/// waited for until its lease ends.
+async fn ensure_alone(
+    id: NodeId,
+    store: &dyn Store,
+    transport: &dyn Transport,
+    options: &NodeOptions,
+) -> Result<(), StartError> {
+    let turn = Turn {
+        node: id,
+        lease: options.sweep_interval * 5 / 2,
+        transport: transport.name(),
+        reset_at_most: 0,
+        hint_at_most: 0,
+    };
+    let mut waited = false;
+    loop {
+        let TurnOutcome::Follows {
+            leader,
+            transport: theirs,
+            remaining,
+        } = store.take_turn(&turn).await?
+        else {
+            return Ok(());
+        };
+        let fits = !transport.is_single_node() && theirs == transport.name();
+        let mixed_fleet = !transport.is_single_node() && theirs != "in-process";
+        if fits || mixed_fleet {
+            return Ok(());
+        }
+        if waited {
+            return Err(StartError::NotAlone {
+                leader,
+                transport: theirs,
+            });
+        }
+        waited = true;
+        tracing::info!(
+            %leader, transport = theirs, seconds = remaining.as_secs_f64(),
+            "another node holds this database; waiting in case it has died"
+        );
+        tokio::time::sleep(remaining + Duration::from_millis(100)).await;
+    }
+}

@@ -1,0 +1,93 @@
+//! One job, here and now: what an operator's "execute" does.
+//!
+//! No hint is waited for, no leader, no timer: the job is locked by its id, run with its lease renewed,
+//! and settled as on any node. Nothing else is taken: a released instance is only hinted.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+
+use super::{NodeBuilder, StartError};
+use crate::commit_hook::Cause;
+use crate::error::StoreError;
+use crate::executor::{self, Stages};
+use crate::hint::Hint;
+use crate::job::{JobId, NodeId};
+use crate::query::JobView;
+use crate::store::Refusal;
+
+/// What became of a job that was to be executed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Executed {
+    /// It ran and is done.
+    Done,
+    /// It ran and is not done: here is where it waits now.
+    Left(Box<JobView>),
+    /// It could not be locked.
+    Refused(Refusal),
+    /// This sibling of its process instance comes first. Nothing ran.
+    SiblingFirst(JobId),
+}
+
+impl NodeBuilder {
+    /// Execute one executable job now. When `stop` becomes ready, the job is asked to stop and given
+    /// back at the cost of no attempt.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to do.
+    pub async fn execute(
+        mut self,
+        id: JobId,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Executed, StartError> {
+        self.options.validate().map_err(StartError::Options)?;
+        self.store.check().await?.ready()?;
+        self.options.concurrency = 1;
+        let (node, queue, _) = self.share(NodeId::generate());
+        // From the start in phase one of the shutdown: whatever comes next is for others.
+        node.draining.cancel();
+        let mut keepers = super::keep(&node, queue);
+        let sent = Instant::now();
+        let mut locked = node.store.lock(&node.terms, &[Hint::new(id)]).await?;
+        let refused = match locked.jobs.pop() {
+            None => {
+                let why = locked.refused.into_iter().find(|(job, _)| *job == id);
+                Some(Executed::Refused(why.map_or(Refusal::Gone, |(_, why)| why)))
+            }
+            Some(other) if other.job.id != id => {
+                let settled = node.store.release(node.id, &[other.held()]).await?;
+                node.hook.publish(Cause::GiveBack, settled.ready);
+                Some(Executed::SiblingFirst(other.job.id))
+            }
+            Some(job) => {
+                let stages = Stages {
+                    committed_at: None,
+                    locked_at: Utc::now(),
+                };
+                let slot = node.slots.clone().acquire_owned().await;
+                let slot = slot.map_err(|e| StoreError::Config(e.to_string()))?;
+                executor::start(&node, job, sent, stages, slot);
+                node.jobs.close();
+                tokio::select! {
+                    () = node.jobs.wait() => {}
+                    () = stop => {
+                        node.stop_jobs.cancel();
+                        node.jobs.wait().await;
+                    }
+                }
+                None
+            }
+        };
+        node.ended.cancel();
+        keepers.join(Duration::from_secs(30)).await;
+        if let Some(refused) = refused {
+            return Ok(refused);
+        }
+        Ok(match node.store.get(id).await? {
+            Some((view, ..)) => Executed::Left(Box::new(view)),
+            None => Executed::Done,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! Options of a node: each with its meaning, default and what changing it does.
+
+use std::time::Duration;
+
+use crate::commit_hook::HookOptions;
+use crate::job::Lane;
+
+/// Options of a node, with their defaults.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeOptions {
+    /// Jobs that run at once. Default 64.
+    pub concurrency: usize,
+    /// How long a lock lasts without being renewed; a dead node's jobs are taken over that much later,
+    /// plus one sweep. Default 30 s, at least 1 s.
+    pub lease: Duration,
+    /// How often the leader looks for expired locks while anything waits or runs; a third as often when
+    /// idle. Default 10 s.
+    pub sweep_interval: Duration,
+    /// A job is suspected to have lost its hint only when it was ready so long before the marker left:
+    /// the hook's largest hint age plus the broker's confirm timeout. Default 15 s.
+    pub suspect_after: Duration,
+    /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
+    pub shutdown_timeout: Duration,
+    /// The lanes to receive. Default: `default`.
+    pub lanes: Vec<Lane>,
+    /// How hints leave.
+    pub hook: HookOptions,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 64,
+            lease: Duration::from_secs(30),
+            sweep_interval: Duration::from_secs(10),
+            suspect_after: Duration::from_secs(15),
+            shutdown_timeout: Duration::from_secs(60),
+            lanes: vec![Lane::default()],
+            hook: HookOptions::default(),
+        }
+    }
+}
+
+/// An option that can't work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("option `{option}` {problem}")]
+pub struct BadOption {
+    /// The option.
+    pub option: &'static str,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl NodeOptions {
+    /// Check every option.
+    ///
+    /// # Errors
+    /// All that can't work, at once.
+    pub fn validate(&self) -> Result<(), Vec<BadOption>> {
+        let mut wrong = Vec::new();
+        let mut check = |ok: bool, option, problem: &str| {
+            if !ok {
+                wrong.push(BadOption {
+                    option,
+                    problem: problem.to_owned(),
+                });
+            }
+        };
+        check(
+            (1..=100_000).contains(&self.concurrency),
+            "concurrency",
+            "must be 1 to 100000 jobs at once",
+        );
+        check(
+            self.lease >= Duration::from_secs(1),
+            "lease",
+            "must be at least 1s: it is renewed every third of it",
+        );
+        check(
+            self.lease <= Duration::from_secs(24 * 3600),
+            "lease",
+            "must be at most 24h: a dead node's jobs wait that long",
+        );
+        check(
+            self.sweep_interval >= Duration::from_millis(100),
+            "sweep_interval",
+            "must be at least 100ms",
+        );
+        check(
+            self.suspect_after >= self.hook.max_age,
+            "suspect_after",
+            "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
+        );
+        check(
+            !self.lanes.is_empty(),
+            "lanes",
+            "is empty; name at least one, for example `default`",
+        );
+        for lane in &self.lanes {
+            check(
+                Lane::is_valid(&lane.0),
+                "lanes",
+                "has a name with other than 1 to 64 letters, digits, `-`, `_` or `.`",
+            );
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// Messages that may be unsettled: enough to fill every slot, and as many again on their way.
+    pub(crate) fn prefetch(&self) -> u16 {
+        u16::try_from(self.concurrency.saturating_mul(2).clamp(2, 512)).unwrap_or(512)
+    }
+}

@@ -1,0 +1,113 @@
+//! Asking after jobs: the filter, and the row that lists and consoles show.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::job::{JobId, JobKind, JobState, Lane};
+
+/// Which jobs to list. Everything given must match; nothing given matches all.
+#[derive(Clone, Debug)]
+pub struct JobFilter {
+    /// Only this job.
+    pub id: Option<JobId>,
+    /// Only of these states; empty means all.
+    pub states: Vec<JobState>,
+    /// Only of this handler type.
+    pub job_type: Option<String>,
+    /// Only of this process instance.
+    pub process_instance: Option<String>,
+    /// Only of this process definition.
+    pub process_definition: Option<String>,
+    /// Only of this element.
+    pub element: Option<String>,
+    /// Only of this tenant.
+    pub tenant: Option<String>,
+    /// Only of this lane.
+    pub lane: Option<String>,
+    /// Only with this correlation id.
+    pub correlation_id: Option<Uuid>,
+    /// Only jobs with (or without) a living lock.
+    pub locked: Option<bool>,
+    /// Only jobs that failed at least once, or never.
+    pub with_exception: Option<bool>,
+    /// Only jobs due before this moment.
+    pub due_before: Option<DateTime<Utc>>,
+    /// Skip so many.
+    pub offset: i64,
+    /// At most so many.
+    pub limit: i64,
+}
+
+impl Default for JobFilter {
+    fn default() -> Self {
+        Self {
+            id: None,
+            states: Vec::new(),
+            job_type: None,
+            process_instance: None,
+            process_definition: None,
+            element: None,
+            tenant: None,
+            lane: None,
+            correlation_id: None,
+            locked: None,
+            with_exception: None,
+            due_before: None,
+            offset: 0,
+            limit: 100,
+        }
+    }
+}
+
+/// One line of a job list.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobView {
+    /// The job.
+    pub id: JobId,
+    /// The table it lives in.
+    pub state: JobState,
+    /// Creation order.
+    pub seq: i64,
+    /// What made it.
+    pub kind: JobKind,
+    /// The handler type.
+    #[serde(rename = "type")]
+    pub job_type: String,
+    /// The process instance.
+    pub process_instance: Option<String>,
+    /// The process definition.
+    pub process_definition: Option<String>,
+    /// The element.
+    pub element: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
+    /// The lane of its hints.
+    pub lane: Lane,
+    /// Larger is more urgent.
+    pub priority: i64,
+    /// At most one of its instance at a time.
+    pub exclusive: bool,
+    /// Attempts left.
+    pub retries: i32,
+    /// Attempts that failed.
+    pub failures: i32,
+    /// Not before.
+    pub due_at: Option<DateTime<Utc>>,
+    /// When it was created.
+    pub created_at: DateTime<Utc>,
+    /// When it last became ready.
+    pub ready_at: DateTime<Utc>,
+    /// Shared by all occurrences of a repeating job.
+    pub correlation_id: Uuid,
+    /// The last failure.
+    pub exception_message: Option<String>,
+    /// Who holds it.
+    pub lock_owner: Option<Uuid>,
+    /// Until when.
+    pub lock_expires_at: Option<DateTime<Utc>>,
+    /// Since when.
+    pub locked_at: Option<DateTime<Utc>>,
+    /// The token of the lock.
+    pub fence: Option<i64>,
+}

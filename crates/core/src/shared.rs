@@ -1,0 +1,83 @@
+//! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::alarm::Alarm;
+use crate::commit_hook::CommitHook;
+use crate::finished::Finished;
+use crate::fleet::Fleet;
+use crate::handler::Handlers;
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::lease::LeaseBook;
+use crate::options::NodeOptions;
+use crate::store::{HandOver, LockTerms, Store};
+use crate::transport::Transport;
+
+/// What the parts of a node share.
+pub(crate) struct Shared {
+    pub(crate) id: NodeId,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) hook: CommitHook,
+    pub(crate) handlers: Handlers,
+    pub(crate) options: NodeOptions,
+    pub(crate) terms: LockTerms,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
+    pub(crate) leases: Arc<LeaseBook>,
+    /// Hints of this node's own making: jobs that it took off the dead, to be tried here first.
+    pub(crate) own_hints: mpsc::Sender<Ready>,
+    pub(crate) finished: mpsc::Sender<Finished>,
+    pub(crate) jobs: TaskTracker,
+    /// Phase one of the shutdown: take nothing more.
+    pub(crate) draining: CancellationToken,
+    /// Phase two: stop what runs.
+    pub(crate) stop_jobs: CancellationToken,
+    /// Everything has been committed.
+    pub(crate) ended: CancellationToken,
+    pub(crate) leads: watch::Sender<bool>,
+    pub(crate) alarm: Alarm,
+    pub(crate) fleet: Fleet,
+    pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
+}
+
+impl Shared {
+    /// A part tells how it is.
+    pub(crate) fn report(&self, part: &'static str, problem: Option<String>) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) => problems.insert(part, problem),
+            None => problems.remove(part),
+        };
+    }
+
+    pub(crate) fn type_slots(
+        &self,
+        job_type: &str,
+        make: impl FnOnce() -> Arc<Semaphore>,
+    ) -> Arc<Semaphore> {
+        let mut slots = self
+            .type_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        slots
+            .entry(job_type.to_owned())
+            .or_insert_with(make)
+            .clone()
+    }
+
+    /// What passes an instance on: the next one for this node, unless it takes no more work.
+    pub(crate) fn hand_over(&self) -> HandOver {
+        if self.draining.is_cancelled() || !self.leases.healthy() {
+            HandOver::Hint
+        } else {
+            HandOver::Take(self.terms.clone())
+        }
+    }
+}

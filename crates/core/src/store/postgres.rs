@@ -1,0 +1,393 @@
+//! Jobs in PostgreSQL, in a schema of their own (`jobwire`).
+//!
+//! The statements live one file a transition, each as one readable block. How they stay out of each
+//! other's way:
+//!
+//! * A **plain** job is locked by one statement: its row is row-locked with SKIP LOCKED (so that a
+//!   concurrent completion or move is seen), then its lease is inserted or, if expired, taken over.
+//!   No statement waits for a job row while it holds a lease row that the other wants.
+//! * An **exclusive** job is locked under its instance's row: first the instance rows, sorted; then, in
+//!   a statement with a fresh snapshot, the first ready sibling. Whoever finishes does the same, so a
+//!   release and a refusal can't miss each other.
+//! * A guard names lease, owner and fence, and deletes the lease first: a takeover in between changes
+//!   that very row, so PostgreSQL checks the guard again and the loser changes nothing.
+
+mod begin;
+mod complete;
+pub mod examine;
+mod exclusive;
+mod fail;
+mod insert;
+mod lock;
+mod operate;
+mod orphans;
+mod renew;
+mod row;
+mod sql;
+mod suspend;
+mod timers;
+mod turn;
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{Connection, PgConnection, Postgres};
+
+use super::{
+    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LockTerms, Locked,
+    MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION, SchemaStatus, Settled,
+    SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+};
+use crate::commit_hook::CommitHook;
+use crate::error::StoreError;
+use crate::hint::{Hint, Ready};
+use crate::job::{Held, Job, JobId, NodeId};
+use crate::metrics as m;
+use crate::new_job::NewJob;
+use crate::query::{JobFilter, JobView};
+use crate::transaction::Jobs;
+
+static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
+
+/// The migrations, with their history inside Jobwire's own schema. Newer ones in the database are
+/// accepted here: [`Store::check`] decides by `schema_version` whether this program works with them.
+#[must_use]
+pub fn migrator() -> Migrator {
+    Migrator {
+        ignore_missing: true,
+        table_name: "jobwire.migration".into(),
+        create_schemas: vec!["jobwire".into()].into(),
+        migrations: MIGRATOR.migrations.clone(),
+        ..Migrator::DEFAULT
+    }
+}
+
+/// How to use the database.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PgOptions {
+    /// The most connections for jobs; one more is kept for renewing leases. Default 8.
+    pub max_connections: u32,
+    /// The server ends a statement that takes longer; the client gives up two seconds later.
+    /// Default 15 s.
+    pub statement_timeout: Duration,
+    /// How long to wait for a free connection. Default 10 s.
+    pub acquire_timeout: Duration,
+}
+
+impl Default for PgOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 8,
+            statement_timeout: Duration::from_secs(15),
+            acquire_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
+#[derive(Clone)]
+pub struct PgStore {
+    pool: PgPool,
+    /// Renewals never queue behind jobs.
+    renewals: PgPool,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for PgStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PgStore").finish_non_exhaustive()
+    }
+}
+
+impl PgStore {
+    /// Connect with default options.
+    ///
+    /// # Errors
+    /// A URL that can't be read, or what the server says.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, PgOptions::default()).await
+    }
+
+    /// Connect.
+    ///
+    /// # Errors
+    /// A URL that can't be read, or what the server says.
+    pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
+        let connect: PgConnectOptions = url.parse().map_err(|e: sqlx::Error| {
+            StoreError::Config(format!(
+                "the database URL can't be read: {e}; write postgres://user:password@host:5432/database"
+            ))
+        })?;
+        let timeout = options.statement_timeout.as_millis().to_string();
+        let connect = connect.application_name("jobwire").options([
+            ("statement_timeout", timeout.as_str()),
+            // The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from
+            // when they were empty reads dead rows by the page; a fresh one costs microseconds a job.
+            ("plan_cache_mode", "force_custom_plan"),
+            // The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a
+            // page of orphans, 0.5 s for a turn) and saves nothing.
+            ("jit", "off"),
+        ]);
+        let pool = |size| {
+            PgPoolOptions::new()
+                .max_connections(size)
+                .acquire_timeout(options.acquire_timeout)
+                // A ping before every statement would double the round trips; a broken connection
+                // shows itself at its next statement, which is tried again.
+                .test_before_acquire(false)
+                .max_lifetime(None)
+                .idle_timeout(None)
+        };
+        let store = Self {
+            pool: pool(options.max_connections.max(2)).connect_lazy_with(connect.clone()),
+            renewals: pool(1).connect_lazy_with(connect.clone()),
+            deadline: options.statement_timeout + Duration::from_secs(2),
+        };
+        // Say at once what is wrong with the address, the password or the server: the pool would try
+        // again until its time has passed, and then no longer know.
+        let first = async { PgConnection::connect_with(&connect).await?.close().await };
+        tokio::time::timeout(options.acquire_timeout, first)
+            .await
+            .map_err(|_| StoreError::Timeout(options.acquire_timeout))??;
+        Ok(store)
+    }
+
+    /// Create jobs through this store, their hints leaving through `hook`.
+    #[must_use]
+    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
+        Jobs::new(self.clone(), hook)
+    }
+
+    /// The connection pool, for your own statements.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Bring the schema up to this program's version.
+    ///
+    /// # Errors
+    /// What the database says; each migration is one transaction.
+    pub async fn migrate(&self) -> Result<()> {
+        migrator()
+            .run(&self.pool)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+
+    /// Take the schema back to a version; 0 removes everything.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn migrate_down(&self, version: i64) -> Result<()> {
+        migrator()
+            .undo(&self.pool, version)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+
+    /// Run one transition: with a deadline, measured, tried again where two transactions met.
+    async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
+    where
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+    {
+        super::measured(statement, self.deadline, transition).await
+    }
+}
+
+#[async_trait]
+impl Store for PgStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn check(&self) -> Result<SchemaStatus> {
+        self.run("check", || async {
+            let (server, exists): (String, bool) = sqlx::query_as(
+                "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
+            )
+            .fetch_one(&self.pool)
+            .await?;
+            let newest: Option<(i32, i32)> = if exists {
+                sqlx::query_as(
+                    "SELECT version, readable_by FROM jobwire.schema_version ORDER BY version DESC LIMIT 1",
+                )
+                .fetch_optional(&self.pool)
+                .await?
+            } else {
+                None
+            };
+            Ok(super::schema_status(newest, server))
+        })
+        .await
+    }
+
+    async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
+        self.run("lock", || self.lock_batch(terms, hints)).await
+    }
+
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+        // A renewal that comes late is worth nothing: it may not wait as long as other statements.
+        let deadline = self.deadline.min(lease);
+        super::measured("renew", deadline, || {
+            renew::renew(&self.renewals, owner, lease, held)
+        })
+        .await
+    }
+
+    async fn complete(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled> {
+        self.run("complete", || self.complete_batch(owner, done, then))
+            .await
+    }
+
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+        self.run("fail", || self.fail_batch(owner, failed, then))
+            .await
+    }
+
+    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+        self.run("release", || self.release_batch(owner, held))
+            .await
+    }
+
+    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+        Ok(Box::new(self.jobs(hook.clone()).begin().await?))
+    }
+
+    async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
+        self.run("move_due_timers", || timers::move_due(&self.pool, at_most))
+            .await
+    }
+
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        self.run("take_turn", || turn::take(&self.pool, turn)).await
+    }
+
+    async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        self.run("unhinted", || turn::unhinted(&self.pool, at_most))
+            .await
+    }
+
+    async fn resign(&self, node: NodeId) -> Result<()> {
+        self.run("resign", || turn::resign(&self.pool, node)).await
+    }
+
+    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+        self.run("orphans", || orphans::find(&self.pool, query))
+            .await
+    }
+
+    async fn free_instances(&self) -> Result<Vec<Ready>> {
+        self.run("free_instances", || orphans::free_instances(&self.pool))
+            .await
+    }
+
+    async fn committed(&self, transaction: &TransactionId) -> Result<Fate> {
+        self.run("committed", || async {
+            let status: Option<String> =
+                sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
+                    .bind(&transaction.0)
+                    .fetch_one(&self.pool)
+                    .await?;
+            Ok(match status.as_deref() {
+                Some("committed") => Fate::Committed,
+                Some("aborted") => Fate::RolledBack,
+                _ => Fate::Unknown,
+            })
+        })
+        .await
+    }
+
+    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        self.run("find", || operate::find(&self.pool, filter)).await
+    }
+
+    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        self.run("count", || operate::count(&self.pool, filter))
+            .await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
+        self.run("get", || operate::get(&self.pool, id)).await
+    }
+
+    async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        self.run("delete", || operate::delete(&self.pool, id)).await
+    }
+
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        self.run("retry", || operate::retry(&self.pool, id, retries))
+            .await
+    }
+
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+        self.run("suspend", || suspend::suspend(&self.pool, scope))
+            .await
+    }
+
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+        self.run("activate", || suspend::activate(&self.pool, scope))
+            .await
+    }
+
+    async fn close(&self) {
+        self.renewals.close().await;
+        self.pool.close().await;
+    }
+}
+
+#[async_trait]
+impl SqlStore for PgStore {
+    type Db = Postgres;
+
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
+        Ok(
+            tokio::time::timeout(self.deadline, begin::begin(&self.pool))
+                .await
+                .map_err(|_| StoreError::Timeout(self.deadline))??,
+        )
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut PgConnection,
+        jobs: Vec<NewJob>,
+        origin: Origin,
+    ) -> Result<Created> {
+        let started = Instant::now();
+        let created = insert::insert(connection, jobs, origin).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "insert")
+            .record(started.elapsed().as_secs_f64());
+        created
+    }
+
+    async fn complete_in(
+        &self,
+        connection: &mut PgConnection,
+        owner: NodeId,
+        completion: &Completion,
+        then: &HandOver,
+    ) -> Result<Settled> {
+        complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
+    }
+}
+
+/// The newest version of the schema that this program brings.
+const _: () = assert!(
+    SCHEMA_VERSION == 1,
+    "add the migration's row to schema_version"
+);

@@ -1,0 +1,180 @@
+//! Completing and releasing: the fence decides, in the lease row.
+
+use std::collections::HashSet;
+
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::sql::ready_columns;
+use super::{PgStore, exclusive, insert, row};
+use crate::error::StoreError;
+use crate::job::{Held, JobId, NodeId};
+use crate::store::{Completion, HandOver, Origin, Settled, instances, released};
+
+/// The lease goes first: a takeover changes that row, so the guard is checked against the newest
+/// version of it. A lease that ran out completes nothing, even while nobody else took the job.
+const COMPLETE: &str = "
+WITH held AS (
+    DELETE FROM jobwire.job_lease l
+    USING unnest($1::uuid[], $2::bigint[]) AS d(id, fence)
+    WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3 AND l.expires_at > clock_timestamp()
+    RETURNING l.job_id
+), forgotten AS (
+    DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
+)
+DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id
+RETURNING j.id";
+
+const RELEASE: &str = concat!(
+    "
+WITH held AS (
+    DELETE FROM jobwire.job_lease l
+    USING unnest($1::uuid[], $2::bigint[]) AS d(id, fence)
+    WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3
+    RETURNING l.job_id
+)
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
+FROM held WHERE j.id = held.job_id
+RETURNING ",
+    ready_columns!("j")
+);
+
+const ENTER_HELD: &str = "
+SELECT FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
+
+/// The arrays that a guard is made of.
+pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<i64>) {
+    held.map(|h| (h.id.0, h.fence.0)).unzip()
+}
+
+/// Lock the rows of the instances that a batch holds, before anything of it is touched.
+pub(super) async fn enter_held(
+    connection: &mut PgConnection,
+    instances: &[String],
+) -> Result<(), StoreError> {
+    if !instances.is_empty() {
+        sqlx::query(ENTER_HELD)
+            .bind(instances)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Pass on what a batch released, and add it to the result.
+pub(super) async fn pass_on<'a>(
+    connection: &mut PgConnection,
+    held: impl Iterator<Item = &'a Held>,
+    then: &HandOver,
+    settled: &mut Settled,
+) -> Result<(), StoreError> {
+    let names = released(held, &settled.applied);
+    if !names.is_empty() {
+        let (next, ready) = exclusive::hand_over(connection, &names, then).await?;
+        settled.next = next;
+        settled.ready.extend(ready);
+    }
+    Ok(())
+}
+
+async fn delete<'e>(
+    executor: impl sqlx::PgExecutor<'e>,
+    owner: NodeId,
+    done: &[Completion],
+) -> Result<Vec<JobId>, StoreError> {
+    let (ids, fences) = guards(done.iter().map(|d| &d.held));
+    let failed_before: Vec<Uuid> = done
+        .iter()
+        .filter(|d| d.failed_before)
+        .map(|d| d.held.id.0)
+        .collect();
+    let ids: Vec<Uuid> = sqlx::query_scalar(COMPLETE)
+        .bind(ids)
+        .bind(fences)
+        .bind(owner.0)
+        .bind(failed_before)
+        .fetch_all(executor)
+        .await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+/// Complete inside a transaction: instances, guarded deletes, next occurrences, hand-over.
+pub(super) async fn complete_in(
+    connection: &mut PgConnection,
+    owner: NodeId,
+    done: &[Completion],
+    then: &HandOver,
+) -> Result<Settled, StoreError> {
+    let names = instances(done.iter().map(|d| &d.held));
+    enter_held(connection, &names).await?;
+    let mut settled = Settled {
+        applied: delete(&mut *connection, owner, done).await?,
+        ..Settled::default()
+    };
+    let applied: HashSet<&JobId> = settled.applied.iter().collect();
+    let next: Vec<_> = done
+        .iter()
+        .filter(|d| applied.contains(&d.held.id))
+        .filter_map(|d| d.next.clone())
+        .collect();
+    if !next.is_empty() {
+        let created = insert::insert(connection, next, Origin::Hook).await?;
+        settled.ready.extend(created.ready);
+        settled.timer = created.timer;
+    }
+    pass_on(connection, done.iter().map(|d| &d.held), then, &mut settled).await?;
+    Ok(settled)
+}
+
+impl PgStore {
+    pub(super) async fn complete_batch(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        if done
+            .iter()
+            .all(|d| d.held.instance.is_none() && d.next.is_none())
+        {
+            return Ok(Settled {
+                applied: delete(&self.pool, owner, done).await?,
+                ..Settled::default()
+            });
+        }
+        let mut tx = begin(&self.pool).await?;
+        let settled = complete_in(&mut tx, owner, done, then).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+
+    pub(super) async fn release_batch(
+        &self,
+        owner: NodeId,
+        held: &[Held],
+    ) -> Result<Settled, StoreError> {
+        let names = instances(held.iter());
+        let mut tx = begin(&self.pool).await?;
+        enter_held(&mut tx, &names).await?;
+        let (ids, fences) = guards(held.iter());
+        let rows = sqlx::query(RELEASE)
+            .bind(ids)
+            .bind(fences)
+            .bind(owner.0)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut settled = Settled::default();
+        for row in &rows {
+            settled.applied.push(JobId(row.try_get(0)?));
+            // The next one of an instance, which may be another job, comes from the hand-over.
+            let ready = row::ready(row)?;
+            if ready.hint.instance.is_none() {
+                settled.ready.push(ready);
+            }
+        }
+        pass_on(&mut tx, held.iter(), &HandOver::Hint, &mut settled).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+}

@@ -1,0 +1,122 @@
+//! What `jobwire doctor` asks of a server: facts, no judgement.
+
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use sqlx::Row;
+
+use super::PgStore;
+use crate::error::StoreError;
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    /// `server_version_num`, for example 150004.
+    pub version: i32,
+    /// The user that we are.
+    pub user: String,
+    /// The server is a standby: nothing can be written.
+    pub in_recovery: bool,
+    /// The database's clock minus this machine's, in seconds; the journey of the question is taken out
+    /// by half.
+    pub clock_ahead: f64,
+    /// How long the question took.
+    pub round_trip: Duration,
+    /// `max_connections`, without those kept for superusers.
+    pub connections_allowed: i64,
+    /// Connections open now, over all databases.
+    pub connections_open: i64,
+    /// `synchronous_commit`.
+    pub synchronous_commit: String,
+    /// `wal_level`.
+    pub wal_level: String,
+    /// `default_transaction_isolation`.
+    pub isolation: String,
+    /// The port that the server itself listens on; a pooler in between has another.
+    pub server_port: Option<i32>,
+    /// The schema `jobwire` exists.
+    pub schema_exists: bool,
+    /// The user may create a schema in this database.
+    pub may_create_schema: bool,
+    /// What the user lacks: the object, and the right.
+    pub missing_rights: Vec<(String, String)>,
+}
+
+const SERVER: &str = "
+SELECT current_setting('server_version_num')::integer, current_user::text, pg_is_in_recovery(), clock_timestamp(),
+    current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('synchronous_commit'), current_setting('wal_level'),
+    current_setting('default_transaction_isolation'), inet_server_port(),
+    EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobwire'),
+    has_database_privilege(current_database(), 'CREATE')";
+
+/// By oid: a name can't be looked up in a schema that one may not use. CASE, since the planner is free to
+/// ask for the right to a sequence before it knows that it is one.
+const RIGHTS: &str = "
+SELECT 'schema jobwire', 'USAGE' FROM pg_namespace n
+WHERE n.nspname = 'jobwire' AND NOT has_schema_privilege(n.oid, 'USAGE')
+UNION ALL
+SELECT format('table jobwire.%s', c.relname), p.privilege
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
+WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p')
+  AND c.relname = ANY(ARRAY['job', 'timer_job', 'suspended_job', 'dead_letter_job', 'job_exception', 'job_lease',
+                            'instance_lock', 'suspension', 'leader'])
+  AND NOT has_table_privilege(c.oid, p.privilege)
+UNION ALL
+SELECT format('table jobwire.%s', c.relname), p.privilege
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN (VALUES ('schema_version', 'SELECT'), ('event_log', 'SELECT'), ('event_log', 'INSERT')) p (name, privilege)
+  ON p.name = c.relname
+WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p') AND NOT has_table_privilege(c.oid, p.privilege)
+UNION ALL
+SELECT format('sequence jobwire.%s', c.relname), 'USAGE'
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'jobwire' AND CASE WHEN c.relkind = 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
+ORDER BY 1, 2";
+
+impl PgStore {
+    /// Ask the server about itself and about our rights. Changes nothing, and needs no tables.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn examine(&self) -> Result<Examination, StoreError> {
+        self.run("examine", || async {
+            let mut connection = self.pool.acquire().await?;
+            // The first statement prepares; only the second one's journey is worth measuring.
+            sqlx::query(SERVER).fetch_one(&mut *connection).await?;
+            let (sent, started) = (Utc::now(), Instant::now());
+            let row = sqlx::query(SERVER).fetch_one(&mut *connection).await?;
+            let round_trip = started.elapsed();
+            let theirs: DateTime<Utc> = row.try_get(3)?;
+            let ours = sent + round_trip / 2;
+            let rights = sqlx::query(RIGHTS).fetch_all(&mut *connection).await?;
+            #[allow(
+                clippy::cast_precision_loss,
+                reason = "a difference of clocks needs no 53 bits"
+            )]
+            let clock_ahead = (theirs - ours).num_microseconds().unwrap_or(i64::MAX) as f64 / 1e6;
+            Ok(Examination {
+                version: row.try_get(0)?,
+                user: row.try_get(1)?,
+                in_recovery: row.try_get(2)?,
+                clock_ahead,
+                round_trip,
+                connections_allowed: row.try_get(4)?,
+                connections_open: row.try_get(5)?,
+                synchronous_commit: row.try_get(6)?,
+                wal_level: row.try_get(7)?,
+                isolation: row.try_get(8)?,
+                server_port: row.try_get(9)?,
+                schema_exists: row.try_get(10)?,
+                may_create_schema: row.try_get(11)?,
+                missing_rights: rights
+                    .iter()
+                    .map(|r| Ok((r.try_get(0)?, r.try_get(1)?)))
+                    .collect::<Result<_, sqlx::Error>>()?,
+            })
+        })
+        .await
+    }
+}

@@ -1,0 +1,215 @@
+//! One at a time: exclusive jobs of a process instance.
+//!
+//! The instance's row is the door. [`enter`] locks the rows of a batch of instances, sorted;
+//! [`take_first`] runs in a later statement of the same transaction, so its snapshot sees whatever the
+//! last one through the door committed. A holder counts only while its lease lives (protocol rules 10
+//! to 12).
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, Row};
+
+use super::row;
+use super::sql::{job_columns, not_suspended, ready_columns, unlocked};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{Fence, LockedJob};
+use crate::store::{HandOver, LockTerms, Refusal};
+
+/// The condition that never holds makes the conflicting row locked without a new version of it.
+const ENTER: &str = "
+INSERT INTO jobwire.instance_lock AS i (process_instance)
+SELECT name FROM unnest($1::text[]) AS name ORDER BY name
+ON CONFLICT (process_instance) DO UPDATE SET fence = i.fence WHERE false";
+
+/// Lock the rows of these instances, sorted; make those that do not exist yet.
+pub(super) async fn enter(
+    connection: &mut PgConnection,
+    instances: &[String],
+) -> Result<(), StoreError> {
+    sqlx::query(ENTER)
+        .bind(instances)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The first ready job by creation order decides: whether it may be taken depends on its type, and on
+/// nobody having its row locked this instant, but no younger sibling overtakes it. A holder's expired
+/// lease is row-locked before it counts as dead, so a renewal that is under way wins. An instance that
+/// nobody holds leaves no row: the sweeper would take it for left over, and hint it again and again.
+const TAKE_FIRST: &str = concat!(
+    "
+WITH asked AS MATERIALIZED (
+    SELECT process_instance, job_id, fence FROM jobwire.instance_lock WHERE process_instance = ANY($1)
+), dead AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l JOIN asked a ON a.job_id = l.job_id
+    WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+    FOR UPDATE OF l SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT a.process_instance FROM asked a
+    WHERE a.job_id IS NULL
+       OR EXISTS (SELECT FROM dead d WHERE d.job_id = a.job_id)
+       OR NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = a.job_id AND l.fence = a.fence)
+), candidate AS MATERIALIZED (
+    SELECT f.process_instance, c.id FROM free f CROSS JOIN LATERAL (
+        SELECT j.id FROM jobwire.job j
+        WHERE j.exclusive AND j.process_instance = f.process_instance AND ",
+    not_suspended!("j"),
+    " AND ",
+    unlocked!("j"),
+    "
+        ORDER BY j.seq LIMIT 1
+    ) c
+), first AS MATERIALIZED (
+    SELECT j.* FROM candidate c JOIN jobwire.job j ON j.id = c.id
+    ORDER BY j.id
+    FOR UPDATE OF j SKIP LOCKED
+), leased AS (
+    INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
+    SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
+    FROM first WHERE type = ANY($2)
+    ON CONFLICT (job_id) DO UPDATE
+        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
+            expires_at = excluded.expires_at, started_at = NULL,
+            strikes = l.strikes + CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END
+        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+    RETURNING l.job_id, l.fence, l.strikes
+), taken AS (
+    UPDATE jobwire.instance_lock i SET job_id = l.job_id, owner = $3, fence = l.fence
+    FROM first f JOIN leased l ON l.job_id = f.id
+    WHERE i.process_instance = f.process_instance
+), idle AS (
+    DELETE FROM jobwire.instance_lock i USING free f
+    WHERE i.process_instance = f.process_instance
+      AND NOT EXISTS (SELECT FROM first x JOIN leased l ON l.job_id = x.id
+                      WHERE x.process_instance = f.process_instance)
+)
+SELECT a.process_instance, f.process_instance IS NOT NULL, c.id IS NOT NULL, first.id IS NOT NULL, leased.fence,
+    leased.strikes, ",
+    job_columns!("first"),
+    "
+FROM asked a
+LEFT JOIN free f ON f.process_instance = a.process_instance
+LEFT JOIN candidate c ON c.process_instance = a.process_instance
+LEFT JOIN first ON first.process_instance = a.process_instance
+LEFT JOIN leased ON leased.job_id = first.id
+ORDER BY first.seq"
+);
+
+/// What trying an instance led to.
+pub(super) struct Tried {
+    pub(super) instance: String,
+    pub(super) result: Result<Box<LockedJob>, Refusal>,
+}
+
+/// Lock the first ready job of each instance that nobody holds. The instances' rows must be locked.
+pub(super) async fn take_first(
+    connection: &mut PgConnection,
+    terms: &LockTerms,
+    instances: &[String],
+) -> Result<Vec<Tried>, StoreError> {
+    let lease: Duration = terms.lease;
+    sqlx::query(TAKE_FIRST)
+        .bind(instances)
+        .bind(&terms.types[..])
+        .bind(terms.owner.0)
+        .bind(lease)
+        .fetch_all(connection)
+        .await?
+        .iter()
+        .map(|r| {
+            let (free, found, entered): (bool, bool, bool) =
+                (r.try_get(1)?, r.try_get(2)?, r.try_get(3)?);
+            let fence: Option<i64> = r.try_get(4)?;
+            let result = match fence {
+                Some(fence) => Ok(Box::new(LockedJob {
+                    fence: Fence(fence),
+                    strikes: r.try_get(5)?,
+                    job: row::job(r, 6)?,
+                })),
+                None if !free => Err(Refusal::InstanceHeld),
+                None if entered => Err(Refusal::Unserved),
+                None if found => Err(Refusal::Busy),
+                None => Err(Refusal::Gone),
+            };
+            Ok(Tried {
+                instance: r.try_get(0)?,
+                result,
+            })
+        })
+        .collect()
+}
+
+/// An instance that somebody else holds meanwhile (its former holder's lease had run out) stays with them.
+const LEAVE: &str = "
+DELETE FROM jobwire.instance_lock i
+WHERE i.process_instance = ANY($1)
+  AND NOT EXISTS (SELECT FROM jobwire.job_lease l
+                  WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL
+                    AND l.expires_at > clock_timestamp())";
+
+/// Only of instances that nobody holds: rows that are left name a living holder.
+const NEXT: &str = concat!(
+    "
+SELECT ",
+    ready_columns!("j"),
+    "
+FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
+    SELECT * FROM jobwire.job j
+    WHERE j.exclusive AND j.process_instance = name AND ",
+    not_suspended!("j"),
+    " AND ",
+    unlocked!("j"),
+    "
+    ORDER BY j.seq LIMIT 1
+) j
+WHERE NOT EXISTS (SELECT FROM jobwire.instance_lock i WHERE i.process_instance = name)"
+);
+
+/// Pass on the instances that were just released: take the next sibling of each, or say who is next.
+/// The instances' rows must be locked, and what held them must be gone in an earlier statement.
+pub(super) async fn hand_over(
+    connection: &mut PgConnection,
+    instances: &[String],
+    then: &HandOver,
+) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
+    match then {
+        HandOver::Take(terms) => {
+            let tried = take_first(connection, terms, instances).await?;
+            let (mut taken, mut left) = (Vec::new(), Vec::new());
+            for tried in tried {
+                match tried.result {
+                    Ok(job) => taken.push(*job),
+                    Err(Refusal::Unserved | Refusal::Busy) => left.push(tried.instance),
+                    Err(_) => {}
+                }
+            }
+            let ready = if left.is_empty() {
+                Vec::new()
+            } else {
+                next(connection, &left).await?
+            };
+            Ok((taken, ready))
+        }
+        HandOver::Hint => {
+            sqlx::query(LEAVE)
+                .bind(instances)
+                .execute(&mut *connection)
+                .await?;
+            Ok((Vec::new(), next(connection, instances).await?))
+        }
+    }
+}
+
+/// Who is next in each of these instances, if nobody holds it.
+pub(super) async fn next(
+    connection: &mut PgConnection,
+    instances: &[String],
+) -> Result<Vec<Ready>, StoreError> {
+    let rows = sqlx::query(NEXT)
+        .bind(instances)
+        .fetch_all(connection)
+        .await?;
+    row::all_ready(&rows)
+}

@@ -1,0 +1,130 @@
+//! Failing: out of the executable table, into the one where the job waits.
+
+use chrono::{DateTime, Utc};
+use sqlx::Row;
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::sql::{moved_columns, not_suspended};
+use super::{PgStore, complete};
+use crate::created::earliest;
+use crate::error::StoreError;
+use crate::job::{JobId, NodeId};
+use crate::store::{Destination, Failure, HandOver, Settled, instances};
+
+/// One statement moves each job to its table: timer, dead letter, or, where something that it belongs
+/// to has been suspended meanwhile, suspended (protocol rule 27).
+const FAIL: &str = concat!(
+    "
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::boolean[], $5::bigint[], $6::integer[], $7::integer[],
+        $8::text[], $9::text[]) AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack)
+), held AS (
+    DELETE FROM jobwire.job_lease l USING given g
+    WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3 AND l.expires_at > clock_timestamp()
+    RETURNING l.job_id
+), gone AS (
+    DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id RETURNING j.*
+), moved AS MATERIALIZED (
+    SELECT ",
+    "id, seq, revision + 1 AS revision, kind, type, payload, process_instance, execution, process_definition, element, \
+     tenant, category, deployment, priority, exclusive, coalesce(g.retries_left, 0) AS retries, \
+     coalesce(g.failed, j.failures + 1) AS failures, retry_policy, \
+     CASE WHEN g.dead THEN due_at ELSE clock_timestamp() + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, \
+     repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, \
+     custom_values, trace_parent, clock_timestamp() AS ready_at, hints, g.dead, NOT ",
+    not_suspended!("j"),
+    " AS put_aside
+    FROM gone j JOIN given g ON g.job_id = j.id
+), timer AS (
+    INSERT INTO jobwire.timer_job (",
+    moved_columns!(),
+    ") SELECT ",
+    moved_columns!(),
+    " FROM moved WHERE NOT dead AND NOT put_aside
+), aside AS (
+    INSERT INTO jobwire.suspended_job (",
+    moved_columns!(),
+    ") SELECT ",
+    moved_columns!(),
+    " FROM moved WHERE NOT dead AND put_aside
+), letter AS (
+    INSERT INTO jobwire.dead_letter_job (",
+    moved_columns!(),
+    ") SELECT ",
+    moved_columns!(),
+    " FROM moved WHERE dead
+), stacks AS (
+    INSERT INTO jobwire.job_exception AS e (job_id, stack)
+    SELECT g.job_id, g.stack FROM given g JOIN moved m ON m.id = g.job_id WHERE g.stack IS NOT NULL
+    ON CONFLICT (job_id) DO UPDATE SET stack = excluded.stack, written_at = clock_timestamp()
+)
+SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END FROM moved"
+);
+
+/// A century, in milliseconds: a longer wait would leave the range of dates.
+const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
+
+impl PgStore {
+    pub(super) async fn fail_batch(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        let names = instances(failed.iter().map(|f| &f.held));
+        let (ids, fences) = complete::guards(failed.iter().map(|f| &f.held));
+        let mut dead = Vec::with_capacity(failed.len());
+        let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for failure in failed {
+            match &failure.to {
+                Destination::Retry {
+                    delay,
+                    retries: left,
+                    failures: count,
+                } => {
+                    dead.push(false);
+                    delays.push(
+                        i64::try_from(delay.as_millis())
+                            .unwrap_or(LONGEST)
+                            .min(LONGEST),
+                    );
+                    retries.push(Some(*left));
+                    failures.push(Some(*count));
+                }
+                Destination::DeadLetter => {
+                    dead.push(true);
+                    delays.push(0);
+                    retries.push(None);
+                    failures.push(None);
+                }
+            }
+        }
+        let messages: Vec<Option<&str>> = failed.iter().map(|f| f.message.as_deref()).collect();
+        let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
+
+        let mut tx = begin(&self.pool).await?;
+        complete::enter_held(&mut tx, &names).await?;
+        let rows = sqlx::query(FAIL)
+            .bind(ids)
+            .bind(fences)
+            .bind(owner.0)
+            .bind(dead)
+            .bind(delays)
+            .bind(retries)
+            .bind(failures)
+            .bind(messages)
+            .bind(stacks)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut settled = Settled::default();
+        for row in &rows {
+            settled.applied.push(JobId(row.try_get::<Uuid, _>(0)?));
+            let due: Option<DateTime<Utc>> = row.try_get(1)?;
+            settled.timer = earliest(settled.timer, due);
+        }
+        complete::pass_on(&mut tx, failed.iter().map(|f| &f.held), then, &mut settled).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+}

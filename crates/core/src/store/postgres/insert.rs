@@ -1,0 +1,131 @@
+//! Creating jobs: many in one statement, each in the table that its due date asks for.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::hint::{Hint, Ready};
+use crate::job::JobId;
+use crate::new_job::NewJob;
+use crate::store::{Created, Origin, TransactionId};
+
+/// Rows in one statement: past some thousand, larger statements gain nothing and hold more memory.
+const ROWS: usize = 2_500;
+
+/// Both branches judge by the statement's start, so that a row due at this very moment goes to exactly
+/// one table. Rows keep the order of the arrays, and so their creation order.
+const INSERT: &str = "
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::text[], $11::bigint[], $12::boolean[], $13::integer[], $14::text[], $15::timestamptz[], $16::text[],
+        $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[])
+    AS g(id, type, payload, process_instance, execution, process_definition, element, tenant, category, deployment,
+         priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
+         custom_values, trace_parent)
+), executable AS (
+    INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
+        tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, lane, custom_values, trace_parent, origin, hints)
+    SELECT id, CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END, type, payload::json,
+        process_instance, execution, process_definition, element, tenant, category, deployment, priority, exclusive,
+        retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane, custom_values::json, trace_parent,
+        $22, $23
+    FROM given WHERE due_at IS NULL OR due_at <= statement_timestamp()
+), timer AS (
+    INSERT INTO jobwire.timer_job (id, kind, type, payload, process_instance, execution, process_definition, element,
+        tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, lane, custom_values, trace_parent, origin)
+    SELECT id, 'timer', type, payload::json, process_instance, execution, process_definition, element, tenant,
+        category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, lane, custom_values::json, trace_parent, $22
+    FROM given WHERE due_at > statement_timestamp()
+    RETURNING id, due_at
+)
+SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer)";
+
+/// Insert over a connection that is inside the caller's transaction.
+pub(super) async fn insert(
+    connection: &mut PgConnection,
+    jobs: Vec<NewJob>,
+    origin: Origin,
+) -> Result<Created, StoreError> {
+    for job in &jobs {
+        job.validate()
+            .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
+    }
+    let mut created = Created::default();
+    for chunk in jobs.chunks(ROWS) {
+        created.merge(insert_chunk(connection, chunk, origin).await?);
+    }
+    Ok(created)
+}
+
+async fn insert_chunk(
+    connection: &mut PgConnection,
+    jobs: &[NewJob],
+    origin: Origin,
+) -> Result<Created, StoreError> {
+    fn texts<'a>(
+        jobs: &'a [NewJob],
+        field: impl Fn(&'a NewJob) -> Option<&'a str>,
+    ) -> Vec<Option<&'a str>> {
+        jobs.iter().map(field).collect()
+    }
+    let ids: Vec<Uuid> = jobs.iter().map(|j| j.id.0).collect();
+    let row = sqlx::query(INSERT)
+        .bind(&ids)
+        .bind(texts(jobs, |j| Some(&j.job_type)))
+        .bind(texts(jobs, |j| j.payload.as_ref().ok().map(|p| p.get())))
+        .bind(texts(jobs, |j| j.process_instance.as_deref()))
+        .bind(texts(jobs, |j| j.execution.as_deref()))
+        .bind(texts(jobs, |j| j.process_definition.as_deref()))
+        .bind(texts(jobs, |j| j.element.as_deref()))
+        .bind(texts(jobs, |j| j.tenant.as_deref()))
+        .bind(texts(jobs, |j| j.category.as_deref()))
+        .bind(texts(jobs, |j| j.deployment.as_deref()))
+        .bind(jobs.iter().map(|j| j.priority).collect::<Vec<_>>())
+        .bind(jobs.iter().map(NewJob::is_exclusive).collect::<Vec<_>>())
+        .bind(jobs.iter().map(NewJob::attempts).collect::<Vec<_>>())
+        .bind(texts(jobs, |j| j.retry_policy.as_deref()))
+        .bind(jobs.iter().map(|j| j.due_at).collect::<Vec<_>>())
+        .bind(texts(jobs, |j| j.repeat.as_deref()))
+        .bind(jobs.iter().map(|j| j.repeat_until).collect::<Vec<_>>())
+        .bind(
+            jobs.iter()
+                .map(|j| j.correlation_id.unwrap_or(j.id.0))
+                .collect::<Vec<_>>(),
+        )
+        .bind(texts(jobs, |j| Some(&j.lane.0)))
+        .bind(texts(jobs, |j| j.custom_values.as_ref().map(|v| v.get())))
+        .bind(texts(jobs, |j| j.trace_parent.as_deref()))
+        .bind(origin.as_str())
+        // Whoever hints it counts its own hint: the sweeper looks for jobs that have none.
+        .bind(i32::from(origin == Origin::Hook))
+        .fetch_one(connection)
+        .await?;
+    let timers: Option<Vec<Uuid>> = row.try_get(1)?;
+    let timers: std::collections::HashSet<Uuid> = timers.into_iter().flatten().collect();
+    Ok(Created {
+        ready: jobs
+            .iter()
+            .filter(|j| !timers.contains(&j.id.0))
+            .map(ready)
+            .collect(),
+        timer: row.try_get::<Option<DateTime<Utc>>, _>(2)?,
+        transaction: Some(TransactionId(row.try_get(0)?)),
+    })
+}
+
+fn ready(job: &NewJob) -> Ready {
+    Ready {
+        lane: job.lane.clone(),
+        hint: Hint {
+            id: JobId(job.id.0),
+            instance: job.process_instance.clone().filter(|_| job.is_exclusive()),
+            committed_at: None,
+            trace_parent: job.trace_parent.clone(),
+        },
+    }
+}

@@ -1,0 +1,223 @@
+//! What operators ask and do.
+
+use sqlx::postgres::{PgArguments, PgPool};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row};
+
+use super::begin::begin;
+use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
+use super::{exclusive, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{Job, JobId};
+use crate::query::{JobFilter, JobView};
+use crate::store::Operated;
+
+macro_rules! matching {
+    () => {
+        concat!(
+            "
+FROM (SELECT 'executable' AS state, ",
+            moved_columns!(),
+            " FROM jobwire.job
+      UNION ALL SELECT 'timer', ",
+            moved_columns!(),
+            " FROM jobwire.timer_job
+      UNION ALL SELECT 'suspended', ",
+            moved_columns!(),
+            " FROM jobwire.suspended_job
+      UNION ALL SELECT 'dead-letter', ",
+            moved_columns!(),
+            " FROM jobwire.dead_letter_job) j
+LEFT JOIN jobwire.job_lease l
+       ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.state = ANY($2))
+  AND ($3::text IS NULL OR j.type = $3) AND ($4::text IS NULL OR j.process_instance = $4)
+  AND ($5::text IS NULL OR j.process_definition = $5) AND ($6::text IS NULL OR j.element = $6)
+  AND ($7::text IS NULL OR j.tenant = $7) AND ($8::text IS NULL OR j.lane = $8)
+  AND ($9::uuid IS NULL OR j.correlation_id = $9) AND ($10::boolean IS NULL OR (l.job_id IS NOT NULL) = $10)
+  AND ($11::boolean IS NULL OR (j.exception_message IS NOT NULL) = $11)
+  AND ($12::timestamptz IS NULL OR j.due_at < $12)"
+        )
+    };
+}
+
+const FIND: &str = concat!(
+    "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence",
+    matching!(),
+    " ORDER BY j.seq OFFSET $13 LIMIT $14"
+);
+const COUNT: &str = concat!("SELECT count(*)", matching!());
+
+fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(sql)
+        .bind(f.id.map(|id| id.0))
+        .bind(f.states.iter().map(|s| s.as_str()).collect::<Vec<_>>())
+        .bind(&f.job_type)
+        .bind(&f.process_instance)
+        .bind(&f.process_definition)
+        .bind(&f.element)
+        .bind(&f.tenant)
+        .bind(&f.lane)
+        .bind(f.correlation_id)
+        .bind(f.locked)
+        .bind(f.with_exception)
+        .bind(f.due_before)
+}
+
+pub(super) async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+    bound(FIND, filter)
+        .bind(filter.offset.max(0))
+        .bind(filter.limit.clamp(0, 100_000))
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(row::view)
+        .collect()
+}
+
+pub(super) async fn count(pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
+    Ok(bound(COUNT, filter).fetch_one(pool).await?.try_get(0)?)
+}
+
+const GET: &str = concat!(
+    "
+SELECT (SELECT stack FROM jobwire.job_exception WHERE job_id = $1), ",
+    job_columns!("j"),
+    "
+FROM (SELECT ",
+    moved_columns!(),
+    " FROM jobwire.job WHERE id = $1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM jobwire.timer_job WHERE id = $1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM jobwire.suspended_job WHERE id = $1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM jobwire.dead_letter_job WHERE id = $1) j"
+);
+
+pub(super) async fn get(
+    pool: &PgPool,
+    id: JobId,
+) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+    let filter = JobFilter {
+        id: Some(id),
+        ..JobFilter::default()
+    };
+    let Some(view) = find(pool, &filter).await?.pop() else {
+        return Ok(None);
+    };
+    let Some(found) = sqlx::query(GET).bind(id.0).fetch_optional(pool).await? else {
+        return Ok(None);
+    };
+    Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
+}
+
+const ROW_LOCK: &str = "
+SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1 FOR UPDATE";
+const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT $1::uuid AS id) j");
+const DELETE: &str = "
+WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING 1),
+     timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING 1),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING 1),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING 1),
+     lease AS (DELETE FROM jobwire.job_lease WHERE job_id = $1),
+     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1)
+SELECT count(*) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
+                      UNION ALL SELECT * FROM letter) gone";
+
+/// Delete a job that nobody runs. The row lock first, the look at its lease in a later statement: so a
+/// lock that was being taken is seen. A younger sibling that it kept waiting is to be hinted.
+pub(super) async fn delete(pool: &PgPool, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+    let mut tx = begin(pool).await?;
+    let instance: Option<Option<String>> = sqlx::query_scalar(ROW_LOCK)
+        .bind(id.0)
+        .fetch_optional(&mut *tx)
+        .await?;
+    let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
+        .bind(id.0)
+        .fetch_one(&mut *tx)
+        .await?;
+    if !unlocked {
+        return Ok((Operated::Running, Vec::new()));
+    }
+    let gone: i64 = sqlx::query_scalar(DELETE)
+        .bind(id.0)
+        .fetch_one(&mut *tx)
+        .await?;
+    let ready = match instance.flatten() {
+        Some(instance) => exclusive::next(&mut tx, &[instance]).await?,
+        None => Vec::new(),
+    };
+    tx.commit().await?;
+    let done = if gone == 0 {
+        Operated::NotFound
+    } else {
+        Operated::Done
+    };
+    Ok((done, ready))
+}
+
+/// From wherever it waits into the executable table, with its attempts restored. One that is executable
+/// already is hinted again.
+const RETRY: &str = concat!(
+    "
+WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING *),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING *),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING *),
+     source AS (SELECT ",
+    moved_columns!(),
+    " FROM timer UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM suspended UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM letter),
+     moved AS (
+    INSERT INTO jobwire.job (",
+    moved_columns!(),
+    ")
+    SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+        category, deployment, priority, exclusive, $2, failures, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
+        hints + 1
+    FROM source
+    RETURNING id, lane, exclusive, process_instance, trace_parent
+), again AS (
+    UPDATE jobwire.job j SET retries = $2, revision = revision + 1, hints = hints + 1, ready_at = clock_timestamp()
+    WHERE j.id = $1 AND ",
+    unlocked!("j"),
+    "
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent
+)
+SELECT ",
+    ready_columns!("m"),
+    " FROM moved m UNION ALL SELECT ",
+    ready_columns!("a"),
+    " FROM again a"
+);
+
+pub(super) async fn retry(
+    pool: &PgPool,
+    id: JobId,
+    retries: i32,
+) -> Result<(Operated, Vec<Ready>), StoreError> {
+    let rows = sqlx::query(RETRY)
+        .bind(id.0)
+        .bind(retries)
+        .fetch_all(pool)
+        .await?;
+    let ready = row::all_ready(&rows)?;
+    if !ready.is_empty() {
+        return Ok((Operated::Done, ready));
+    }
+    let exists: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM jobwire.job WHERE id = $1)")
+        .bind(id.0)
+        .fetch_one(pool)
+        .await?;
+    let why = if exists {
+        Operated::Running
+    } else {
+        Operated::NotFound
+    };
+    Ok((why, Vec::new()))
+}

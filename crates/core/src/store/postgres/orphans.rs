@@ -1,0 +1,100 @@
+//! Jobs that are ready while no hint for them can still be on its way.
+
+use sqlx::{PgPool, Row};
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::sql::{not_suspended, ready_columns, unlocked};
+use super::{exclusive, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::store::{HandOver, OrphanQuery};
+
+/// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
+/// behind it costs nothing. (An id from a clock that runs ahead is looked at some sweeps later.) Each
+/// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
+/// the first ready sibling counts, and only while nobody holds the instance.
+const FIND: &str = concat!(
+    "
+WITH lost AS (
+    SELECT ",
+    ready_columns!("j"),
+    "
+    FROM jobwire.job j
+    WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND j.type = ANY($4)
+      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints - 1, 0), 6)) - 1) * interval '5 seconds'
+      AND ",
+    unlocked!("j"),
+    " AND ",
+    not_suspended!("j"),
+    "
+      AND (NOT j.exclusive OR (
+            NOT EXISTS (SELECT FROM jobwire.job e
+                        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
+    not_suspended!("e"),
+    ")
+        AND NOT EXISTS (SELECT FROM jobwire.instance_lock i
+                        JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+                        WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL
+                          AND l.expires_at > clock_timestamp())))
+    ORDER BY j.id LIMIT $6
+), marked AS (
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
+    FROM lost WHERE j.id = lost.id AND $7
+)
+SELECT ",
+    ready_columns!("lost"),
+    " FROM lost ORDER BY id"
+);
+
+pub(super) async fn find(pool: &PgPool, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+    let rows = sqlx::query(FIND)
+        .bind(query.after.map(|id| id.0))
+        .bind(query.ceiling())
+        .bind(&query.lane.0)
+        .bind(&query.types[..])
+        .bind(query.ready_before)
+        .bind(query.limit)
+        .bind(query.mark)
+        .fetch_all(pool)
+        .await?;
+    row::all_ready(&rows)
+}
+
+/// Instances whose holder has no lease with its fence any more. Completions free their instance in
+/// their own transaction, so there are none unless somebody wrote the tables by hand.
+const LEFT_OVER: &str = "
+SELECT i.process_instance FROM jobwire.instance_lock i
+WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
+ORDER BY i.process_instance LIMIT 1000
+FOR UPDATE OF i SKIP LOCKED";
+
+pub(super) async fn free_instances(pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
+    let mut tx = begin(pool).await?;
+    let names: Vec<String> = sqlx::query(LEFT_OVER)
+        .fetch_all(&mut *tx)
+        .await?
+        .iter()
+        .map(|r| r.try_get(0))
+        .collect::<Result<_, _>>()?;
+    let ready = if names.is_empty() {
+        Vec::new()
+    } else {
+        exclusive::hand_over(&mut tx, &names, &HandOver::Hint)
+            .await?
+            .1
+    };
+    tx.commit().await?;
+    Ok(ready)
+}
+
+impl OrphanQuery {
+    /// The smallest version-7 id of a moment a minute after the question's: behind it no row can be old
+    /// enough, unless its creator's clock ran ahead by more than that.
+    pub(crate) fn ceiling(&self) -> Uuid {
+        let millis = (self.ready_before.timestamp_millis() + 60_000)
+            .max(0)
+            .cast_unsigned();
+        Uuid::from_u128(u128::from(millis) << 80)
+    }
+}

@@ -1,0 +1,127 @@
+//! The pieces that several statements share, as literals: each statement stays one constant text.
+
+/// Every column of the job tables, in their order, for moves from one table to another. Explicit, so
+/// that columns which a later version adds take their defaults (protocol rule 32).
+macro_rules! moved_columns {
+    () => {
+        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
+         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until, \
+         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints"
+    };
+}
+
+/// The columns that make a `Job`, in the order in which `row::job` reads them.
+macro_rules! job_columns {
+    ($t:literal) => {
+        concat!(
+            $t,
+            ".id, ",
+            $t,
+            ".seq, ",
+            $t,
+            ".revision, ",
+            $t,
+            ".kind, ",
+            $t,
+            ".type, ",
+            $t,
+            ".payload::text, ",
+            $t,
+            ".process_instance, ",
+            $t,
+            ".execution, ",
+            $t,
+            ".process_definition, ",
+            $t,
+            ".element, ",
+            $t,
+            ".tenant, ",
+            $t,
+            ".category, ",
+            $t,
+            ".deployment, ",
+            $t,
+            ".priority, ",
+            $t,
+            ".exclusive, ",
+            $t,
+            ".retries, ",
+            $t,
+            ".failures, ",
+            $t,
+            ".retry_policy, ",
+            $t,
+            ".due_at, ",
+            $t,
+            ".repeat, ",
+            $t,
+            ".repeat_until, ",
+            $t,
+            ".correlation_id, ",
+            $t,
+            ".created_at, ",
+            $t,
+            ".ready_at, ",
+            $t,
+            ".lane, ",
+            $t,
+            ".exception_message, ",
+            $t,
+            ".custom_values::text, ",
+            $t,
+            ".trace_parent"
+        )
+    };
+}
+
+/// The columns that make a `Ready`, in the order in which `row::ready` reads them.
+macro_rules! ready_columns {
+    ($t:literal) => {
+        concat!(
+            $t,
+            ".id, ",
+            $t,
+            ".lane, ",
+            $t,
+            ".exclusive, ",
+            $t,
+            ".process_instance, ",
+            $t,
+            ".trace_parent"
+        )
+    };
+}
+
+/// Nothing that this job belongs to is suspended.
+macro_rules! not_suspended {
+    ($t:literal) => {
+        concat!(
+            "NOT EXISTS (SELECT FROM jobwire.suspension s WHERE \
+             (s.scope = 'process_instance' AND s.value = ",
+            $t,
+            ".process_instance) \
+             OR (s.scope = 'process_definition' AND s.value = ",
+            $t,
+            ".process_definition) \
+             OR (s.scope = 'type' AND s.value = ",
+            $t,
+            ".type) \
+             OR (s.scope = 'tenant' AND s.value = ",
+            $t,
+            ".tenant))"
+        )
+    };
+}
+
+/// No living lock on this job.
+macro_rules! unlocked {
+    ($t:literal) => {
+        concat!(
+            "NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = ",
+            $t,
+            ".id AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp())"
+        )
+    };
+}
+
+pub(super) use {job_columns, moved_columns, not_suspended, ready_columns, unlocked};

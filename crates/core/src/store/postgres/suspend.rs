@@ -1,0 +1,159 @@
+//! Suspending and activating (protocol rule 27).
+
+use sqlx::PgPool;
+
+use super::begin::begin;
+use super::row;
+use super::sql::{moved_columns, ready_columns, unlocked};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::store::SuspensionScope;
+
+/// The job belongs to what is named by scope `$1` and value `$2`.
+macro_rules! in_scope {
+    () => {
+        "CASE $1 WHEN 'process_instance' THEN j.process_instance WHEN 'process_definition' THEN j.process_definition \
+         WHEN 'type' THEN j.type WHEN 'tenant' THEN j.tenant END = $2"
+    };
+}
+
+const NOTE: &str = "
+INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+/// Row locks first; the look at the leases comes in a later statement, so that a lock which was being taken
+/// when this one began is seen. Whoever holds the row now can't be locked until the transaction ends.
+const ENTER: &str = concat!(
+    "
+SELECT j.id FROM jobwire.job j
+WHERE ",
+    in_scope!(),
+    "
+ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
+);
+
+/// What is locked goes on; its outcome is put aside when it fails.
+const PUT_ASIDE: &str = concat!(
+    "
+WITH executable AS (
+    DELETE FROM jobwire.job j WHERE j.id = ANY($3) AND ",
+    unlocked!("j"),
+    "
+    RETURNING j.*
+), timer AS (
+    DELETE FROM jobwire.timer_job j
+    WHERE ",
+    in_scope!(),
+    "
+    RETURNING j.*
+), moved AS (
+    INSERT INTO jobwire.suspended_job (",
+    moved_columns!(),
+    ")
+    SELECT ",
+    moved_columns!(),
+    " FROM executable UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM timer
+    RETURNING 1
+)
+SELECT count(*) FROM moved"
+);
+
+pub(super) async fn suspend(pool: &PgPool, scope: &SuspensionScope) -> Result<u64, StoreError> {
+    let (kind, value) = scope.parts();
+    let mut tx = begin(pool).await?;
+    sqlx::query(NOTE)
+        .bind(kind)
+        .bind(value)
+        .execute(&mut *tx)
+        .await?;
+    let ids: Vec<uuid::Uuid> = sqlx::query_scalar(ENTER)
+        .bind(kind)
+        .bind(value)
+        .fetch_all(&mut *tx)
+        .await?;
+    let moved: i64 = sqlx::query_scalar(PUT_ASIDE)
+        .bind(kind)
+        .bind(value)
+        .bind(ids)
+        .fetch_one(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(u64::try_from(moved).unwrap_or(0))
+}
+
+const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
+
+/// Back to where they came from, unless something else that they belong to is still suspended. What was
+/// created meanwhile waits in the executable table, refused; it is hinted too.
+const BRING_BACK: &str = concat!(
+    "
+WITH back AS (
+    DELETE FROM jobwire.suspended_job j
+    WHERE ",
+    in_scope!(),
+    "
+      AND NOT EXISTS (SELECT FROM jobwire.suspension s WHERE (s.scope, s.value) <> ($1, $2) AND (
+            (s.scope = 'process_instance' AND s.value = j.process_instance)
+         OR (s.scope = 'process_definition' AND s.value = j.process_definition)
+         OR (s.scope = 'type' AND s.value = j.type)
+         OR (s.scope = 'tenant' AND s.value = j.tenant)))
+    RETURNING j.*
+), timer AS (
+    INSERT INTO jobwire.timer_job (",
+    moved_columns!(),
+    ") SELECT ",
+    moved_columns!(),
+    " FROM back WHERE due_at > statement_timestamp()
+), executable AS (
+    INSERT INTO jobwire.job (",
+    moved_columns!(),
+    ")
+    SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+        category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
+        hints + 1
+    FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
+    RETURNING id, lane, exclusive, process_instance, trace_parent
+), waited AS (
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = hints + 1
+    WHERE ",
+    in_scope!(),
+    "
+      AND ",
+    unlocked!("j"),
+    "
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent
+)
+SELECT ",
+    ready_columns!("e"),
+    " FROM executable e UNION ALL SELECT ",
+    ready_columns!("w"),
+    " FROM waited w"
+);
+
+pub(super) async fn activate(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+) -> Result<Vec<Ready>, StoreError> {
+    let (kind, value) = scope.parts();
+    let mut tx = begin(pool).await?;
+    let gone = sqlx::query(FORGET)
+        .bind(kind)
+        .bind(value)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+    let ready = if gone == 0 {
+        Vec::new()
+    } else {
+        let rows = sqlx::query(BRING_BACK)
+            .bind(kind)
+            .bind(value)
+            .fetch_all(&mut *tx)
+            .await?;
+        row::all_ready(&rows)?
+    };
+    tx.commit().await?;
+    Ok(ready)
+}

@@ -1,0 +1,150 @@
+//! The leader's turn: one statement (protocol rule 24).
+
+use std::time::Duration;
+
+use sqlx::{PgPool, Row};
+use uuid::Uuid;
+
+use super::row;
+use super::sql::ready_columns;
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::store::{COUNT_LIMIT, Turn, TurnOutcome, TurnReport};
+
+/// Lead if nobody else does; then, only as leader: take locks off holders whose lease ran out, mark jobs
+/// that nobody hinted, and look at the backlog. Everything that changes rows is guarded by what it
+/// locked, so two leaders at once do no harm. Lease and job are locked together and without waiting: a
+/// lock statement holds a job's row and waits for its expired lease, so waiting the other way round would
+/// be a deadlock.
+const TAKE: &str = concat!(
+    "
+WITH lead AS (
+    INSERT INTO jobwire.leader AS l (role, node, term, transport, expires_at)
+    VALUES ('leader', $1, 1, $3, clock_timestamp() + $2)
+    ON CONFLICT (role) DO UPDATE
+        SET node = $1, transport = $3, expires_at = clock_timestamp() + $2,
+            term = l.term + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
+        WHERE l.node = $1 OR l.expires_at <= clock_timestamp()
+    RETURNING l.term
+), late AS (
+    SELECT l.job_id FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM lead)
+    ORDER BY l.job_id LIMIT $4
+    FOR UPDATE OF j, l SKIP LOCKED
+), reset AS (
+    UPDATE jobwire.job_lease l SET owner = NULL, strikes = l.strikes + 1
+    FROM late WHERE l.job_id = late.job_id
+    RETURNING l.job_id
+), unhinted AS (
+    SELECT j.id FROM jobwire.job j
+    WHERE j.hints = 0 AND EXISTS (SELECT FROM lead)
+    ORDER BY j.seq LIMIT $5
+    FOR UPDATE SKIP LOCKED
+), hinted AS (
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
+    FROM (SELECT job_id AS id, true AS expired FROM reset UNION ALL
+          SELECT u.id, false FROM unhinted u WHERE NOT EXISTS (SELECT FROM late WHERE late.job_id = u.id)) c
+    WHERE j.id = c.id
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.expired, j.seq
+), facts AS (
+    SELECT
+        (SELECT term FROM lead) AS term,
+        statement_timestamp() AS now,
+        (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
+        (SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND expires_at > clock_timestamp()) AS leased,
+        (SELECT count(*) FROM (SELECT FROM jobwire.job LIMIT $6) c) AS executable,
+        (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'jobwire.job'::regclass) AS about_executable,
+        (SELECT count(*) FROM (SELECT FROM jobwire.timer_job LIMIT $6) c) AS timers,
+        (SELECT count(*) FROM (SELECT FROM jobwire.dead_letter_job LIMIT $6) c) AS dead_letters,
+        (SELECT ready_at FROM jobwire.job ORDER BY id LIMIT 1) AS oldest,
+        l.node AS leader, l.transport AS transport, l.expires_at - clock_timestamp() AS remaining
+    FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
+)
+SELECT ",
+    ready_columns!("hinted"),
+    ", hinted.expired, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
+    facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
+    (extract(epoch FROM facts.remaining) * 1000)::bigint
+FROM facts LEFT JOIN hinted ON true
+ORDER BY hinted.seq"
+);
+
+pub(super) async fn take(pool: &PgPool, turn: &Turn) -> Result<TurnOutcome, StoreError> {
+    let rows = sqlx::query(TAKE)
+        .bind(turn.node.0)
+        .bind(turn.lease)
+        .bind(turn.transport)
+        .bind(turn.reset_at_most)
+        .bind(turn.hint_at_most)
+        .bind(COUNT_LIMIT + 1)
+        .fetch_all(pool)
+        .await?;
+    let mut report = TurnReport::default();
+    let mut leads = false;
+    for row in &rows {
+        let Some(term) = row.try_get::<Option<i64>, _>(6)? else {
+            let leader: Option<Uuid> = row.try_get(15)?;
+            let millis: Option<i64> = row.try_get(17)?;
+            return Ok(TurnOutcome::Follows {
+                leader: NodeId(leader.unwrap_or_default()),
+                transport: row.try_get::<Option<String>, _>(16)?.unwrap_or_default(),
+                remaining: Duration::from_millis(
+                    millis.and_then(|m| u64::try_from(m).ok()).unwrap_or(0),
+                ),
+            });
+        };
+        leads = true;
+        let executable: i64 = row.try_get(10)?;
+        report.term = term;
+        report.now = row.try_get(7)?;
+        report.next_due = row.try_get(8)?;
+        report.leased = row.try_get(9)?;
+        report.executable = if executable > COUNT_LIMIT {
+            executable.max(row.try_get(11)?)
+        } else {
+            executable
+        };
+        report.timers = row.try_get(12)?;
+        report.dead_letters = row.try_get(13)?;
+        report.oldest_ready_at = row.try_get(14)?;
+        match row.try_get::<Option<bool>, _>(5)? {
+            Some(true) => report.expired.push(row::ready(row)?),
+            Some(false) => report.unhinted.push(row::ready(row)?),
+            None => {}
+        }
+    }
+    if leads {
+        Ok(TurnOutcome::Leads(Box::new(report)))
+    } else {
+        Err(StoreError::BadRow(
+            "the leader's turn returned no row".to_owned(),
+        ))
+    }
+}
+
+/// The row stays, so that the term goes on growing.
+const RESIGN: &str = "
+UPDATE jobwire.leader SET expires_at = clock_timestamp() - interval '1 second'
+WHERE role = 'leader' AND node = $1 AND expires_at > clock_timestamp()";
+
+pub(super) async fn resign(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
+    sqlx::query(RESIGN).bind(node.0).execute(pool).await?;
+    Ok(())
+}
+
+const UNHINTED: &str = concat!(
+    "
+WITH unhinted AS (
+    SELECT id FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = 1
+FROM unhinted u WHERE j.id = u.id
+RETURNING ",
+    ready_columns!("j")
+);
+
+pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+    let rows = sqlx::query(UNHINTED).bind(at_most).fetch_all(pool).await?;
+    row::all_ready(&rows)
+}

@@ -1,0 +1,467 @@
+//! Jobs in SQLite, for one machine: an embedded node, tests, a first look.
+//!
+//! The statements live one file a transition, under the same names as those for PostgreSQL, and keep the
+//! same promises. What differs:
+//!
+//! * **One writer.** Every transition is a `BEGIN IMMEDIATE` transaction of a few plain statements over
+//!   the one writing connection. Nothing can change between its look and its change, so there are no row
+//!   locks, no skipped rows and no [`Busy`](super::Refusal::Busy). Your own open transaction holds that
+//!   connection: everything else, renewals too, waits for it, so keep it short.
+//! * **The clock** is the machine's, read once inside each transaction.
+//! * **No transaction ids**: an error of COMMIT is final, and [`Store::committed`] can't say more.
+//! * **No notice from other processes** but a counter of commits: [`Store::data_version`].
+
+mod complete;
+mod exclusive;
+mod fail;
+mod insert;
+mod lock;
+mod operate;
+mod orphans;
+mod renew;
+mod row;
+mod sql;
+mod suspend;
+mod timers;
+mod turn;
+
+use std::future::Future;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::{
+    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LockTerms, Locked,
+    MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION, SchemaStatus, Settled,
+    SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+};
+use crate::commit_hook::CommitHook;
+use crate::error::StoreError;
+use crate::hint::{Hint, Ready};
+use crate::job::{Held, Job, JobId, NodeId};
+use crate::metrics as m;
+use crate::new_job::NewJob;
+use crate::query::{JobFilter, JobView};
+use crate::transaction::Jobs;
+
+static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
+
+/// The migrations, with their history in a table of Jobwire's own name. Newer ones in the database are
+/// accepted here: [`Store::check`] decides by `schema_version` whether this program works with them.
+#[must_use]
+pub fn migrator() -> Migrator {
+    Migrator {
+        ignore_missing: true,
+        table_name: "jobwire_migration".into(),
+        migrations: MIGRATOR.migrations.clone(),
+        ..Migrator::DEFAULT
+    }
+}
+
+/// How to use the database.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SqliteOptions {
+    /// Connections for questions beside the one that writes. Default 4.
+    pub readers: u32,
+    /// How long to wait for a writer of another process. Default 5 s.
+    pub busy_timeout: Duration,
+    /// Give a transition up after this time, waiting for the writing connection included. Default 15 s.
+    pub deadline: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            readers: 4,
+            busy_timeout: Duration::from_secs(5),
+            deadline: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Jobs in SQLite. Cheap to clone. See the [module](self).
+#[derive(Clone)]
+pub struct SqliteStore {
+    writer: SqlitePool,
+    readers: SqlitePool,
+    /// Kept apart, as it tells only of what other connections committed. `None` in memory, where there
+    /// are no others.
+    watcher: Option<SqlitePool>,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Connect with default options. The URL is `sqlite:` and a path, or `sqlite::memory:` for a
+    /// database that lives as long as the store. A file that does not exist is made.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] where the URL or the path can't be used.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, SqliteOptions::default()).await
+    }
+
+    /// Connect.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self> {
+        let connect = connect_options(url)?.busy_timeout(options.busy_timeout);
+        let pool = |size| {
+            SqlitePoolOptions::new()
+                .max_connections(size)
+                .acquire_timeout(options.deadline)
+                // A file does not break as a network does; and the last connection to a database in
+                // memory is the database.
+                .test_before_acquire(false)
+                .max_lifetime(None)
+                .idle_timeout(None)
+        };
+        let in_memory = is_in_memory(url);
+        let writer = pool(1).connect_lazy_with(connect.clone());
+        let (readers, watcher) = if in_memory {
+            (writer.clone(), None)
+        } else {
+            let connect = connect.pragma("query_only", "ON");
+            (
+                pool(options.readers.max(1)).connect_lazy_with(connect.clone()),
+                Some(pool(1).connect_lazy_with(connect)),
+            )
+        };
+        let store = Self {
+            writer,
+            readers,
+            watcher,
+            deadline: options.deadline,
+        };
+        store.probe().await.map_err(|e| unusable(url, e))?;
+        Ok(store)
+    }
+
+    /// Say at once what is wrong with the path or the file. Only a write that is undone learns that it
+    /// may not: SQLite begins a writing transaction on a read-only file without a word.
+    async fn probe(&self) -> Result<(), sqlx::Error> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        sqlx::query("CREATE TABLE jobwire_may_write (undone INTEGER)")
+            .execute(&mut *tx)
+            .await?;
+        tx.rollback().await
+    }
+
+    /// Create jobs through this store, their hints leaving through `hook`.
+    #[must_use]
+    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
+        Jobs::new(self.clone(), hook)
+    }
+
+    /// The one connection that writes, as a pool, for your own statements. While you hold it, no job is
+    /// locked, renewed or completed.
+    #[must_use]
+    pub fn pool(&self) -> &SqlitePool {
+        &self.writer
+    }
+
+    /// Bring the schema up to this program's version, all of it or nothing.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn migrate(&self) -> Result<()> {
+        // One transaction around all: SQLite has no lock that keeps two migrating processes apart. (The
+        // public `run` would do, were its future over a connection `Send`.)
+        let mut tx = self.write().await?;
+        migrator()
+            .run_direct(None, &mut *tx, false)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Take the schema back to a version; 0 removes everything.
+    ///
+    /// # Errors
+    /// What the database says; each migration is one transaction.
+    pub async fn migrate_down(&self, version: i64) -> Result<()> {
+        migrator()
+            .undo(&self.writer, version)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+
+    /// Open a transaction that writes, so that nothing changes between its first look and its last
+    /// change, and waiting happens here and not halfway.
+    async fn write(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
+        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+
+    /// Run one transition: with a deadline, measured, tried again where another process wrote.
+    async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
+    where
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+    {
+        super::measured(statement, self.deadline, transition).await
+    }
+}
+
+const URL_FORM: &str = "write sqlite:jobs.db, sqlite:///var/lib/app/jobs.db or sqlite::memory:";
+
+/// Does this URL name a database that dies with its connection?
+fn is_in_memory(url: &str) -> bool {
+    let name = url
+        .trim_start_matches("sqlite://")
+        .trim_start_matches("sqlite:");
+    let (path, parameters) = name.split_once('?').unwrap_or((name, ""));
+    path == ":memory:" || parameters.split('&').any(|p| p == "mode=memory")
+}
+
+fn connect_options(url: &str) -> Result<SqliteConnectOptions> {
+    if !url.starts_with("sqlite:") {
+        return Err(StoreError::Config(format!(
+            "the database URL does not begin with `sqlite:`; {URL_FORM}"
+        )));
+    }
+    let options: SqliteConnectOptions = url.parse().map_err(|e: sqlx::Error| {
+        StoreError::Config(format!("the database URL can't be read: {e}; {URL_FORM}"))
+    })?;
+    let path = options.get_filename();
+    if path == Path::new("") {
+        return Err(StoreError::Config(format!(
+            "the database URL names no file; {URL_FORM}"
+        )));
+    }
+    if !is_in_memory(url) {
+        let directory = path.parent().filter(|d| *d != Path::new(""));
+        if let Some(directory) = directory.filter(|d| !d.is_dir()) {
+            return Err(StoreError::Config(format!(
+                "the database file can't be made: {} is no directory; create it, or give another path",
+                directory.display()
+            )));
+        }
+        if path.is_dir() {
+            return Err(StoreError::Config(format!(
+                "{} is a directory; give the path of a file in it",
+                path.display()
+            )));
+        }
+    }
+    Ok(options
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .foreign_keys(true))
+}
+
+/// What the first statement said, with a remedy where the path is the reason.
+fn unusable(url: &str, error: sqlx::Error) -> StoreError {
+    let code = error
+        .as_database_error()
+        .and_then(|e| e.code()?.parse::<i32>().ok())
+        .map(|code| code & 0xff);
+    let remedy = match code {
+        Some(8) => {
+            "the file is read-only; give this process the right to write it and its directory"
+        }
+        Some(14) => "the file can't be opened; check the path and the rights on its directory",
+        Some(26) => "the file is not a SQLite database; give another path",
+        _ => return error.into(),
+    };
+    StoreError::Config(format!("{url}: {remedy} ({error})"))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn check(&self) -> Result<SchemaStatus> {
+        self.run("check", || async {
+            let (server, exists): (String, bool) = sqlx::query_as(
+                "SELECT sqlite_version(), EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_version')",
+            )
+            .fetch_one(&self.readers)
+            .await?;
+            let newest: Option<(i32, i32)> = if exists {
+                sqlx::query_as(
+                    "SELECT version, readable_by FROM schema_version ORDER BY version DESC LIMIT 1",
+                )
+                .fetch_optional(&self.readers)
+                .await?
+            } else {
+                None
+            };
+            Ok(super::schema_status(newest, server))
+        })
+        .await
+    }
+
+    async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
+        self.run("lock", || self.lock_batch(terms, hints)).await
+    }
+
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+        // A renewal that comes late is worth nothing: it may not wait as long as other statements.
+        let deadline = self.deadline.min(lease);
+        super::measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
+    }
+
+    async fn complete(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled> {
+        self.run("complete", || self.complete_batch(owner, done, then))
+            .await
+    }
+
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+        self.run("fail", || self.fail_batch(owner, failed, then))
+            .await
+    }
+
+    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+        self.run("release", || self.release_batch(owner, held))
+            .await
+    }
+
+    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+        Ok(Box::new(self.jobs(hook.clone()).begin().await?))
+    }
+
+    async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
+        self.run("move_due_timers", || self.move_due(at_most)).await
+    }
+
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        self.run("take_turn", || self.turn(turn)).await
+    }
+
+    async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        self.run("unhinted", || self.hint_unhinted(at_most)).await
+    }
+
+    /// Changes with every commit of another connection than the watcher's, of whatever process. Touches
+    /// no table and takes no lock. In memory there is nobody else.
+    async fn data_version(&self) -> Result<Option<i64>> {
+        let Some(watcher) = &self.watcher else {
+            return Ok(None);
+        };
+        self.run("data_version", || async {
+            Ok(sqlx::query_scalar("PRAGMA data_version")
+                .fetch_optional(watcher)
+                .await?)
+        })
+        .await
+    }
+
+    async fn resign(&self, node: NodeId) -> Result<()> {
+        self.run("resign", || self.resign_leading(node)).await
+    }
+
+    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+        self.run("orphans", || self.find_orphans(query)).await
+    }
+
+    async fn free_instances(&self) -> Result<Vec<Ready>> {
+        self.run("free_instances", || self.free_left_over()).await
+    }
+
+    async fn committed(&self, _transaction: &TransactionId) -> Result<Fate> {
+        Ok(Fate::Unknown)
+    }
+
+    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        self.run("find", || operate::find(&self.readers, filter))
+            .await
+    }
+
+    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        self.run("count", || operate::count(&self.readers, filter))
+            .await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
+        self.run("get", || operate::get(&self.readers, id)).await
+    }
+
+    async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        self.run("delete", || self.delete_job(id)).await
+    }
+
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        self.run("retry", || self.retry_job(id, retries)).await
+    }
+
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+        self.run("suspend", || self.suspend_scope(scope)).await
+    }
+
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+        self.run("activate", || self.activate_scope(scope)).await
+    }
+
+    async fn close(&self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.close().await;
+        }
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+#[async_trait]
+impl SqlStore for SqliteStore {
+    type Db = Sqlite;
+
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
+        tokio::time::timeout(self.deadline, self.write())
+            .await
+            .unwrap_or(Err(StoreError::Timeout(self.deadline)))
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut SqliteConnection,
+        jobs: Vec<NewJob>,
+        origin: Origin,
+    ) -> Result<Created> {
+        let started = Instant::now();
+        let created = insert::insert(connection, jobs, origin).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "insert")
+            .record(started.elapsed().as_secs_f64());
+        created
+    }
+
+    async fn complete_in(
+        &self,
+        connection: &mut SqliteConnection,
+        owner: NodeId,
+        completion: &Completion,
+        then: &HandOver,
+    ) -> Result<Settled> {
+        complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
+    }
+}
+
+/// The newest version of the schema that this program brings.
+const _: () = assert!(
+    SCHEMA_VERSION == 1,
+    "add the migration's row to schema_version"
+);

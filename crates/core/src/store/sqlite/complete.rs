@@ -1,0 +1,155 @@
+//! Completing and releasing: the fence decides, in the lease row.
+
+use std::collections::HashSet;
+
+use sqlx::SqliteConnection;
+
+use super::sql::{ready_columns, release_leases};
+use super::{SqliteStore, exclusive, insert, row};
+use crate::error::StoreError;
+use crate::job::{Fence, Held, JobId, NodeId};
+use crate::store::{Completion, HandOver, Origin, Settled, released};
+
+/// A lease that ran out completes nothing, even while nobody else took the job.
+const FINISH: &str = concat!(release_leases!(), " AND expires_at > ?3 RETURNING job_id");
+const GIVE_BACK: &str = concat!(release_leases!(), " RETURNING job_id");
+
+const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";
+const FORGET: &str = "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))";
+
+const READY_AGAIN: &str = concat!(
+    "UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
+    ready_columns!(),
+    ", seq"
+);
+
+/// The array that a guard is made of.
+pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> Result<String, StoreError> {
+    row::array(held.map(|h| -> (JobId, Fence) { (h.id, h.fence) }))
+}
+
+/// Take the leases of a batch whose holder is alive; the others lost their lock.
+pub(super) async fn finish<'a>(
+    connection: &mut SqliteConnection,
+    owner: NodeId,
+    now: i64,
+    held: impl Iterator<Item = &'a Held>,
+) -> Result<Vec<JobId>, StoreError> {
+    let rows = sqlx::query(FINISH)
+        .bind(guards(held)?)
+        .bind(owner.to_string())
+        .bind(now)
+        .fetch_all(connection)
+        .await?;
+    row::job_ids(&rows)
+}
+
+/// Delete jobs from the executable table.
+pub(super) async fn delete(
+    connection: &mut SqliteConnection,
+    ids: &[JobId],
+) -> Result<Vec<JobId>, StoreError> {
+    let rows = sqlx::query(DELETE)
+        .bind(row::array(ids)?)
+        .fetch_all(connection)
+        .await?;
+    row::job_ids(&rows)
+}
+
+/// Pass on what a batch released, and add it to the result.
+pub(super) async fn pass_on<'a>(
+    connection: &mut SqliteConnection,
+    now: i64,
+    held: impl Iterator<Item = &'a Held>,
+    then: &HandOver,
+    settled: &mut Settled,
+) -> Result<(), StoreError> {
+    let names = released(held, &settled.applied);
+    if !names.is_empty() {
+        let (next, ready) = exclusive::hand_over(connection, now, &names, then).await?;
+        settled.next = next;
+        settled.ready.extend(ready);
+    }
+    Ok(())
+}
+
+/// Complete inside a transaction: guarded deletes, next occurrences, hand-over.
+pub(super) async fn complete_in(
+    connection: &mut SqliteConnection,
+    owner: NodeId,
+    done: &[Completion],
+    then: &HandOver,
+) -> Result<Settled, StoreError> {
+    let now = row::now_micros();
+    let finished = finish(connection, owner, now, done.iter().map(|d| &d.held)).await?;
+    let mut settled = Settled {
+        applied: delete(connection, &finished).await?,
+        ..Settled::default()
+    };
+    let applied: HashSet<&JobId> = settled.applied.iter().collect();
+    let done_now = || done.iter().filter(|d| applied.contains(&d.held.id));
+    let failed_before: Vec<JobId> = done_now()
+        .filter(|d| d.failed_before)
+        .map(|d| d.held.id)
+        .collect();
+    if !failed_before.is_empty() {
+        sqlx::query(FORGET)
+            .bind(row::array(failed_before)?)
+            .execute(&mut *connection)
+            .await?;
+    }
+    let next: Vec<_> = done_now().filter_map(|d| d.next.clone()).collect();
+    if !next.is_empty() {
+        let created = insert::insert(connection, next, Origin::Hook).await?;
+        settled.ready.extend(created.ready);
+        settled.timer = created.timer;
+    }
+    let held = done.iter().map(|d| &d.held);
+    pass_on(connection, now, held, then, &mut settled).await?;
+    Ok(settled)
+}
+
+impl SqliteStore {
+    pub(super) async fn complete_batch(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        let mut tx = self.write().await?;
+        let settled = complete_in(&mut tx, owner, done, then).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+
+    pub(super) async fn release_batch(
+        &self,
+        owner: NodeId,
+        held: &[Held],
+    ) -> Result<Settled, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let rows = sqlx::query(GIVE_BACK)
+            .bind(guards(held.iter())?)
+            .bind(owner.to_string())
+            .fetch_all(&mut *tx)
+            .await?;
+        let rows = sqlx::query(READY_AGAIN)
+            .bind(row::array(row::job_ids(&rows)?)?)
+            .bind(now)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut settled = Settled {
+            applied: row::job_ids(&rows)?,
+            // The next one of an instance, which may be another job, comes from the hand-over.
+            ready: row::ready_in_order(&rows)?
+                .into_iter()
+                .filter(|ready| ready.hint.instance.is_none())
+                .collect(),
+            ..Settled::default()
+        };
+        pass_on(&mut tx, now, held.iter(), &HandOver::Hint, &mut settled).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+}

@@ -1,0 +1,219 @@
+//! One at a time: exclusive jobs of a process instance.
+//!
+//! The instance's row says who holds it; a holder counts only while its lease lives (protocol rules 10
+//! to 12). There is one writer, so nobody comes through the door between a look and a change.
+
+use sqlx::{Row, SqliteConnection};
+
+use super::sql::{job_columns, ready_columns, strikes, suspended, unlocked};
+use super::{lock, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::LockedJob;
+use crate::store::{HandOver, LockTerms, Refusal};
+
+/// The instances of `?1` that nobody holds.
+macro_rules! free_instances {
+    () => {
+        "SELECT name.value FROM json_each(?1) AS name
+    WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+                      WHERE i.process_instance = name.value AND l.owner IS NOT NULL AND l.expires_at > ?2)"
+    };
+}
+
+/// The first ready job of the instance `name.value`.
+macro_rules! first_sibling {
+    () => {
+        concat!(
+            "(SELECT s.id FROM job s WHERE s.exclusive AND s.process_instance = name.value AND NOT ",
+            suspended!("s"),
+            " AND ",
+            unlocked!("s", "?2"),
+            " ORDER BY s.seq LIMIT 1)"
+        )
+    };
+}
+
+const FREE: &str = free_instances!();
+
+/// The first ready job by creation order decides: whether it may be taken depends on its type, but no
+/// younger sibling overtakes it.
+const FIRST: &str = concat!(
+    "
+SELECT j.type IN (SELECT value FROM json_each(?3)), ",
+    strikes!("l"),
+    ", ",
+    job_columns!("j"),
+    "
+FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
+    first_sibling!(),
+    "
+LEFT JOIN job_lease l ON l.job_id = j.id
+ORDER BY j.seq"
+);
+
+/// `?1` is an array of `[instance, job, fence]`.
+const HOLD: &str = "
+INSERT INTO instance_lock (process_instance, job_id, owner, fence)
+SELECT value ->> 0, value ->> 1, ?2, value ->> 2 FROM json_each(?1) WHERE true
+ON CONFLICT (process_instance) DO UPDATE
+    SET job_id = excluded.job_id, owner = excluded.owner, fence = excluded.fence";
+
+const LEAVE: &str = "
+DELETE FROM instance_lock WHERE process_instance IN (SELECT value FROM json_each(?1))";
+
+/// What trying an instance led to.
+pub(super) struct Tried {
+    pub(super) instance: String,
+    pub(super) result: Result<Box<LockedJob>, Refusal>,
+}
+
+/// Those of the instances that nobody holds.
+async fn free(
+    connection: &mut SqliteConnection,
+    now: i64,
+    instances: &[String],
+) -> Result<Vec<String>, StoreError> {
+    Ok(sqlx::query_scalar(FREE)
+        .bind(row::array(instances)?)
+        .bind(now)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Lock the first ready job of each instance that nobody holds.
+pub(super) async fn take_first(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    now: i64,
+    instances: &[String],
+) -> Result<Vec<Tried>, StoreError> {
+    let free = free(connection, now, instances).await?;
+    let rows = sqlx::query(FIRST)
+        .bind(row::array(&free)?)
+        .bind(now)
+        .bind(row::array(&terms.types[..])?)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut refused: std::collections::HashMap<&str, Refusal> = instances
+        .iter()
+        .map(|name| (name.as_str(), Refusal::InstanceHeld))
+        .collect();
+    refused.extend(free.iter().map(|name| (name.as_str(), Refusal::Gone)));
+    let mut firsts = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let job = row::job(row, 2)?;
+        let name = job.exclusive_instance().unwrap_or_default();
+        if row.try_get(0)? {
+            refused.remove(name);
+            firsts.push((job, row.try_get(1)?));
+        } else if let Some(why) = refused.get_mut(name) {
+            *why = Refusal::Unserved;
+        }
+    }
+    let taken = lock::lease(connection, terms, now, firsts).await?;
+    hold(connection, terms, &taken).await?;
+    // Nobody holds the others: a row that still says so would only be found again and again.
+    let idle: Vec<&String> = free
+        .iter()
+        .filter(|name| refused.contains_key(name.as_str()))
+        .collect();
+    leave(connection, &idle).await?;
+    let mut tried: Vec<Tried> = refused
+        .into_iter()
+        .map(|(name, why)| Tried {
+            instance: name.to_owned(),
+            result: Err(why),
+        })
+        .collect();
+    tried.extend(taken.into_iter().map(|job| Tried {
+        instance: job.job.exclusive_instance().unwrap_or_default().to_owned(),
+        result: Ok(Box::new(job)),
+    }));
+    Ok(tried)
+}
+
+async fn hold(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    taken: &[LockedJob],
+) -> Result<(), StoreError> {
+    if !taken.is_empty() {
+        sqlx::query(HOLD)
+            .bind(row::array(
+                taken
+                    .iter()
+                    .map(|l| (l.job.exclusive_instance(), l.job.id, l.fence)),
+            )?)
+            .bind(terms.owner.to_string())
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn leave(connection: &mut SqliteConnection, instances: &[&String]) -> Result<(), StoreError> {
+    if !instances.is_empty() {
+        sqlx::query(LEAVE)
+            .bind(row::array(instances)?)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+const NEXT: &str = concat!(
+    "
+SELECT ",
+    ready_columns!("j"),
+    " FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
+    first_sibling!(),
+    " ORDER BY j.seq"
+);
+
+/// Pass on the instances that were just released: take the next sibling of each, or say who is next.
+/// One that somebody else holds meanwhile (its former holder's lease had run out) stays with them.
+pub(super) async fn hand_over(
+    connection: &mut SqliteConnection,
+    now: i64,
+    instances: &[String],
+    then: &HandOver,
+) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    match then {
+        HandOver::Take(terms) => {
+            for tried in take_first(connection, terms, now, instances).await? {
+                match tried.result {
+                    Ok(job) => taken.push(*job),
+                    Err(Refusal::Unserved) => left.push(tried.instance),
+                    Err(_) => {}
+                }
+            }
+        }
+        HandOver::Hint => {
+            left = free(connection, now, instances).await?;
+            leave(connection, &left.iter().collect::<Vec<_>>()).await?;
+        }
+    }
+    let ready = if left.is_empty() {
+        Vec::new()
+    } else {
+        next(connection, now, &left).await?
+    };
+    Ok((taken, ready))
+}
+
+/// The first ready sibling of each of these instances.
+/// Who is next in each of these instances, if nobody holds it.
+pub(super) async fn next(
+    connection: &mut SqliteConnection,
+    now: i64,
+    instances: &[String],
+) -> Result<Vec<Ready>, StoreError> {
+    let rows = sqlx::query(NEXT)
+        .bind(row::array(instances)?)
+        .bind(now)
+        .fetch_all(connection)
+        .await?;
+    row::all_ready(&rows)
+}

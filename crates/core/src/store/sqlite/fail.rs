@@ -1,0 +1,138 @@
+//! Failing: out of the executable table, into the one where the job waits.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+use sqlx::{Row, SqliteConnection};
+
+use super::sql::{moved_columns, suspended};
+use super::{SqliteStore, complete, row};
+use crate::error::StoreError;
+use crate::job::{JobId, NodeId};
+use crate::store::{Destination, Failure, HandOver, Settled};
+
+/// A failure as the statements read it.
+#[derive(Serialize)]
+struct Given<'a> {
+    id: JobId,
+    due: Option<i64>,
+    retries: i32,
+    /// `None` counts one more than before.
+    failures: Option<i32>,
+    message: Option<&'a str>,
+    stack: Option<&'a str>,
+}
+
+/// One statement a destination. What has been suspended meanwhile is put aside instead of waiting for
+/// its next attempt (protocol rule 27); a dead letter stays one.
+macro_rules! move_into {
+    ($table:literal, $which:expr) => {
+        concat!(
+            "INSERT INTO ",
+            $table,
+            " (",
+            moved_columns!(),
+            ")
+SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    category, deployment, priority, exclusive, given ->> 'retries', coalesce(given ->> 'failures', failures + 1),
+    retry_policy, coalesce(given ->> 'due', due_at), repeat, repeat_until, correlation_id, created_at, lane, origin,
+    coalesce(given ->> 'message', exception_message), custom_values, trace_parent, ?2, hints
+FROM (SELECT value AS given FROM json_each(?1)) CROSS JOIN job j ON j.id = given ->> 'id'
+WHERE given ->> 'due' IS ",
+            $which
+        )
+    };
+}
+
+const WAIT: &str = concat!(
+    move_into!("timer_job", "NOT NULL AND NOT "),
+    suspended!("j"),
+    " RETURNING due_at"
+);
+const PUT_ASIDE: &str = concat!(
+    move_into!("suspended_job", "NOT NULL AND "),
+    suspended!("j")
+);
+const BURY: &str = move_into!("dead_letter_job", "NULL");
+
+const STACKS: &str = "
+INSERT INTO job_exception (job_id, stack, written_at)
+SELECT value ->> 'id', value ->> 'stack', ?2 FROM json_each(?1) WHERE value ->> 'stack' IS NOT NULL
+ON CONFLICT (job_id) DO UPDATE SET stack = excluded.stack, written_at = excluded.written_at";
+
+impl SqliteStore {
+    pub(super) async fn fail_batch(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let finished =
+            complete::finish(&mut tx, owner, now, failed.iter().map(|f| &f.held)).await?;
+        let mut settled = Settled::default();
+        if !finished.is_empty() {
+            settled.timer = row::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
+            settled.applied = complete::delete(&mut tx, &finished).await?;
+        }
+        let held = failed.iter().map(|f| &f.held);
+        complete::pass_on(&mut tx, now, held, then, &mut settled).await?;
+        tx.commit().await?;
+        Ok(settled)
+    }
+}
+
+/// Copy what was held into the tables where it waits; the earliest due date that was written.
+async fn move_failed(
+    connection: &mut SqliteConnection,
+    now: i64,
+    failed: &[Failure],
+    finished: &[JobId],
+) -> Result<Option<i64>, StoreError> {
+    let finished: HashSet<&JobId> = finished.iter().collect();
+    let mut seen = HashSet::with_capacity(failed.len());
+    let given = row::array(
+        failed
+            .iter()
+            .filter(|f| finished.contains(&f.held.id) && seen.insert(f.held.id))
+            .map(|failure| given(failure, now)),
+    )?;
+    let waiting = sqlx::query(WAIT)
+        .bind(&given)
+        .bind(now)
+        .fetch_all(&mut *connection)
+        .await?;
+    for statement in [PUT_ASIDE, BURY, STACKS] {
+        sqlx::query(statement)
+            .bind(&given)
+            .bind(now)
+            .execute(&mut *connection)
+            .await?;
+    }
+    let mut earliest: Option<i64> = None;
+    for row in &waiting {
+        let due: i64 = row.try_get(0)?;
+        earliest = Some(earliest.map_or(due, |e| e.min(due)));
+    }
+    Ok(earliest)
+}
+
+fn given(failure: &Failure, now: i64) -> Given<'_> {
+    let (due, retries, failures) = match &failure.to {
+        Destination::Retry {
+            delay,
+            retries,
+            failures,
+        } => (Some(row::later(now, *delay)), *retries, Some(*failures)),
+        Destination::DeadLetter => (None, 0, None),
+    };
+    Given {
+        id: failure.held.id,
+        due,
+        retries,
+        failures,
+        message: failure.message.as_deref(),
+        stack: failure.stack.as_deref(),
+    }
+}

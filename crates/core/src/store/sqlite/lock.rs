@@ -1,0 +1,162 @@
+//! Locking what a batch of hints names.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{Row, SqliteConnection};
+
+use super::sql::{job_columns, strikes, suspended};
+use super::{SqliteStore, exclusive, insert, row};
+use crate::error::StoreError;
+use crate::hint::Hint;
+use crate::job::{Fence, Job, JobId, LockedJob};
+use crate::store::{LockTerms, Locked, Refusal};
+
+/// Everything that decides, read in one statement; nothing can change before the lease is written.
+const LOOK: &str = concat!(
+    "
+SELECT j.type IN (SELECT value FROM json_each(?2)),
+    l.owner IS NOT NULL AND l.expires_at > ?3,
+    ",
+    suspended!("j"),
+    ", ",
+    strikes!("l"),
+    ", ",
+    job_columns!("j"),
+    "
+FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
+WHERE j.id IN (SELECT value FROM json_each(?1))
+ORDER BY j.seq"
+);
+
+/// A new lease, or one taken over from a holder that died. `?1` is an array of `[id, fence, strikes]`.
+const LEASE: &str = "
+INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
+SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
+ON CONFLICT (job_id) DO UPDATE
+    SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
+        expires_at = excluded.expires_at, started_at = NULL, strikes = excluded.strikes";
+
+/// Write the leases of jobs that were found free, each with a fence of its own.
+pub(super) async fn lease(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    now: i64,
+    free: Vec<(Job, i32)>,
+) -> Result<Vec<LockedJob>, StoreError> {
+    if free.is_empty() {
+        return Ok(Vec::new());
+    }
+    let first = insert::draw(connection, "fence_seq", free.len()).await?;
+    let locked: Vec<LockedJob> = (first..)
+        .zip(free)
+        .map(|(fence, (job, strikes))| LockedJob {
+            job,
+            fence: Fence(fence),
+            strikes,
+        })
+        .collect();
+    sqlx::query(LEASE)
+        .bind(row::array(
+            locked.iter().map(|l| (l.job.id, l.fence, l.strikes)),
+        )?)
+        .bind(terms.owner.to_string())
+        .bind(now)
+        .bind(row::later(now, terms.lease))
+        .execute(connection)
+        .await?;
+    Ok(locked)
+}
+
+impl SqliteStore {
+    pub(super) async fn lock_batch(
+        &self,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> Result<Locked, StoreError> {
+        let mut locked = Locked::default();
+        let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
+        let mut plain: Vec<JobId> = Vec::with_capacity(hints.len());
+        for hint in hints {
+            match &hint.instance {
+                Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
+                None => plain.push(hint.id),
+            }
+        }
+        plain.sort_unstable();
+        plain.dedup();
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        if !plain.is_empty() {
+            lock_plain(&mut tx, terms, now, &plain, &mut locked, &mut instances).await?;
+        }
+        if !instances.is_empty() {
+            let mut names: Vec<String> = instances.keys().cloned().collect();
+            names.sort_unstable();
+            for tried in exclusive::take_first(&mut tx, terms, now, &names).await? {
+                let hinted = instances.remove(&tried.instance).unwrap_or_default();
+                match tried.result {
+                    Ok(job) => {
+                        // Of several hints for one instance only one is served; the others' jobs
+                        // are taken in turn when this one finishes.
+                        let others = hinted.into_iter().filter(|id| *id != job.job.id);
+                        locked
+                            .refused
+                            .extend(others.map(|id| (id, Refusal::InstanceHeld)));
+                        locked.jobs.push(*job);
+                    }
+                    Err(why) => locked
+                        .refused
+                        .extend(hinted.into_iter().map(|id| (id, why))),
+                }
+            }
+        }
+        tx.commit().await?;
+        Ok(locked)
+    }
+}
+
+async fn lock_plain(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    now: i64,
+    ids: &[JobId],
+    locked: &mut Locked,
+    instances: &mut HashMap<String, Vec<JobId>>,
+) -> Result<(), StoreError> {
+    let rows = sqlx::query(LOOK)
+        .bind(row::array(ids)?)
+        .bind(row::array(&terms.types[..])?)
+        .bind(now)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut found = HashSet::with_capacity(rows.len());
+    let mut free = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (served, held, suspended): (bool, bool, bool) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let job = row::job(row, 4)?;
+        found.insert(job.id);
+        let why = if held {
+            Refusal::Locked
+        } else if suspended {
+            Refusal::Suspended
+        } else if let Some(instance) = job.exclusive_instance() {
+            // A hint from a producer that does not know: try the instance all the same.
+            instances
+                .entry(instance.to_owned())
+                .or_default()
+                .push(job.id);
+            continue;
+        } else if served {
+            free.push((job, row.try_get(3)?));
+            continue;
+        } else {
+            Refusal::Unserved
+        };
+        locked.refused.push((job.id, why));
+    }
+    let gone = ids.iter().filter(|id| !found.contains(id));
+    locked.refused.extend(gone.map(|id| (*id, Refusal::Gone)));
+    locked.jobs = lease(connection, terms, now, free).await?;
+    Ok(())
+}

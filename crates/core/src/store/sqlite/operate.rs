@@ -1,0 +1,304 @@
+//! What operators ask and do.
+
+use sqlx::sqlite::SqlitePool;
+use sqlx::{QueryBuilder, Row, Sqlite};
+
+use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
+use super::{SqliteStore, exclusive, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{Job, JobId, JobState};
+use crate::query::{JobFilter, JobView};
+use crate::store::Operated;
+
+/// The table of each state, with its name.
+const TABLES: [(JobState, &str); 4] = [
+    (
+        JobState::Executable,
+        concat!(
+            "SELECT 'executable' AS state, ",
+            moved_columns!(),
+            " FROM job"
+        ),
+    ),
+    (
+        JobState::Timer,
+        concat!(
+            "SELECT 'timer' AS state, ",
+            moved_columns!(),
+            " FROM timer_job"
+        ),
+    ),
+    (
+        JobState::Suspended,
+        concat!(
+            "SELECT 'suspended' AS state, ",
+            moved_columns!(),
+            " FROM suspended_job"
+        ),
+    ),
+    (
+        JobState::DeadLetter,
+        concat!(
+            "SELECT 'dead-letter' AS state, ",
+            moved_columns!(),
+            " FROM dead_letter_job"
+        ),
+    ),
+];
+
+/// Only the conditions that are asked for, on only the tables that are meant: SQLite plans a statement
+/// before it knows what is bound, and would read every table for one id.
+fn matching(select: &str, filter: &JobFilter, now: i64) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(select);
+    sql.push(" FROM (");
+    let asked = TABLES
+        .iter()
+        .filter(|(state, _)| filter.states.is_empty() || filter.states.contains(state));
+    for (i, (_, table)) in asked.enumerate() {
+        sql.push(if i == 0 { "" } else { " UNION ALL " });
+        sql.push(table);
+    }
+    sql.push(
+        ") j LEFT JOIN job_lease l
+ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL AND l.expires_at > ",
+    );
+    sql.push_bind(now);
+    sql.push(" WHERE true");
+    if let Some(id) = filter.id {
+        sql.push(" AND j.id = ").push_bind(id.to_string());
+    }
+    for (column, wanted) in [
+        ("type", &filter.job_type),
+        ("process_instance", &filter.process_instance),
+        ("process_definition", &filter.process_definition),
+        ("element", &filter.element),
+        ("tenant", &filter.tenant),
+        ("lane", &filter.lane),
+    ] {
+        if let Some(wanted) = wanted {
+            sql.push(" AND j.").push(column).push(" = ");
+            sql.push_bind(wanted.clone());
+        }
+    }
+    if let Some(id) = filter.correlation_id {
+        sql.push(" AND j.correlation_id = ")
+            .push_bind(id.hyphenated());
+    }
+    match filter.locked {
+        Some(true) => sql.push(" AND l.job_id IS NOT NULL"),
+        Some(false) => sql.push(" AND l.job_id IS NULL"),
+        None => &mut sql,
+    };
+    match filter.with_exception {
+        Some(true) => sql.push(" AND j.exception_message IS NOT NULL"),
+        Some(false) => sql.push(" AND j.exception_message IS NULL"),
+        None => &mut sql,
+    };
+    if let Some(before) = filter.due_before {
+        sql.push(" AND j.due_at < ").push_bind(row::micros(before));
+    }
+    sql
+}
+
+pub(super) async fn find(
+    pool: &SqlitePool,
+    filter: &JobFilter,
+) -> Result<Vec<JobView>, StoreError> {
+    let select = "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence";
+    let mut sql = matching(select, filter, row::now_micros());
+    sql.push(" ORDER BY j.seq LIMIT ")
+        .push_bind(filter.limit.clamp(0, 100_000))
+        .push(" OFFSET ")
+        .push_bind(filter.offset.max(0));
+    sql.build()
+        .persistent(false)
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(row::view)
+        .collect()
+}
+
+pub(super) async fn count(pool: &SqlitePool, filter: &JobFilter) -> Result<i64, StoreError> {
+    Ok(matching("SELECT count(*)", filter, row::now_micros())
+        .build()
+        .persistent(false)
+        .fetch_one(pool)
+        .await?
+        .try_get(0)?)
+}
+
+const GET: &str = concat!(
+    "
+SELECT (SELECT stack FROM job_exception WHERE job_id = ?1), ",
+    job_columns!("j"),
+    "
+FROM (SELECT ",
+    moved_columns!(),
+    " FROM job WHERE id = ?1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM timer_job WHERE id = ?1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM suspended_job WHERE id = ?1 UNION ALL SELECT ",
+    moved_columns!(),
+    " FROM dead_letter_job WHERE id = ?1) j"
+);
+
+pub(super) async fn get(
+    pool: &SqlitePool,
+    id: JobId,
+) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+    let filter = JobFilter {
+        id: Some(id),
+        ..JobFilter::default()
+    };
+    let Some(view) = find(pool, &filter).await?.pop() else {
+        return Ok(None);
+    };
+    let found = sqlx::query(GET)
+        .bind(id.to_string())
+        .fetch_optional(pool)
+        .await?;
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
+}
+
+const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j", "?2"), " FROM (SELECT ?1 AS id) j");
+
+const INSTANCE: &str =
+    "SELECT CASE WHEN exclusive THEN process_instance END FROM job WHERE id = ?1";
+
+/// From each table where a job may be, its lease and its stack with it.
+const DELETE: [&str; 6] = [
+    "DELETE FROM job WHERE id = ?1",
+    "DELETE FROM timer_job WHERE id = ?1",
+    "DELETE FROM suspended_job WHERE id = ?1",
+    "DELETE FROM dead_letter_job WHERE id = ?1",
+    "DELETE FROM job_lease WHERE job_id = ?1",
+    "DELETE FROM job_exception WHERE job_id = ?1",
+];
+
+macro_rules! revive_from {
+    ($table:literal) => {
+        concat!(
+            "
+INSERT INTO job (",
+            moved_columns!(),
+            ")
+SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    category, deployment, priority, exclusive, ?2, failures, retry_policy, due_at, repeat, repeat_until,
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, hints + 1
+FROM ",
+            $table,
+            " WHERE id = ?1 RETURNING ",
+            ready_columns!()
+        )
+    };
+}
+
+/// From wherever it waits into the executable table, with its attempts restored.
+const REVIVE: [(&str, &str); 3] = [
+    (
+        revive_from!("timer_job"),
+        "DELETE FROM timer_job WHERE id = ?1",
+    ),
+    (
+        revive_from!("suspended_job"),
+        "DELETE FROM suspended_job WHERE id = ?1",
+    ),
+    (
+        revive_from!("dead_letter_job"),
+        "DELETE FROM dead_letter_job WHERE id = ?1",
+    ),
+];
+/// One that is executable already is hinted again.
+const AGAIN: &str = concat!(
+    "
+UPDATE job AS j SET retries = ?2, revision = revision + 1, hints = hints + 1, ready_at = ?3
+WHERE j.id = ?1 AND ",
+    unlocked!("j", "?3"),
+    " RETURNING ",
+    ready_columns!()
+);
+const EXISTS: &str = "SELECT EXISTS (SELECT 1 FROM job WHERE id = ?1)";
+
+impl SqliteStore {
+    /// Delete a job that nobody runs.
+    pub(super) async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+        let mut tx = self.write().await?;
+        let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
+            .bind(id.to_string())
+            .bind(row::now_micros())
+            .fetch_one(&mut *tx)
+            .await?;
+        if !unlocked {
+            return Ok((Operated::Running, Vec::new()));
+        }
+        let instance: Option<Option<String>> = sqlx::query_scalar(INSTANCE)
+            .bind(id.to_string())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let mut gone = 0;
+        for statement in DELETE {
+            let result = sqlx::query(statement)
+                .bind(id.to_string())
+                .execute(&mut *tx)
+                .await?;
+            gone += result.rows_affected();
+        }
+        // A younger sibling that it kept waiting is to be hinted.
+        let ready = match instance.flatten() {
+            Some(instance) => exclusive::next(&mut tx, row::now_micros(), &[instance]).await?,
+            None => Vec::new(),
+        };
+        tx.commit().await?;
+        let done = if gone == 0 {
+            Operated::NotFound
+        } else {
+            Operated::Done
+        };
+        Ok((done, ready))
+    }
+
+    pub(super) async fn retry_job(
+        &self,
+        id: JobId,
+        retries: i32,
+    ) -> Result<(Operated, Vec<Ready>), StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        // First the executable one: a revived job is one, and must not be counted twice.
+        let statements = std::iter::once((AGAIN, None))
+            .chain(REVIVE.map(|(insert, delete)| (insert, Some(delete))));
+        for (statement, delete) in statements {
+            let found = sqlx::query(statement)
+                .bind(id.to_string())
+                .bind(retries)
+                .bind(now)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(found) = found else { continue };
+            if let Some(delete) = delete {
+                sqlx::query(delete)
+                    .bind(id.to_string())
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            tx.commit().await?;
+            return Ok((Operated::Done, vec![row::ready(&found)?]));
+        }
+        let exists: bool = sqlx::query_scalar(EXISTS)
+            .bind(id.to_string())
+            .fetch_one(&mut *tx)
+            .await?;
+        let why = if exists {
+            Operated::Running
+        } else {
+            Operated::NotFound
+        };
+        Ok((why, Vec::new()))
+    }
+}

@@ -1,0 +1,91 @@
+//! Jobs that are ready while no hint for them can still be on its way.
+
+use sqlx::Row;
+
+use super::sql::{ready_columns, suspended, unlocked};
+use super::{SqliteStore, exclusive, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::store::{HandOver, OrphanQuery};
+
+/// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
+/// behind it costs nothing. Each hint that was sent in vain makes the row wait longer before the next
+/// suspicion (5 s, doubled each time). Of an instance only the first ready sibling counts, and only
+/// while nobody holds the instance.
+const FIND: &str = concat!(
+    "
+SELECT ",
+    ready_columns!("j"),
+    "
+FROM job j
+WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
+  AND j.ready_at <= ?5 - ((1 << min(max(j.hints - 1, 0), 6)) - 1) * 5000000
+  AND ",
+    unlocked!("j", "?6"),
+    " AND NOT ",
+    suspended!("j"),
+    "
+  AND (NOT j.exclusive OR (
+        NOT EXISTS (SELECT 1 FROM job e
+                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    suspended!("e"),
+    ")
+    AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+                    WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL AND l.expires_at > ?6)))
+ORDER BY j.id LIMIT ?7"
+);
+
+const MARK: &str = "
+UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1))";
+
+/// Instances whose holder has no lease with its fence any more. Completions free their instance in
+/// their own transaction, so there are none unless somebody wrote the tables by hand.
+const LEFT_OVER: &str = "
+SELECT i.process_instance FROM instance_lock i
+WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
+ORDER BY i.process_instance LIMIT 1000";
+
+impl SqliteStore {
+    pub(super) async fn find_orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let rows = sqlx::query(FIND)
+            .bind(query.after.map(|id| id.to_string()).unwrap_or_default())
+            .bind(query.ceiling().hyphenated())
+            .bind(&query.lane.0)
+            .bind(row::array(&query.types[..])?)
+            .bind(row::micros(query.ready_before))
+            .bind(now)
+            .bind(query.limit)
+            .fetch_all(&mut *tx)
+            .await?;
+        if query.mark && !rows.is_empty() {
+            sqlx::query(MARK)
+                .bind(row::array(row::job_ids(&rows)?)?)
+                .bind(now)
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        row::all_ready(&rows)
+    }
+
+    pub(super) async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
+        let mut tx = self.write().await?;
+        let names: Vec<String> = sqlx::query(LEFT_OVER)
+            .fetch_all(&mut *tx)
+            .await?
+            .iter()
+            .map(|r| r.try_get(0))
+            .collect::<Result<_, _>>()?;
+        let ready = if names.is_empty() {
+            Vec::new()
+        } else {
+            exclusive::hand_over(&mut tx, row::now_micros(), &names, &HandOver::Hint)
+                .await?
+                .1
+        };
+        tx.commit().await?;
+        Ok(ready)
+    }
+}

@@ -1,0 +1,182 @@
+//! Rows to values, and values to what SQLite stores: ids as text, moments as microseconds.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+
+use crate::error::StoreError;
+use crate::hint::{Hint, Ready};
+use crate::job::{Job, JobId, JobKind, JobState, Lane};
+use crate::query::JobView;
+
+/// The last moment that is written, the end of the year 9999: sums stay in range of every reader.
+const END_OF_TIME: i64 = 253_402_300_799_999_999;
+
+/// The database's clock. SQLite has none but the process's; it is read once inside each transaction, so
+/// that one transition compares like with like, and all processes share the machine's.
+pub(super) fn now_micros() -> i64 {
+    Utc::now().timestamp_micros()
+}
+
+/// A moment so much later.
+pub(super) fn later(now: i64, by: Duration) -> i64 {
+    let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
+    now.saturating_add(by).min(END_OF_TIME)
+}
+
+/// A moment as it is stored.
+pub(super) fn micros(at: DateTime<Utc>) -> i64 {
+    at.timestamp_micros()
+}
+
+/// A stored moment.
+pub(super) fn moment(micros: i64) -> Result<DateTime<Utc>, StoreError> {
+    DateTime::from_timestamp_micros(micros)
+        .ok_or_else(|| StoreError::BadRow(format!("the moment {micros} is out of range")))
+}
+
+/// A stored moment that may be missing.
+pub(super) fn maybe_moment(micros: Option<i64>) -> Result<Option<DateTime<Utc>>, StoreError> {
+    micros.map(moment).transpose()
+}
+
+/// A set as one bound value.
+pub(super) fn array<T: Serialize>(
+    items: impl IntoIterator<Item = T>,
+) -> Result<String, StoreError> {
+    let items: Vec<T> = items.into_iter().collect();
+    serde_json::to_string(&items)
+        .map_err(|e| StoreError::BadRow(format!("values do not serialise: {e}")))
+}
+
+/// A column that holds an id.
+pub(super) fn uuid<I: sqlx::ColumnIndex<SqliteRow>>(
+    row: &SqliteRow,
+    at: I,
+) -> Result<Uuid, StoreError> {
+    Ok(row.try_get::<Hyphenated, _>(at)?.into_uuid())
+}
+
+/// The job that the first column names.
+pub(super) fn job_id(row: &SqliteRow) -> Result<JobId, StoreError> {
+    Ok(JobId(uuid(row, 0)?))
+}
+
+/// The jobs that the first columns name.
+pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
+    rows.iter().map(job_id).collect()
+}
+
+fn json(text: String, column: &str) -> Result<Box<RawValue>, StoreError> {
+    RawValue::from_string(text)
+        .map_err(|e| StoreError::BadRow(format!("column `{column}` is not JSON: {e}")))
+}
+
+fn kind(text: &str) -> Result<JobKind, StoreError> {
+    JobKind::parse(text)
+        .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
+}
+
+/// A job from the columns of `job_columns!`, the first of them at `at`.
+pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
+    let custom: Option<String> = row.try_get(at + 26)?;
+    Ok(Job {
+        id: JobId(uuid(row, at)?),
+        seq: row.try_get(at + 1)?,
+        revision: row.try_get(at + 2)?,
+        kind: kind(row.try_get(at + 3)?)?,
+        job_type: row.try_get(at + 4)?,
+        payload: json(row.try_get(at + 5)?, "payload")?,
+        process_instance: row.try_get(at + 6)?,
+        execution: row.try_get(at + 7)?,
+        process_definition: row.try_get(at + 8)?,
+        element: row.try_get(at + 9)?,
+        tenant: row.try_get(at + 10)?,
+        category: row.try_get(at + 11)?,
+        deployment: row.try_get(at + 12)?,
+        priority: row.try_get(at + 13)?,
+        exclusive: row.try_get(at + 14)?,
+        retries: row.try_get(at + 15)?,
+        failures: row.try_get(at + 16)?,
+        retry_policy: row.try_get(at + 17)?,
+        due_at: maybe_moment(row.try_get(at + 18)?)?,
+        repeat: row.try_get(at + 19)?,
+        repeat_until: maybe_moment(row.try_get(at + 20)?)?,
+        correlation_id: uuid(row, at + 21)?,
+        created_at: moment(row.try_get(at + 22)?)?,
+        ready_at: moment(row.try_get(at + 23)?)?,
+        lane: Lane(row.try_get(at + 24)?),
+        exception_message: row.try_get(at + 25)?,
+        custom_values: custom.map(|c| json(c, "custom_values")).transpose()?,
+        trace_parent: row.try_get(at + 27)?,
+    })
+}
+
+/// What to hint, from the columns of `ready_columns!`.
+pub(super) fn ready(row: &SqliteRow) -> Result<Ready, StoreError> {
+    let exclusive: bool = row.try_get(2)?;
+    let instance: Option<String> = row.try_get(3)?;
+    Ok(Ready {
+        lane: Lane(row.try_get(1)?),
+        hint: Hint {
+            id: job_id(row)?,
+            instance: instance.filter(|_| exclusive),
+            committed_at: None,
+            trace_parent: row.try_get(4)?,
+        },
+    })
+}
+
+/// All of them.
+pub(super) fn all_ready(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
+    rows.iter().map(ready).collect()
+}
+
+/// All of them in creation order, which RETURNING does not keep: `seq` follows `ready_columns!`.
+pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
+    let mut found: Vec<(i64, Ready)> = rows
+        .iter()
+        .map(|r| Ok((r.try_get(5)?, ready(r)?)))
+        .collect::<Result<_, StoreError>>()?;
+    found.sort_by_key(|(seq, _)| *seq);
+    Ok(found.into_iter().map(|(_, ready)| ready).collect())
+}
+
+/// One line of a job list; see `operate.rs` for the columns.
+pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
+    let state: &str = row.try_get("state")?;
+    Ok(JobView {
+        id: JobId(uuid(row, "id")?),
+        state: JobState::parse(state)
+            .ok_or_else(|| StoreError::BadRow(format!("state `{state}`")))?,
+        seq: row.try_get("seq")?,
+        kind: kind(row.try_get("kind")?)?,
+        job_type: row.try_get("type")?,
+        process_instance: row.try_get("process_instance")?,
+        process_definition: row.try_get("process_definition")?,
+        element: row.try_get("element")?,
+        tenant: row.try_get("tenant")?,
+        lane: Lane(row.try_get("lane")?),
+        priority: row.try_get("priority")?,
+        exclusive: row.try_get("exclusive")?,
+        retries: row.try_get("retries")?,
+        failures: row.try_get("failures")?,
+        due_at: maybe_moment(row.try_get("due_at")?)?,
+        created_at: moment(row.try_get("created_at")?)?,
+        ready_at: moment(row.try_get("ready_at")?)?,
+        correlation_id: uuid(row, "correlation_id")?,
+        exception_message: row.try_get("exception_message")?,
+        lock_owner: row
+            .try_get::<Option<Hyphenated>, _>("owner")?
+            .map(Hyphenated::into_uuid),
+        lock_expires_at: maybe_moment(row.try_get("expires_at")?)?,
+        locked_at: maybe_moment(row.try_get("locked_at")?)?,
+        fence: row.try_get("fence")?,
+    })
+}

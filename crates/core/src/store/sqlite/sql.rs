@@ -1,0 +1,179 @@
+//! The pieces that several statements share, as literals: each statement stays one constant text.
+//!
+//! Sets come in as one JSON array: `json_each` is to SQLite what `unnest` is to PostgreSQL, and its
+//! statement is prepared once whatever the length. The moment of a statement is bound as `?1` or named
+//! in the macro, so that a whole transaction compares with one and the same clock reading.
+
+/// Every column of the job tables, in their order, for moves from one table to another. Explicit, so
+/// that columns which a later version adds take their defaults (protocol rule 32).
+macro_rules! moved_columns {
+    () => {
+        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
+         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until, \
+         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints"
+    };
+}
+
+/// The columns that make a `Job`, in the order in which `row::job` reads them.
+macro_rules! job_columns {
+    ($t:literal) => {
+        concat!(
+            $t,
+            ".id, ",
+            $t,
+            ".seq, ",
+            $t,
+            ".revision, ",
+            $t,
+            ".kind, ",
+            $t,
+            ".type, ",
+            $t,
+            ".payload, ",
+            $t,
+            ".process_instance, ",
+            $t,
+            ".execution, ",
+            $t,
+            ".process_definition, ",
+            $t,
+            ".element, ",
+            $t,
+            ".tenant, ",
+            $t,
+            ".category, ",
+            $t,
+            ".deployment, ",
+            $t,
+            ".priority, ",
+            $t,
+            ".exclusive, ",
+            $t,
+            ".retries, ",
+            $t,
+            ".failures, ",
+            $t,
+            ".retry_policy, ",
+            $t,
+            ".due_at, ",
+            $t,
+            ".repeat, ",
+            $t,
+            ".repeat_until, ",
+            $t,
+            ".correlation_id, ",
+            $t,
+            ".created_at, ",
+            $t,
+            ".ready_at, ",
+            $t,
+            ".lane, ",
+            $t,
+            ".exception_message, ",
+            $t,
+            ".custom_values, ",
+            $t,
+            ".trace_parent"
+        )
+    };
+}
+
+/// The columns that make a `Ready`, in the order in which `row::ready` reads them.
+macro_rules! ready_columns {
+    () => {
+        "id, lane, exclusive, process_instance, trace_parent"
+    };
+    ($t:literal) => {
+        concat!(
+            $t,
+            ".id, ",
+            $t,
+            ".lane, ",
+            $t,
+            ".exclusive, ",
+            $t,
+            ".process_instance, ",
+            $t,
+            ".trace_parent"
+        )
+    };
+}
+
+/// Something that this job belongs to is suspended.
+macro_rules! suspended {
+    ($t:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM suspension s WHERE \
+             (s.scope = 'process_instance' AND s.value = ",
+            $t,
+            ".process_instance) \
+             OR (s.scope = 'process_definition' AND s.value = ",
+            $t,
+            ".process_definition) \
+             OR (s.scope = 'type' AND s.value = ",
+            $t,
+            ".type) \
+             OR (s.scope = 'tenant' AND s.value = ",
+            $t,
+            ".tenant))"
+        )
+    };
+}
+
+/// No living lock on this job, at the moment bound as `$now`.
+macro_rules! unlocked {
+    ($t:literal, $now:literal) => {
+        concat!(
+            "NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = ",
+            $t,
+            ".id AND l.owner IS NOT NULL AND l.expires_at > ",
+            $now,
+            ")"
+        )
+    };
+}
+
+/// A job whose scope (bound as `?1`, its value as `?2`) is meant.
+macro_rules! in_scope {
+    ($t:literal) => {
+        concat!(
+            "CASE ?1 WHEN 'process_instance' THEN ",
+            $t,
+            ".process_instance WHEN 'process_definition' THEN ",
+            $t,
+            ".process_definition WHEN 'type' THEN ",
+            $t,
+            ".type WHEN 'tenant' THEN ",
+            $t,
+            ".tenant END = ?2"
+        )
+    };
+}
+
+/// The strikes that a new lock starts with: a lease that is still there lost its holder, and one that
+/// still names it was not counted yet (protocol rule 26).
+macro_rules! strikes {
+    ($t:literal) => {
+        concat!(
+            "coalesce(",
+            $t,
+            ".strikes, 0) + (",
+            $t,
+            ".owner IS NOT NULL)"
+        )
+    };
+}
+
+/// Delete the leases that a guard names; whoever is missing in the answer lost its lock. `?1` is an array
+/// of `[id, fence]`, `?2` the owner.
+macro_rules! release_leases {
+    () => {
+        "DELETE FROM job_lease \
+         WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2"
+    };
+}
+
+pub(super) use {
+    in_scope, job_columns, moved_columns, ready_columns, release_leases, strikes, suspended,
+    unlocked,
+};

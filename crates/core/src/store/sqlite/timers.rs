@@ -1,0 +1,60 @@
+//! Timers: due ones become executable, in batches, safe with many movers.
+
+use sqlx::Row;
+
+use super::sql::{moved_columns, ready_columns};
+use super::{SqliteStore, row};
+use crate::error::StoreError;
+use crate::store::MovedTimers;
+
+const DUE: &str = concat!(
+    "SELECT ",
+    ready_columns!("t"),
+    ", t.due_at FROM timer_job t WHERE t.due_at <= ?1 ORDER BY t.due_at, t.seq LIMIT ?2"
+);
+
+const MOVE: &str = concat!(
+    "
+INSERT INTO job (",
+    moved_columns!(),
+    ")
+SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, 1
+FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))"
+);
+const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))";
+const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
+
+impl SqliteStore {
+    pub(super) async fn move_due(&self, at_most: i64) -> Result<MovedTimers, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let rows = sqlx::query(DUE)
+            .bind(now)
+            .bind(at_most)
+            .fetch_all(&mut *tx)
+            .await?;
+        if !rows.is_empty() {
+            let ids = row::array(row::job_ids(&rows)?)?;
+            sqlx::query(MOVE)
+                .bind(&ids)
+                .bind(now)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query(DELETE).bind(&ids).execute(&mut *tx).await?;
+        }
+        let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE).fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        for row in &rows {
+            let due: i64 = row.try_get(5)?;
+            #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
+            metrics::histogram!(crate::metrics::TIMER_LATENESS).record((now - due) as f64 / 1e6);
+        }
+        Ok(MovedTimers {
+            ready: row::all_ready(&rows)?,
+            next_due: row::maybe_moment(next_due)?,
+            now: row::moment(now)?,
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! Hints within one process: no broker, one node.
+//!
+//! For the embedded default and for tests. Lanes are bounded queues; what is unsettled when a receiver
+//! goes away comes back first. A lane that is full refuses ([`TransportError::Full`]), and the sweeper
+//! hints what was refused when the lane has room again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use tokio::sync::{Notify, broadcast};
+
+use super::{
+    Control, Delivery, Publisher, Receiver, Subscription, Ticket, Transport, TransportError,
+    TransportHealth,
+};
+use crate::hint::{Body, Hint, Marker};
+use crate::job::Lane;
+
+/// Messages that may wait in one lane.
+const LANE_CAPACITY: usize = 100_000;
+
+struct Queued {
+    body: Body,
+    published_at: DateTime<Utc>,
+    redelivered: bool,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: HashMap<Lane, VecDeque<Queued>>,
+    closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    arrived: Notify,
+    control: broadcast::Sender<Control>,
+    epochs: AtomicU64,
+}
+
+impl Shared {
+    /// A poisoned lock only means that a thread panicked elsewhere; the queues are still whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(
+        &self,
+        lane: &Lane,
+        bodies: impl ExactSizeIterator<Item = Body>,
+    ) -> Result<(), TransportError> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(TransportError::Closed);
+        }
+        let queue = state.lanes.entry(lane.clone()).or_default();
+        if queue.len() + bodies.len() > LANE_CAPACITY {
+            return Err(TransportError::Full);
+        }
+        let published_at = Utc::now();
+        queue.extend(bodies.map(|body| Queued {
+            body,
+            published_at,
+            redelivered: false,
+        }));
+        drop(state);
+        self.arrived.notify_waiters();
+        Ok(())
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone)]
+pub struct InProcessTransport(Arc<Shared>);
+
+impl Default for InProcessTransport {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl InProcessTransport {
+    /// Empty lanes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            arrived: Notify::new(),
+            control: broadcast::channel(1024).0,
+            epochs: AtomicU64::new(1),
+        }))
+    }
+}
+
+#[async_trait]
+impl Transport for InProcessTransport {
+    fn name(&self) -> &'static str {
+        "in-process"
+    }
+
+    fn is_single_node(&self) -> bool {
+        true
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::new(self.clone())
+    }
+
+    async fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        Ok(Box::new(InProcessReceiver {
+            shared: self.0.clone(),
+            epoch: self.0.epochs.fetch_add(1, Ordering::Relaxed),
+            next: 0,
+            prefetch: usize::from(subscription.prefetch.max(1)),
+            lanes: subscription.lanes,
+            unsettled: BTreeMap::new(),
+            paused: false,
+        }))
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Control> {
+        self.0.control.subscribe()
+    }
+
+    async fn close(&self, _within: Duration) {
+        self.0.state().closed = true;
+        self.0.arrived.notify_waiters();
+    }
+}
+
+#[async_trait]
+impl Publisher for InProcessTransport {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        // One hint a message: nothing travels, so packing would only coarsen the prefetch.
+        self.0
+            .push(lane, hints.into_iter().map(|h| Body::Hints(vec![h])))
+    }
+
+    async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        self.0.push(lane, std::iter::once(Body::Marker(marker)))
+    }
+
+    fn tell(&self, control: Control) {
+        // Nobody listens: nobody needs to know.
+        let _ = self.0.control.send(control);
+    }
+
+    fn health(&self) -> TransportHealth {
+        let open = !self.0.state().closed;
+        TransportHealth {
+            publishing: open,
+            receiving: open,
+            blocked: false,
+            problem: (!open).then(|| "the transport is closed".to_owned()),
+        }
+    }
+}
+
+struct InProcessReceiver {
+    shared: Arc<Shared>,
+    epoch: u64,
+    next: u64,
+    prefetch: usize,
+    lanes: Vec<Lane>,
+    unsettled: BTreeMap<u64, (Lane, Body, DateTime<Utc>)>,
+    paused: bool,
+}
+
+impl InProcessReceiver {
+    fn take(&mut self, max: usize) -> Vec<Delivery> {
+        let room = self.prefetch.saturating_sub(self.unsettled.len()).min(max);
+        let mut deliveries = Vec::new();
+        let shared = self.shared.clone();
+        let mut state = shared.state();
+        for lane in &self.lanes {
+            let Some(queue) = state.lanes.get_mut(lane) else {
+                continue;
+            };
+            while deliveries.len() < room
+                && let Some(message) = queue.pop_front()
+            {
+                let number = self.next;
+                self.next += 1;
+                self.unsettled.insert(
+                    number,
+                    (lane.clone(), message.body.clone(), message.published_at),
+                );
+                if let Body::Hints(hints) = &message.body {
+                    metrics::counter!(crate::metrics::HINTS_RECEIVED, "lane" => lane.0.clone())
+                        .increment(hints.len() as u64);
+                }
+                deliveries.push(Delivery {
+                    lane: lane.clone(),
+                    body: message.body,
+                    published_at: Some(message.published_at),
+                    received_at: Utc::now(),
+                    redelivered: message.redelivered,
+                    ticket: Ticket {
+                        epoch: self.epoch,
+                        number,
+                    },
+                });
+            }
+        }
+        deliveries
+    }
+
+    /// Back to the front of their lanes, in their old order.
+    fn put_back(&mut self, numbers: impl DoubleEndedIterator<Item = u64>) {
+        let mut state = self.shared.state();
+        for number in numbers.rev() {
+            if let Some((lane, body, published_at)) = self.unsettled.remove(&number) {
+                state.lanes.entry(lane).or_default().push_front(Queued {
+                    body,
+                    published_at,
+                    redelivered: true,
+                });
+            }
+        }
+        drop(state);
+        self.shared.arrived.notify_waiters();
+    }
+}
+
+#[async_trait]
+impl Receiver for InProcessReceiver {
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
+        loop {
+            let shared = self.shared.clone();
+            let arrived = shared.arrived.notified();
+            tokio::pin!(arrived);
+            // Registered before the look, so that a message in between is not missed.
+            arrived.as_mut().enable();
+            if shared.state().closed {
+                return Err(TransportError::Closed);
+            }
+            if !self.paused {
+                let deliveries = self.take(max);
+                if !deliveries.is_empty() {
+                    return Ok(deliveries);
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    async fn settle(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets.iter().filter(|t| t.epoch == self.epoch) {
+            self.unsettled.remove(&ticket.number);
+        }
+    }
+
+    async fn give_back(&mut self, tickets: &[Ticket]) {
+        let mut numbers: Vec<u64> = tickets
+            .iter()
+            .filter(|t| t.epoch == self.epoch)
+            .map(|t| t.number)
+            .collect();
+        numbers.sort_unstable();
+        self.put_back(numbers.into_iter());
+    }
+
+    async fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    async fn resume(&mut self) {
+        self.paused = false;
+        self.shared.arrived.notify_waiters();
+    }
+}
+
+impl Drop for InProcessReceiver {
+    fn drop(&mut self) {
+        let all: Vec<u64> = self.unsettled.keys().copied().collect();
+        self.put_back(all.into_iter());
+    }
+}

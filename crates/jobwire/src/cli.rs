@@ -1,0 +1,138 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::commands::{config, demo, doctor, enqueue, jobs, migrate, run};
+use crate::error::Error;
+use crate::logging;
+use crate::settings::{Settings, Sources, flags};
+
+/// Jobs that live in your database, carried by your broker.
+#[derive(Debug, Parser)]
+#[command(name = "jobwire", version, propagate_version = true)]
+pub struct Cli {
+    /// Read settings from this file [default: jobwire.toml, if it is there] [env: JOBWIRE_CONFIG]
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Settings")]
+    pub config: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a node: run jobs, serve /metrics, /healthz and /readyz
+    Run(run::RunArgs),
+    /// Show the program at work, with an account that adds up
+    Demo(demo::DemoArgs),
+    /// Create, update or remove the job tables
+    Migrate(migrate::MigrateArgs),
+    /// Check database, broker, rights, versions and clock, and say what to do
+    Doctor(doctor::DoctorArgs),
+    /// Create jobs from JSON lines
+    Enqueue(enqueue::EnqueueArgs),
+    /// List, show, retry, delete and execute jobs
+    Jobs(jobs::JobsArgs),
+    /// Show the settings that hold, and where they came from
+    Config(config::ConfigArgs),
+}
+
+/// The command line, with a flag for every setting.
+#[must_use]
+pub fn command() -> clap::Command {
+    flags::add_to(Cli::command())
+}
+
+/// Run the program with the process's own arguments and environment.
+#[must_use]
+pub fn main() -> ExitCode {
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Help goes to standard output, mistakes to standard error; nobody may be reading either.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match start(&matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.is_silent() {
+                use std::io::Write;
+                let _ = writeln!(std::io::stderr(), "jobwire: {error}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(matches: &ArgMatches) -> Result<(), Error> {
+    let cli = Cli::from_arg_matches(matches).map_err(|e| Error::Usage(e.to_string()))?;
+    if let Command::Config(args) = &cli.command
+        && args.markdown
+    {
+        return config::markdown();
+    }
+    let settings = Settings::load(&Sources {
+        file: cli.config,
+        directory: PathBuf::new(),
+        environment: std::env::vars_os()
+            .map(|(name, value)| {
+                (
+                    name.to_string_lossy().into_owned(),
+                    value.to_string_lossy().into_owned(),
+                )
+            })
+            .collect(),
+        flags: flags::found(matches),
+    })?;
+    logging::start(&settings, matches!(cli.command, Command::Run(_)));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::io("can't start the runtime"))?;
+    let result = runtime.block_on(dispatch(cli.command, settings));
+    // A thread that still waits for a name to be resolved, say, must not keep the program alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
+    match command {
+        Command::Run(args) => run::run(settings, args).await,
+        Command::Demo(args) => demo::run(settings, args).await,
+        Command::Migrate(args) => migrate::run(settings, args).await,
+        Command::Doctor(args) => doctor::run(settings, args).await,
+        Command::Enqueue(args) => enqueue::run(settings, args).await,
+        Command::Jobs(args) => jobs::run(settings, args).await,
+        Command::Config(_) => config::show(&settings),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn setting_flags_stand_before_and_behind_the_command() {
+        for line in [
+            ["jobwire", "--database", "sqlite:x.db", "run"],
+            ["jobwire", "run", "--database", "sqlite:x.db"],
+        ] {
+            let matches = command().try_get_matches_from(line).expect("parses");
+            assert_eq!(
+                flags::found(&matches),
+                [("database_url", "sqlite:x.db".to_owned())]
+            );
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The commands, one file each.
+
+pub mod config;
+pub mod demo;
+pub mod doctor;
+pub mod enqueue;
+pub mod jobs;
+pub mod migrate;
+pub mod run;

@@ -1,0 +1,39 @@
+//! `jobwire config`: which settings hold, and where they came from.
+
+use clap::Args;
+
+use crate::error::Error;
+use crate::output;
+use crate::settings::{Settings, markdown};
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// Print the page docs/configuration.md
+    #[arg(long, hide = true)]
+    pub markdown: bool,
+}
+
+pub(crate) fn markdown() -> Result<(), Error> {
+    output::line(markdown::page().trim_end())
+}
+
+pub(crate) fn show(settings: &Settings) -> Result<(), Error> {
+    let rows: Vec<[String; 3]> = settings
+        .shown()
+        .into_iter()
+        .map(|(setting, value)| {
+            let value = if value.is_empty() {
+                "-".to_owned()
+            } else {
+                value
+            };
+            [
+                setting.key.to_owned(),
+                value,
+                settings.origin(setting.key).to_string(),
+            ]
+        })
+        .collect();
+    output::table(["setting", "value", "from"], &rows)
+}

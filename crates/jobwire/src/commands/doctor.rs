@@ -1,0 +1,52 @@
+//! `jobwire doctor`: is everything there that a node needs, and what to do where it is not.
+//!
+//! Exit code 0 where nothing is wrong (remarks are no mistakes), else 1. What it changes: a SQLite file
+//! that does not exist stays so; on the broker it declares the lanes, as any node would, and sends one
+//! marker down each, which nodes ignore.
+
+mod broker;
+mod database;
+mod finding;
+
+use clap::Args;
+
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+use finding::{Findings, Level};
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// As a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(crate) async fn run(settings: Settings, args: DoctorArgs) -> Result<(), Error> {
+    let mut findings = Findings::default();
+    database::examine(&settings, &mut findings).await;
+    broker::examine(&settings, &mut findings).await;
+    if args.json {
+        output::json(&findings.0)?;
+    } else {
+        for finding in &findings.0 {
+            output::line(finding)?;
+        }
+    }
+    let wrong = findings
+        .0
+        .iter()
+        .filter(|f| f.level == Level::Wrong)
+        .count();
+    if wrong == 0 {
+        return Ok(());
+    }
+    if !args.json {
+        output::line(format_args!(
+            "{} to repair",
+            output::count(wrong as u64, "thing")
+        ))?;
+    }
+    Err(Error::Reported)
+}

@@ -1,0 +1,92 @@
+//! The broker's part: what a node will do, done once.
+
+use std::time::{Duration, Instant};
+
+use jobwire_core::NodeId;
+use jobwire_core::hint::Marker;
+use jobwire_core::transport::{Subscription, Transport, TransportError};
+
+use super::finding::Findings;
+use crate::connect;
+use crate::settings::Settings;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
+    if !connect::has_broker(settings) {
+        return findings.fine(
+            "broker",
+            "none (in-process:): one node serves the database alone",
+        );
+    }
+    let transport = match connect::transport(settings).await {
+        Ok(transport) => transport,
+        Err(error) => return findings.error("broker", error),
+    };
+    probe(settings, &*transport, findings).await;
+    transport.close(Duration::from_secs(2)).await;
+}
+
+async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Findings) {
+    let url = &settings.broker_url;
+    let publisher = transport.publisher();
+    let started = Instant::now();
+    while !(publisher.health().publishing && publisher.health().receiving) {
+        if started.elapsed() > PATIENCE {
+            let health = publisher.health();
+            let why = health.problem.unwrap_or_else(|| "no answer".to_owned());
+            let remedy = if health.blocked {
+                "free memory or disk on the broker, or raise its limits"
+            } else {
+                "is it running, and are host and port right? Set --broker (JOBWIRE_BROKER_URL); nodes start without it, and are slower until it is back"
+            };
+            return findings.wrong("broker", format!("{url}: {why}"), remedy);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    findings.fine(
+        "broker",
+        format!("{url} is reachable ({})", transport.name()),
+    );
+    let marker = Marker {
+        number: 0,
+        node: NodeId::generate(),
+    };
+    for lane in &settings.lanes {
+        let started = Instant::now();
+        match publisher.publish_marker(lane, marker).await {
+            Ok(()) => findings.fine(
+                "publish",
+                format!(
+                    "lane {lane} is declared and takes messages; confirmed after {:.1} ms",
+                    started.elapsed().as_secs_f64() * 1000.0
+                ),
+            ),
+            Err(error) => refused("publish", &error, findings),
+        }
+    }
+    let subscription = Subscription {
+        lanes: settings.lanes.clone(),
+        prefetch: 1,
+    };
+    match transport.subscribe(subscription).await {
+        Ok(mut receiver) => {
+            // What was delivered goes back at once.
+            receiver.pause().await;
+            findings.fine("receive", "the lanes can be received");
+        }
+        Err(error) => refused("receive", &error, findings),
+    }
+}
+
+fn refused(about: &'static str, error: &TransportError, findings: &mut Findings) {
+    match error {
+        // It says itself what to do.
+        TransportError::Refused { .. } => findings.error(about, error),
+        error => findings.wrong(
+            about,
+            error.to_string(),
+            "try again; if it stays, look at the broker's log",
+        ),
+    }
+}

@@ -1,0 +1,237 @@
+//! The database's part.
+
+use std::path::Path;
+
+use jobwire_core::PgStore;
+use jobwire_core::store::SchemaStatus;
+use jobwire_core::store::postgres::examine::Examination;
+use url::Url;
+
+use super::finding::Findings;
+use crate::connect::Database;
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// The oldest PostgreSQL that has what the statements need (`pg_xact_status` of 64-bit ids).
+const OLDEST: i32 = 130_000;
+/// A difference of clocks that shows in latencies.
+const CLOCK: f64 = 0.1;
+
+pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
+    let url = &settings.database_url;
+    if let Some(path) = missing_file(url.expose()) {
+        findings.remark(
+            "database",
+            format!("{url}: there is no file {path} yet"),
+            "nothing to do: `jobwire run`, `enqueue` and `jobs` make it",
+        );
+        return;
+    }
+    let database = match Database::connect(settings).await {
+        Ok(database) => database,
+        Err(error) => return findings.error("database", error),
+    };
+    findings.fine("database", format!("{url} is reachable"));
+    match &database {
+        Database::Postgres(store) => postgres(settings, store, findings).await,
+        Database::Sqlite(_) => sqlite(&database, findings).await,
+    }
+    database.store().close().await;
+}
+
+/// The path of a SQLite database that does not exist.
+fn missing_file(url: &str) -> Option<String> {
+    let name = url.strip_prefix("sqlite:")?.trim_start_matches("//");
+    let path = name.split('?').next().unwrap_or_default();
+    let in_memory = path == ":memory:" || name.contains("mode=memory");
+    let parent = Path::new(path).parent().filter(|p| *p != Path::new(""));
+    // Without its directory it can't be made: then connecting says what is wrong.
+    let possible = parent.is_none_or(Path::is_dir);
+    (!in_memory && possible && !Path::new(path).exists()).then(|| path.to_owned())
+}
+
+async fn sqlite(database: &Database, findings: &mut Findings) {
+    schema(database.status().await, findings, true);
+    findings.remark(
+        "durability",
+        "SQLite is for one machine: one process at a time writes",
+        "for several nodes use PostgreSQL (--database postgres://…)",
+    );
+}
+
+fn schema(
+    status: Result<SchemaStatus, jobwire_core::StoreError>,
+    findings: &mut Findings,
+    by_itself: bool,
+) {
+    match status {
+        Ok(SchemaStatus::Ready { version, .. }) => {
+            findings.fine(
+                "schema",
+                format!("version {version}, as this program needs it"),
+            );
+        }
+        Ok(SchemaStatus::Outdated { found, wanted }) if by_itself => findings.remark(
+            "schema",
+            format!("version {found}, this program brings {wanted}"),
+            "nothing to do: the next `jobwire run` updates it",
+        ),
+        Ok(status) => {
+            if let Err(error) = status.ready() {
+                findings.error("schema", error);
+            }
+        }
+        Err(error) => findings.error("schema", Error::Store(error)),
+    }
+}
+
+async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings) {
+    let facts = match store.examine().await {
+        Ok(facts) => facts,
+        Err(error) => return findings.error("server", Error::Store(error)),
+    };
+    server(settings, &facts, findings);
+    clock(&facts, findings);
+    let blind = facts
+        .missing_rights
+        .iter()
+        .any(|(_, right)| right == "USAGE")
+        || facts
+            .missing_rights
+            .iter()
+            .any(|(object, _)| object.ends_with("schema_version"));
+    if !blind {
+        schema(jobwire_core::Store::check(store).await, findings, false);
+    }
+    rights(&facts, findings);
+    connections(settings, &facts, findings);
+    durability(&facts, findings);
+}
+
+fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
+    let (major, minor) = (facts.version / 10_000, facts.version % 10_000);
+    let version = format!("PostgreSQL {major}.{minor}");
+    if facts.version < OLDEST {
+        findings.wrong("server", version, "upgrade it to version 13 or newer");
+    } else {
+        findings.fine("server", format!("{version}, as user {}", facts.user));
+    }
+    if facts.in_recovery {
+        findings.wrong(
+            "server",
+            "it is a standby: nothing can be written",
+            "name the primary in --database",
+        );
+    }
+    let asked = Url::parse(settings.database_url.expose())
+        .ok()
+        .and_then(|url| url.port())
+        .map_or(5432, i32::from);
+    if facts.server_port.is_some_and(|port| port != asked) {
+        findings.remark(
+            "server",
+            format!(
+                "the URL says port {asked}, the server itself listens on {}",
+                facts.server_port.unwrap_or_default()
+            ),
+            "if that is a pooler such as PgBouncer: it must pool sessions, not transactions or statements; or \
+             connect to the server directly",
+        );
+    }
+    if facts.isolation != "read committed" {
+        findings.remark(
+            "server",
+            format!("default_transaction_isolation is {}", facts.isolation),
+            "ALTER ROLE … SET default_transaction_isolation = 'read committed': stricter levels make statements fail and repeat",
+        );
+    }
+}
+
+fn clock(facts: &Examination, findings: &mut Findings) {
+    let ahead = facts.clock_ahead;
+    let round_trip = facts.round_trip.as_secs_f64() * 1000.0;
+    if ahead.abs() - facts.round_trip.as_secs_f64() / 2.0 > CLOCK {
+        findings.remark(
+            "clock",
+            format!("the database's clock is {ahead:+.3} s off this machine's"),
+            "let both follow the same time servers (NTP); jobs run by the database's clock, measured latencies are off by this much",
+        );
+    } else {
+        findings.fine(
+            "clock",
+            format!("{ahead:+.3} s off this machine's; one round trip takes {round_trip:.1} ms"),
+        );
+    }
+}
+
+fn rights(facts: &Examination, findings: &mut Findings) {
+    if !facts.schema_exists {
+        if !facts.may_create_schema {
+            findings.wrong(
+                "rights",
+                format!("user {} may not create the schema `jobwire`", facts.user),
+                "GRANT CREATE ON DATABASE … TO this user, or run `jobwire migrate up` as one that may",
+            );
+        }
+        return;
+    }
+    if facts.missing_rights.is_empty() {
+        return findings.fine("rights", "every table and sequence can be used");
+    }
+    for (object, right) in &facts.missing_rights {
+        findings.wrong(
+            "rights",
+            format!("user {} lacks {right} on {object}", facts.user),
+            format!(
+                "GRANT {right} ON {} TO \"{}\"",
+                object
+                    .replacen("table ", "TABLE ", 1)
+                    .replacen("sequence ", "SEQUENCE ", 1)
+                    .replacen("schema ", "SCHEMA ", 1),
+                facts.user
+            ),
+        );
+    }
+}
+
+fn connections(settings: &Settings, facts: &Examination, findings: &mut Findings) {
+    let needed = i64::from(settings.database_connections) + 1;
+    let free = (facts.connections_allowed - facts.connections_open).max(0);
+    let found = format!(
+        "{} of {} in use; a node takes up to {needed}",
+        facts.connections_open, facts.connections_allowed
+    );
+    if free < needed {
+        findings.wrong(
+            "connections",
+            found,
+            "raise max_connections on the server, or lower database_connections",
+        );
+    } else if free < needed * 3 {
+        findings.remark(
+            "connections",
+            found,
+            format!("there is room for {} more nodes", free / needed),
+        );
+    } else {
+        findings.fine("connections", found);
+    }
+}
+
+fn durability(facts: &Examination, findings: &mut Findings) {
+    match facts.synchronous_commit.as_str() {
+        "off" => findings.remark(
+            "durability",
+            "synchronous_commit is off: a crash of the server loses the last moments, created and completed jobs alike",
+            "ALTER ROLE … SET synchronous_commit = on, unless that is meant",
+        ),
+        mode => findings.fine("durability", format!("synchronous_commit is {mode}")),
+    }
+    match facts.wal_level.as_str() {
+        "logical" => findings.fine("wal_level", "logical"),
+        level => findings.fine(
+            "wal_level",
+            format!("{level}; enough for now, `logical` is needed only to follow commits of other programs"),
+        ),
+    }
+}

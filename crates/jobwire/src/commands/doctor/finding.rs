@@ -1,0 +1,85 @@
+//! What was found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Level {
+    /// As it should be.
+    Fine,
+    /// Works, but somebody should know.
+    Remark,
+    /// Has to be repaired.
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    /// What was looked at.
+    pub(super) about: &'static str,
+    pub(super) level: Level,
+    /// What is so.
+    pub(super) found: String,
+    /// What to do about it.
+    pub(super) remedy: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = match self.level {
+            Level::Fine => "ok     ",
+            Level::Remark => "remark ",
+            Level::Wrong => "WRONG  ",
+        };
+        write!(f, "{mark}{}: {}", self.about, self.found)?;
+        match &self.remedy {
+            Some(remedy) => write!(f, "\n       -> {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn fine(&mut self, about: &'static str, found: impl Into<String>) {
+        self.add(about, Level::Fine, found.into(), None);
+    }
+
+    pub(super) fn remark(
+        &mut self,
+        about: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(about, Level::Remark, found.into(), Some(remedy.into()));
+    }
+
+    pub(super) fn wrong(
+        &mut self,
+        about: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(about, Level::Wrong, found.into(), Some(remedy.into()));
+    }
+
+    /// An error that says itself what to do.
+    pub(super) fn error(&mut self, about: &'static str, error: impl fmt::Display) {
+        self.add(about, Level::Wrong, error.to_string(), None);
+    }
+
+    fn add(&mut self, about: &'static str, level: Level, found: String, remedy: Option<String>) {
+        self.0.push(Finding {
+            about,
+            level,
+            found,
+            remedy,
+        });
+    }
+}

@@ -1,0 +1,210 @@
+//! `jobwire enqueue`: jobs from JSON lines.
+//!
+//! One object a line: `type`, `payload`, and any field of a job by its name in the job table. Lines are
+//! read and checked on a thread of their own while the batch before is being written: one transaction a
+//! batch. A bad line ends the command; nothing of its transaction is kept, and the message says which
+//! line it was and how to go on.
+//!
+//! Memory is bounded: a transaction ends early at 32 MiB, three are held at once, and a line has at most
+//! 4 MiB.
+
+mod lines;
+mod parse;
+mod progress;
+mod read;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use jobwire_core::{CommitHook, StoreError};
+use tokio::sync::mpsc;
+
+use crate::connect::{Creator, Database, Outlet};
+use crate::error::Error;
+use crate::output::count;
+use crate::settings::Settings;
+use progress::Progress;
+use read::{Batch, Reader, Source};
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct EnqueueArgs {
+    /// The file; `-` or nothing: standard input
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The most jobs in one transaction; it ends earlier at 32 MiB of lines
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// What to do with a field that no job has
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]
+    pub unknown_fields: UnknownFields,
+    /// The type of jobs whose line names none
+    #[arg(long = "type", value_name = "TYPE")]
+    pub job_type: Option<String>,
+    /// Leave out so many lines at the beginning
+    #[arg(long, value_name = "LINES", default_value_t = 0)]
+    pub skip: u64,
+}
+
+/// What to do with a field that no job has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnknownFields {
+    /// Report it.
+    Error,
+    /// Put it into the payload.
+    Payload,
+}
+
+/// How long the hints may take to leave at the end.
+const LAST_HINTS: Duration = Duration::from_secs(10);
+
+pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Error> {
+    let source = Source::open(args.file.as_deref())?;
+    let database = Database::open(&settings).await?;
+    let outlet = Outlet::open(&settings).await?;
+    let progress = Progress::start(source.size);
+    let name = source.name.clone();
+    let creator = database.creator(outlet.hook());
+    let mut account = Account::new(args.skip);
+    // One batch waits while another is written and a third is read.
+    let (batches, mut queue) = mpsc::channel(1);
+    let reader = Reader::new(source, &args);
+    std::thread::spawn(move || reader.read_all(&batches));
+    let result = create_all(
+        &mut queue,
+        &creator,
+        &outlet,
+        &settings,
+        &mut account,
+        &progress,
+    )
+    .await;
+    progress.end();
+    let left = outlet.close(LAST_HINTS).await;
+    database.store().close().await;
+    account.report(left);
+    result.map_err(|failure| account.explain(&name, failure))
+}
+
+/// What ended the command.
+enum Failure {
+    /// A line, or the file itself.
+    Input(String),
+    /// The database.
+    Store(StoreError),
+}
+
+async fn create_all(
+    queue: &mut mpsc::Receiver<Result<Batch, String>>,
+    creator: &Creator,
+    outlet: &Outlet,
+    settings: &Settings,
+    account: &mut Account,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    while let Some(batch) = queue.recv().await {
+        let batch = batch.map_err(Failure::Input)?;
+        let jobs = batch.jobs.len();
+        if let Some(hook) = outlet.hook() {
+            make_room(&hook, jobs, settings).await;
+        }
+        creator
+            .create_all(batch.jobs)
+            .await
+            .map_err(Failure::Store)?;
+        account.created += jobs as u64;
+        account.transactions += 1;
+        account.lines = batch.last_line;
+        progress.at(batch.bytes, account.created);
+    }
+    Ok(())
+}
+
+/// Hints that find the buffer full are left to the sweeper, which takes its time: better to wait a
+/// moment, while the broker takes any.
+async fn make_room(hook: &CommitHook, jobs: usize, settings: &Settings) {
+    let started = Instant::now();
+    while hook.buffered() > 0
+        && hook.buffered() + jobs > settings.hint_buffer / 2
+        && started.elapsed() < settings.hint_max_age
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Standard error may be closed; that is no reason to die.
+fn say(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// What has been done so far.
+struct Account {
+    started: Instant,
+    skipped: u64,
+    created: u64,
+    transactions: u64,
+    /// The last line whose job is committed.
+    lines: u64,
+}
+
+impl Account {
+    fn new(skipped: u64) -> Self {
+        Self {
+            started: Instant::now(),
+            skipped,
+            created: 0,
+            transactions: 0,
+            lines: skipped,
+        }
+    }
+
+    /// Say what was done. To standard error, as everything that is no result.
+    fn report(&self, hints_left: usize) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = self.created as f64 / seconds.max(0.001);
+        say(format_args!(
+            "{} created in {}, {seconds:.1} s ({rate:.0} jobs/s)",
+            count(self.created, "job"),
+            count(self.transactions, "transaction")
+        ));
+        if hints_left > 0 {
+            say(format_args!(
+                "{hints_left} hints could not be published; the sweeper of a running node finds their jobs"
+            ));
+        }
+    }
+
+    fn explain(&self, name: &str, failure: Failure) -> Error {
+        let Self {
+            created,
+            lines,
+            skipped,
+            ..
+        } = self;
+        let kept = if *created == 0 {
+            "no job was created".to_owned()
+        } else {
+            format!(
+                "{} of the lines {} to {lines} created before",
+                count(*created, "job"),
+                skipped + 1
+            )
+        };
+        match failure {
+            Failure::Input(problem) => {
+                Error::Input(format!("{problem}. {kept}; go on with --skip {lines}"))
+            }
+            Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
+                "{error}. {kept}; whether the transaction that begins behind line {lines} of {name} was committed is \
+                 unknown: look with `jobwire jobs list` before you go on with --skip {lines}"
+            )),
+            Failure::Store(error) => Error::Failed(format!(
+                "{}. {kept}; go on with --skip {lines}",
+                Error::Store(error)
+            )),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! From one line to one job.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::NewJob;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::UnknownFields;
+use crate::settings::closest;
+
+/// Every field that a line may have, by its name in the job table.
+pub(super) const FIELDS: [&str; 20] = [
+    "type",
+    "payload",
+    "process_instance",
+    "execution",
+    "process_definition",
+    "element",
+    "tenant",
+    "category",
+    "deployment",
+    "priority",
+    "exclusive",
+    "retries",
+    "retry_policy",
+    "due_at",
+    "repeat",
+    "repeat_until",
+    "correlation_id",
+    "lane",
+    "custom_values",
+    "trace_parent",
+];
+
+type Fields = BTreeMap<String, Box<RawValue>>;
+
+/// Read a line.
+///
+/// # Errors
+/// The field, what is wrong, and what to do.
+pub(super) fn job(
+    line: &[u8],
+    default_type: Option<&str>,
+    unknown: UnknownFields,
+) -> Result<NewJob, String> {
+    let mut fields: Fields = serde_json::from_slice(line).map_err(|e| {
+        format!("this is not a JSON object ({e}); write for example {{\"type\": \"noop\", \"payload\": {{}}}}")
+    })?;
+    fields.retain(|_, value| value.get() != "null");
+    let job_type = match (
+        take::<String>(&mut fields, "type", "a string")?,
+        default_type,
+    ) {
+        (Some(named), _) => named,
+        (None, Some(default)) => default.to_owned(),
+        (None, None) => return Err("field `type` is missing; add it, or give --type".to_owned()),
+    };
+    let payload = fields.remove("payload");
+    let mut known = Fields::new();
+    for name in FIELDS {
+        if let Some(value) = fields.remove(name) {
+            known.insert(name.to_owned(), value);
+        }
+    }
+    let payload = match (fields.is_empty(), unknown) {
+        (true, _) => payload.unwrap_or_else(|| RawValue::NULL.to_owned()),
+        (false, UnknownFields::Payload) => merge(payload, fields)?,
+        (false, UnknownFields::Error) => return Err(no_such_field(&fields)),
+    };
+    let mut job = NewJob::with_json(job_type, payload);
+    let fields = &mut known;
+
+    macro_rules! set {
+        ($($field:literal $type:ty, $form:literal => $method:ident;)+) => {
+            $(if let Some(value) = take::<$type>(fields, $field, $form)? {
+                job = job.$method(value);
+            })+
+        };
+    }
+    set! {
+        "process_instance" String, "a string" => instance;
+        "execution" String, "a string" => execution;
+        "process_definition" String, "a string" => process_definition;
+        "element" String, "a string" => element;
+        "tenant" String, "a string" => tenant;
+        "category" String, "a string" => category;
+        "deployment" String, "a string" => deployment;
+        "priority" i64, "a whole number" => priority;
+        "retries" i32, "a whole number" => retries;
+        "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy;
+        "due_at" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => due;
+        "repeat" String, "a string such as \"R3/PT10M\"" => repeat;
+        "repeat_until" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => repeat_until;
+        "correlation_id" Uuid, "a UUID" => correlation_id;
+        "lane" String, "a string" => lane;
+        "trace_parent" String, "a string" => trace_parent;
+    }
+    job = match take::<bool>(fields, "exclusive", "true or false")? {
+        Some(true) => job.exclusive(),
+        Some(false) => job.concurrent(),
+        None => job,
+    };
+    if let Some(values) = fields.remove("custom_values") {
+        job = job.custom_values(values);
+    }
+    job.validate().map_err(|e| e.to_string())?;
+    Ok(job)
+}
+
+fn take<T: DeserializeOwned>(
+    fields: &mut Fields,
+    name: &str,
+    form: &str,
+) -> Result<Option<T>, String> {
+    let Some(value) = fields.remove(name) else {
+        return Ok(None);
+    };
+    serde_json::from_str(value.get())
+        .map(Some)
+        .map_err(|_| format!("field `{name}` is {}; give {form}", cut(value.get())))
+}
+
+/// Enough of a value to recognise it.
+fn cut(text: &str) -> String {
+    const SHOWN: usize = 60;
+    if text.chars().count() <= SHOWN {
+        return text.to_owned();
+    }
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    shown.push('…');
+    shown
+}
+
+fn no_such_field(fields: &Fields) -> String {
+    let name = fields.keys().next().map_or("", String::as_str);
+    let meant = closest(name, FIELDS)
+        .map(|meant| format!("did you mean `{meant}`? Or "))
+        .unwrap_or_default();
+    format!(
+        "field `{}` is no field of a job; {meant}put it into `payload`, or let --unknown-fields payload do it",
+        cut(name)
+    )
+}
+
+/// Unknown fields beside those of the payload; what the payload says itself counts.
+fn merge(payload: Option<Box<RawValue>>, unknown: Fields) -> Result<Box<RawValue>, String> {
+    let mut merged = unknown;
+    if let Some(payload) = payload {
+        let own: Fields = serde_json::from_str(payload.get()).map_err(|_| {
+            "field `payload` is no object, so unknown fields can't be put into it; make it one, or leave it out"
+                .to_owned()
+        })?;
+        merged.extend(own);
+    }
+    serde_json::value::to_raw_value(&merged).map_err(|e| format!("field `payload`: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &str) -> String {
+        job(line.as_bytes(), None, UnknownFields::Error)
+            .map(|job| format!("{job:?}"))
+            .expect_err("refused")
+    }
+
+    #[test]
+    fn every_field_is_taken() {
+        let line = r#"{"type":"t","payload":{"n":1.50},"process_instance":"p","execution":"e","process_definition":"d",
+            "element":"l","tenant":"t","category":"c","deployment":"y","priority":-7,"exclusive":false,"retries":4,
+            "retry_policy":"R5/PT5M","due_at":"2031-01-31T08:00:00+01:00","repeat":"R3/PT10M",
+            "repeat_until":"2032-01-31T08:00:00Z","correlation_id":"0198c0de-0000-7000-8000-000000000001",
+            "lane":"bulk","custom_values":{"a":1},"trace_parent":null}"#;
+        let job = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let shown = format!("{job:?}");
+        // Numbers stay as they were written.
+        for part in [
+            "1.50",
+            "-7",
+            "Some(false)",
+            "Some(4)",
+            "2031-01-31T07:00:00Z",
+            "bulk",
+            "R3/PT10M",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+
+    #[test]
+    fn each_mistake_names_the_field_and_the_remedy() {
+        for (line, field, remedy) in [
+            ("nonsense", "JSON", "write for example"),
+            ("[1]", "JSON", "write for example"),
+            ("{}", "`type` is missing", "--type"),
+            (r#"{"type":7}"#, "`type` is 7", "a string"),
+            (r#"{"type":""}"#, "`type` is empty", "name the handler type"),
+            (
+                r#"{"type":"t","retries":0}"#,
+                "`retries` is 0",
+                "give 1 or more",
+            ),
+            (
+                r#"{"type":"t","retries":"many"}"#,
+                "`retries` is \"many\"",
+                "a whole number",
+            ),
+            (
+                r#"{"type":"t","due_at":"tomorrow"}"#,
+                "`due_at`",
+                "a date such as",
+            ),
+            (
+                r#"{"type":"t","due":1}"#,
+                "`due` is no field",
+                "--unknown-fields payload",
+            ),
+            (
+                r#"{"type":"t","priorty":1}"#,
+                "`priorty`",
+                "did you mean `priority`?",
+            ),
+            (
+                r#"{"type":"t","exclusive":true}"#,
+                "`exclusive`",
+                "process_instance",
+            ),
+            (r#"{"type":"t","lane":"a b"}"#, "`lane`", "letters"),
+            (
+                r#"{"type":"t","payload":"\u0000"}"#,
+                "`payload`",
+                "leave it out",
+            ),
+        ] {
+            let error = error(line);
+            assert!(
+                error.contains(field) && error.contains(remedy),
+                "{line}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_fields_go_into_the_payload_when_asked() {
+        let line = br#"{"order":17,"total":9.90,"payload":{"total":10}}"#;
+        let job = job(line, Some("t"), UnknownFields::Payload).expect("accepted");
+        let shown = format!("{job:?}");
+        assert!(
+            shown.contains(r#"\"order\":17"#) || shown.contains(r#""order":17"#),
+            "{shown}"
+        );
+        assert!(!shown.contains("9.90"), "{shown}");
+        let refused = super::job(br#"{"a":1,"payload":7}"#, Some("t"), UnknownFields::Payload);
+        assert!(refused.is_err());
+    }
+}

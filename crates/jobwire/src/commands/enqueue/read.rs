@@ -1,0 +1,150 @@
+//! The reading thread: lines in, batches of jobs out.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::path::Path;
+
+use jobwire_core::NewJob;
+use tokio::sync::mpsc;
+
+use super::lines::{self, BadLine, MAX_LINE};
+use super::{EnqueueArgs, UnknownFields, parse};
+use crate::error::Error;
+
+/// The input.
+pub(super) struct Source {
+    input: Box<dyn BufRead + Send>,
+    /// What messages call it.
+    pub(super) name: String,
+    /// Its size, where it has one.
+    pub(super) size: Option<u64>,
+}
+
+impl Source {
+    pub(super) fn open(file: Option<&Path>) -> Result<Self, Error> {
+        let Some(path) = file.filter(|path| *path != Path::new("-")) else {
+            return Ok(Self {
+                input: Box::new(BufReader::new(stdin())),
+                name: "standard input".to_owned(),
+                size: None,
+            });
+        };
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(Error::io(&name))?;
+        let about = file.metadata().map_err(Error::io(&name))?;
+        if about.is_dir() {
+            return Err(Error::Usage(format!("{name} is a directory; give a file")));
+        }
+        Ok(Self {
+            input: Box::new(BufReader::with_capacity(1 << 16, file)),
+            name,
+            size: about.is_file().then_some(about.len()),
+        })
+    }
+}
+
+/// A transaction ends early at so many bytes of lines: a batch is held in memory.
+const MAX_BATCH: u64 = 32 << 20;
+
+/// Jobs of one transaction.
+pub(super) struct Batch {
+    pub(super) jobs: Vec<NewJob>,
+    /// The line of the last one.
+    pub(super) last_line: u64,
+    /// How far into the input.
+    pub(super) bytes: u64,
+}
+
+/// Reads and checks.
+pub(super) struct Reader {
+    source: Source,
+    batch: usize,
+    skip: u64,
+    job_type: Option<String>,
+    unknown: UnknownFields,
+}
+
+impl Reader {
+    pub(super) fn new(source: Source, args: &EnqueueArgs) -> Self {
+        Self {
+            source,
+            batch: usize::try_from(args.batch).unwrap_or(usize::MAX),
+            skip: args.skip,
+            job_type: args.job_type.clone(),
+            unknown: args.unknown_fields,
+        }
+    }
+
+    /// Read to the end, to the first mistake, or until nobody takes the batches any more.
+    pub(super) fn read_all(mut self, batches: &mpsc::Sender<Result<Batch, String>>) {
+        let mut line = Vec::new();
+        let mut at = 0;
+        let mut bytes = 0;
+        let mut sent = 0;
+        let mut jobs = Vec::new();
+        loop {
+            let read = match lines::next(&mut self.source.input, &mut line) {
+                Ok(read) => read,
+                Err(bad) => {
+                    let problem = self.unreadable(at + 1, bad);
+                    let _ = batches.blocking_send(Err(problem));
+                    return;
+                }
+            };
+            if read > 0 {
+                at += 1;
+                bytes += read as u64;
+                match self.job(at, &line) {
+                    Ok(job) => jobs.extend(job),
+                    Err(problem) => {
+                        let _ = batches.blocking_send(Err(problem));
+                        return;
+                    }
+                }
+            }
+            if jobs.is_empty() {
+                // What was skipped fills no batch.
+                sent = bytes;
+            }
+            let full = jobs.len() >= self.batch || bytes - sent >= MAX_BATCH || read == 0;
+            if full && !jobs.is_empty() {
+                sent = bytes;
+                let batch = Batch {
+                    jobs: std::mem::take(&mut jobs),
+                    last_line: at,
+                    bytes,
+                };
+                if batches.blocking_send(Ok(batch)).is_err() {
+                    return;
+                }
+            }
+            if read == 0 {
+                return;
+            }
+        }
+    }
+
+    fn job(&self, at: u64, line: &[u8]) -> Result<Option<NewJob>, String> {
+        // Some editors begin a file with a byte order mark.
+        let line = match (at, line.strip_prefix(b"\xef\xbb\xbf")) {
+            (1, Some(rest)) => rest,
+            _ => line,
+        };
+        if at <= self.skip || line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        parse::job(line, self.job_type.as_deref(), self.unknown)
+            .map(Some)
+            .map_err(|problem| format!("{}:{at}: {problem}", self.source.name))
+    }
+
+    fn unreadable(&self, at: u64, bad: BadLine) -> String {
+        let name = &self.source.name;
+        match bad {
+            BadLine::TooLong => format!(
+                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data apart and put its key into the payload"
+            ),
+            BadLine::Unreadable(error) => format!("{name}:{at}: can't be read: {error}"),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `jobwire jobs`: what operators ask and do.
+
+mod execute;
+mod filter;
+mod list;
+mod operate;
+mod show;
+
+use clap::{Args, Subcommand};
+use jobwire_core::JobId;
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::settings::Settings;
+use filter::FilterArgs;
+use operate::Selection;
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// List jobs, oldest first
+    List {
+        /// Which.
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+        limit: i64,
+        /// Leave out so many at the beginning
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+        offset: i64,
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show all of one job
+    Show {
+        /// The job
+        id: JobId,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make dead letters, waiting retries and timers executable now
+    Retry {
+        /// Which.
+        #[command(flatten)]
+        selection: Selection,
+        /// With so many attempts
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..))]
+        retries: i32,
+        /// Say what happened as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete jobs that don't run
+    Delete {
+        /// Which.
+        #[command(flatten)]
+        selection: Selection,
+        /// Really delete all that match
+        #[arg(long)]
+        yes: bool,
+        /// Say what happened as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run one job now, in this process, with the built-in handlers
+    Execute {
+        /// The job
+        id: JobId,
+        /// Say what happened as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
+    let database = Database::open(&settings).await?;
+    let result = act(&settings, &database, args.action).await;
+    database.store().close().await;
+    result
+}
+
+async fn act(settings: &Settings, database: &Database, action: Action) -> Result<(), Error> {
+    let store = database.store();
+    match action {
+        Action::List {
+            filter,
+            limit,
+            offset,
+            json,
+        } => list::list(&*store, filter.filter(offset, limit), json).await,
+        Action::Show { id, json } => show::show(&*store, id, json).await,
+        Action::Retry {
+            selection,
+            retries,
+            json,
+        } => {
+            let ids = selection.ids(&*store).await?;
+            operate::retry(settings, &*store, &ids, retries, json).await
+        }
+        Action::Delete {
+            selection,
+            yes,
+            json,
+        } => {
+            if selection.all && !yes {
+                return Err(Error::Usage(
+                    "--all deletes every job that matches; look with `jobwire jobs list` first, then say --yes".to_owned(),
+                ));
+            }
+            let ids = selection.ids(&*store).await?;
+            operate::delete(settings, &*store, &ids, json).await
+        }
+        Action::Execute { id, json } => execute::execute(settings, database, id, json).await,
+    }
+}

@@ -1,0 +1,132 @@
+//! `jobs execute`: one job, now, in this process.
+
+use std::time::Duration;
+
+use jobwire_core::node::Executed;
+use jobwire_core::store::Refusal;
+use jobwire_core::{CommitHook, InProcessTransport, JobId, JobState, JobView, Node};
+use serde_json::json;
+use std::sync::Arc;
+
+use super::operate::no_such_job;
+use crate::commands::run::built_in;
+use crate::connect::{Database, Outlet};
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+pub(super) async fn execute(
+    settings: &Settings,
+    database: &Database,
+    id: JobId,
+    json: bool,
+) -> Result<(), Error> {
+    let mut signals = Signals::listen()?;
+    let store = database.store();
+    let Some((view, ..)) = store.get(id).await? else {
+        return Err(no_such_job(id));
+    };
+    let handlers = built_in(settings)?;
+    if handlers.get(&view.job_type).is_none() {
+        return Err(Error::Failed(format!(
+            "this program has no handler for the type `{}`, only for {}; execute the job in the program that has",
+            view.job_type,
+            handlers.types().join(", ")
+        )));
+    }
+    match view.state {
+        JobState::Executable => {}
+        // Before its time: that is what was asked for.
+        JobState::Timer => {
+            store.retry(id, view.retries.max(1)).await?;
+        }
+        state => {
+            return Err(Error::Failed(format!(
+                "job {id} is in the state {state}; make it executable first: jobwire jobs retry {id}"
+            )));
+        }
+    }
+    let outlet = Outlet::open(settings).await?;
+    let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
+    // Nothing is received: only the hook, where there is a broker, sends.
+    let executed = Node::on(store, Arc::new(InProcessTransport::new()))
+        .handlers(handlers)
+        .options(settings.node_options())
+        .hook(hook)
+        .execute(id, signals.next())
+        .await;
+    outlet.close(Duration::from_secs(5)).await;
+    report(id, executed?, json)
+}
+
+fn report(id: JobId, executed: Executed, json: bool) -> Result<(), Error> {
+    let (outcome, explanation) = match &executed {
+        Executed::Done => ("done", format!("job {id} is done")),
+        Executed::Left(view) => left(id, view),
+        Executed::SiblingFirst(sibling) => (
+            "sibling-first",
+            format!(
+                "job {id} did not run: {sibling} of the same process instance comes first; execute that one"
+            ),
+        ),
+        Executed::Refused(why) => refused(id, *why),
+        _ => (
+            "unknown",
+            format!("job {id}: look with `jobwire jobs show {id}`"),
+        ),
+    };
+    if json {
+        let left = match &executed {
+            Executed::Left(view) => Some(view),
+            _ => None,
+        };
+        output::json(
+            &json!({ "job": id, "outcome": outcome, "explanation": explanation, "left": left }),
+        )?;
+    } else if outcome == "done" {
+        output::line(&explanation)?;
+    }
+    match (outcome, json) {
+        ("done", _) => Ok(()),
+        (_, true) => Err(Error::Reported),
+        (_, false) => Err(Error::Failed(explanation)),
+    }
+}
+
+fn left(id: JobId, view: &JobView) -> (&'static str, String) {
+    let message = view.exception_message.as_deref().unwrap_or("no failure");
+    match view.state {
+        JobState::Timer => (
+            "waits",
+            format!(
+                "job {id} is not done ({message}) and waits until {}, with {} attempts left",
+                view.due_at.map_or("later".to_owned(), super::list::date),
+                view.retries
+            ),
+        ),
+        JobState::DeadLetter => (
+            "dead-letter",
+            format!("job {id} failed for good: {message}"),
+        ),
+        JobState::Executable => (
+            "given-back",
+            format!("job {id} was given back before it was done; it costs no attempt"),
+        ),
+        _ => ("moved", format!("job {id} is {} now", view.state)),
+    }
+}
+
+fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
+    let explanation = match why {
+        Refusal::Locked => "another node runs it",
+        Refusal::InstanceHeld => {
+            "another job of its process instance runs; it comes when that one ends"
+        }
+        Refusal::Suspended => "it, or what it belongs to, is suspended",
+        Refusal::Gone => "it was done, moved or deleted in the meantime",
+        Refusal::Unserved => "this program has no handler for its type",
+        _ => "it was busy for an instant; try again",
+    };
+    (why.as_str(), format!("job {id} did not run: {explanation}"))
+}

@@ -1,0 +1,75 @@
+//! Which jobs: every part of [`JobFilter`] as a flag.
+
+use chrono::{DateTime, Utc};
+use clap::Args;
+use jobwire_core::{JobFilter, JobId, JobState};
+use uuid::Uuid;
+
+/// Everything given must match; nothing given matches all.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FilterArgs {
+    /// Only this job
+    #[arg(long, value_name = "ID")]
+    pub id: Option<JobId>,
+    /// Only of these states: executable, timer, suspended, dead-letter
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
+    pub states: Vec<JobState>,
+    /// Only of this handler type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub job_type: Option<String>,
+    /// Only of this process instance
+    #[arg(long, value_name = "NAME")]
+    pub process_instance: Option<String>,
+    /// Only of this process definition
+    #[arg(long, value_name = "NAME")]
+    pub process_definition: Option<String>,
+    /// Only of this element
+    #[arg(long, value_name = "NAME")]
+    pub element: Option<String>,
+    /// Only of this tenant
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only of this lane
+    #[arg(long, value_name = "LANE")]
+    pub lane: Option<String>,
+    /// Only with this correlation id
+    #[arg(long, value_name = "UUID")]
+    pub correlation_id: Option<Uuid>,
+    /// Only jobs with (or without: `false`) a living lock
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub locked: Option<bool>,
+    /// Only jobs that failed at least once (or never: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub with_exception: Option<bool>,
+    /// Only jobs due before this moment, for example 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "DATE")]
+    pub due_before: Option<DateTime<Utc>>,
+}
+
+fn state(text: &str) -> Result<JobState, String> {
+    JobState::parse(text).ok_or_else(|| {
+        let known: Vec<&str> = JobState::ALL.iter().map(|s| s.as_str()).collect();
+        format!("write one of {}", known.join(", "))
+    })
+}
+
+impl FilterArgs {
+    pub(super) fn filter(self, offset: i64, limit: i64) -> JobFilter {
+        JobFilter {
+            id: self.id,
+            states: self.states,
+            job_type: self.job_type,
+            process_instance: self.process_instance,
+            process_definition: self.process_definition,
+            element: self.element,
+            tenant: self.tenant,
+            lane: self.lane,
+            correlation_id: self.correlation_id,
+            locked: self.locked,
+            with_exception: self.with_exception,
+            due_before: self.due_before,
+            offset,
+            limit,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `jobs show`.
+
+use jobwire_core::{JobId, JobView, Store};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::operate::no_such_job;
+use crate::error::Error;
+use crate::output;
+
+/// The line of a list, and what a list leaves out.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    view: JobView,
+    revision: i32,
+    execution: Option<String>,
+    category: Option<String>,
+    deployment: Option<String>,
+    retry_policy: Option<String>,
+    repeat: Option<String>,
+    repeat_until: Option<chrono::DateTime<chrono::Utc>>,
+    trace_parent: Option<String>,
+    payload: Value,
+    custom_values: Option<Value>,
+    stack: Option<String>,
+}
+
+pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(), Error> {
+    let Some((view, job, stack)) = store.get(id).await? else {
+        return Err(no_such_job(id));
+    };
+    let shown = Shown {
+        view,
+        revision: job.revision,
+        execution: job.execution,
+        category: job.category,
+        deployment: job.deployment,
+        retry_policy: job.retry_policy,
+        repeat: job.repeat,
+        repeat_until: job.repeat_until,
+        trace_parent: job.trace_parent,
+        payload: parsed(&job.payload),
+        custom_values: job.custom_values.as_deref().map(parsed),
+        stack,
+    };
+    if json {
+        return output::json(&shown);
+    }
+    let fields = serde_json::to_value(&shown)
+        .map_err(|e| Error::Failed(format!("the job can't be shown: {e}")))?;
+    let Value::Object(fields) = fields else {
+        return Ok(());
+    };
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        match value {
+            Value::String(text) => output::line(format_args!("{name:<20}{text}"))?,
+            other => output::line(format_args!("{name:<20}{other}"))?,
+        }
+    }
+    Ok(())
+}
+
+/// JSON text that the database took is JSON; anything else is shown as text.
+fn parsed(raw: &RawValue) -> Value {
+    serde_json::from_str(raw.get()).unwrap_or_else(|_| Value::String(raw.get().to_owned()))
+}

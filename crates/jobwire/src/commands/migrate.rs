@@ -1,0 +1,100 @@
+//! `jobwire migrate`: create, update and remove the job tables.
+
+use clap::{Args, Subcommand};
+use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Which way.
+    #[command(subcommand)]
+    pub direction: Direction,
+}
+
+/// Which way.
+#[derive(Debug, Subcommand)]
+pub enum Direction {
+    /// Bring the tables up to this program's version
+    Up,
+    /// Take the tables back to an earlier version
+    Down {
+        /// To this version; 0 removes everything [default: one back]
+        #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(i32).range(0..))]
+        to: Option<i32>,
+        /// Do it: jobs that only a newer version can hold are deleted
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Say which version there is; exit code 1 where `up` is needed
+    Status,
+}
+
+pub(crate) async fn run(settings: Settings, args: MigrateArgs) -> Result<(), Error> {
+    let database = Database::connect(&settings).await?;
+    match args.direction {
+        Direction::Up => up(&database).await?,
+        Direction::Down { to, yes } => down(&database, to, yes).await?,
+        Direction::Status => return status(&database, &settings).await,
+    }
+    database.store().close().await;
+    Ok(())
+}
+
+async fn up(database: &Database) -> Result<(), Error> {
+    let before = version(&database.status().await?);
+    database.migrate().await?;
+    database.status().await?.ready()?;
+    if before >= SCHEMA_VERSION {
+        return output::line(format_args!("schema version {before}: nothing to do"));
+    }
+    output::line(format_args!(
+        "schema version {SCHEMA_VERSION} (it was {before})"
+    ))
+}
+
+async fn down(database: &Database, to: Option<i32>, yes: bool) -> Result<(), Error> {
+    let status = database.status().await?;
+    let found = version(&status);
+    let to = to.unwrap_or_else(|| (found - 1).max(0));
+    if found <= to {
+        return output::line(format_args!("schema version {found}: nothing to do"));
+    }
+    if !yes {
+        let lost = if to == 0 {
+            "removes every Jobwire table with all its jobs"
+        } else {
+            "removes what later versions added, with its data"
+        };
+        return Err(Error::Usage(format!(
+            "going from schema version {found} down to {to} {lost}; stop every node, make a backup, and say --yes"
+        )));
+    }
+    database.migrate_down(to).await?;
+    output::line(format_args!("schema version {to} (it was {found})"))
+}
+
+async fn status(database: &Database, settings: &Settings) -> Result<(), Error> {
+    let status = database.status().await?;
+    let found = version(&status);
+    let verdict = match status.ready() {
+        Ok(()) => "ready".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    output::line(format_args!(
+        "{}: schema version {found}, this program brings {SCHEMA_VERSION}: {verdict}",
+        settings.database_url
+    ))?;
+    status.ready().map_err(|_| Error::Reported)
+}
+
+fn version(status: &SchemaStatus) -> i32 {
+    match status {
+        SchemaStatus::Ready { version, .. } => *version,
+        SchemaStatus::Outdated { found, .. } | SchemaStatus::TooNew { found, .. } => *found,
+    }
+}

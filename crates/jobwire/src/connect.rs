@@ -1,0 +1,261 @@
+//! From settings to a database and a transport.
+//!
+//! A SQLite file is made and migrated by itself: it belongs to this program alone. PostgreSQL is only
+//! migrated by `jobwire migrate up`, since others may depend on it; until then the error says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
+use jobwire_core::{
+    CommitHook, InProcessTransport, Jobs, NewJob, PgStore, SqliteStore, Store, StoreError,
+    Transport,
+};
+
+use crate::error::Error;
+use crate::settings::{SecretUrl, Settings};
+
+/// A database that jobs live in.
+#[derive(Clone, Debug)]
+pub enum Database {
+    /// PostgreSQL.
+    Postgres(PgStore),
+    /// SQLite.
+    Sqlite(SqliteStore),
+}
+
+impl Database {
+    /// Connect, and look at nothing: for `migrate` and `doctor`.
+    ///
+    /// # Errors
+    /// Where the database can't be reached.
+    pub async fn connect(settings: &Settings) -> Result<Self, Error> {
+        let url = &settings.database_url;
+        let connected = if url.scheme() == "sqlite" {
+            SqliteStore::connect_with(url.expose(), settings.sqlite_options())
+                .await
+                .map(Self::Sqlite)
+        } else {
+            PgStore::connect_with(url.expose(), settings.pg_options())
+                .await
+                .map(Self::Postgres)
+        };
+        connected.map_err(|source| unusable(url, source))
+    }
+
+    /// Connect to a database that is fit for use. SQLite is migrated where it has to be.
+    ///
+    /// # Errors
+    /// Where the database can't be reached, has no job tables, or those of a newer program.
+    pub async fn open(settings: &Settings) -> Result<Self, Error> {
+        let database = Self::connect(settings).await?;
+        database
+            .prepare()
+            .await
+            .map_err(|source| unusable(&settings.database_url, source))?;
+        Ok(database)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        let status = self.status().await?;
+        if let (Self::Sqlite(store), SchemaStatus::Outdated { .. }) = (self, &status) {
+            store.migrate().await?;
+            return self.status().await?.ready();
+        }
+        status.ready()
+    }
+
+    /// Do the tables fit this program?
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn status(&self) -> Result<SchemaStatus, StoreError> {
+        self.store().check().await
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Postgres(store) => Arc::new(store.clone()),
+            Self::Sqlite(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// Bring the tables up to this program's version.
+    ///
+    /// # Errors
+    /// What the database says, and tables of a newer program.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.refuse_newer().await?;
+        match self {
+            Self::Postgres(store) => store.migrate().await,
+            Self::Sqlite(store) => store.migrate().await,
+        }
+    }
+
+    /// Take the tables back to a version; 0 removes everything.
+    ///
+    /// # Errors
+    /// What the database says, and tables of a newer program: it knows how to take them back.
+    pub async fn migrate_down(&self, version: i32) -> Result<(), StoreError> {
+        self.refuse_newer().await?;
+        match self {
+            Self::Postgres(store) => store.migrate_down(version.into()).await,
+            Self::Sqlite(store) => store.migrate_down(version.into()).await,
+        }
+    }
+
+    async fn refuse_newer(&self) -> Result<(), StoreError> {
+        match self.status().await? {
+            status @ SchemaStatus::TooNew { .. } => status.ready(),
+            SchemaStatus::Ready { version, .. } if version > SCHEMA_VERSION => {
+                Err(StoreError::Schema(format!(
+                    "the database has schema version {version}, this program knows {SCHEMA_VERSION}; use the \
+                     newer program for migrations"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Create jobs, on whichever database, their hints leaving through `hook`; without one, the sweeper
+    /// of a running node finds them.
+    #[must_use]
+    pub fn creator(&self, hook: Option<CommitHook>) -> Creator {
+        match (self, hook) {
+            (Self::Postgres(store), Some(hook)) => Creator::Postgres(store.jobs(hook)),
+            (Self::Postgres(store), None) => Creator::Postgres(Jobs::without_hints(store.clone())),
+            (Self::Sqlite(store), Some(hook)) => Creator::Sqlite(store.jobs(hook)),
+            (Self::Sqlite(store), None) => Creator::Sqlite(Jobs::without_hints(store.clone())),
+        }
+    }
+
+    /// Connections of this process: idle and used.
+    #[must_use]
+    pub fn connections(&self) -> (u32, u32) {
+        let (size, idle) = match self {
+            Self::Postgres(store) => (store.pool().size(), store.pool().num_idle()),
+            Self::Sqlite(store) => (store.pool().size(), store.pool().num_idle()),
+        };
+        let idle = u32::try_from(idle).unwrap_or(u32::MAX);
+        (idle, size.saturating_sub(idle))
+    }
+}
+
+/// Creates jobs on whichever database.
+#[derive(Clone)]
+pub enum Creator {
+    /// PostgreSQL.
+    Postgres(Jobs<PgStore>),
+    /// SQLite.
+    Sqlite(Jobs<SqliteStore>),
+}
+
+impl Creator {
+    /// Create all of these in one transaction.
+    ///
+    /// # Errors
+    /// What the database says; then none of them exists.
+    /// [`StoreError::CommitUnknown`]: then all or none of them do.
+    pub async fn create_all(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(creator) => {
+                let mut tx = creator.begin().await?;
+                tx.create_many(jobs).await?;
+                tx.commit().await
+            }
+            Self::Sqlite(creator) => {
+                let mut tx = creator.begin().await?;
+                tx.create_many(jobs).await?;
+                tx.commit().await
+            }
+        }
+    }
+}
+
+fn unusable(url: &SecretUrl, source: StoreError) -> Error {
+    Error::Database {
+        url: url.to_string(),
+        source,
+    }
+}
+
+/// Is there a broker that other processes hear?
+#[must_use]
+pub fn has_broker(settings: &Settings) -> bool {
+    settings.broker_url.scheme() != "in-process"
+}
+
+/// The transport of the settings. A broker that is away is no error: the transport goes on trying.
+///
+/// # Errors
+/// Where the broker refuses, or its URL can't be read.
+pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
+    if !has_broker(settings) {
+        return Ok(Arc::new(InProcessTransport::new()));
+    }
+    broker(settings).await
+}
+
+#[cfg(feature = "amqp")]
+async fn broker(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
+    let url = &settings.broker_url;
+    let connected =
+        jobwire_amqp::AmqpTransport::connect(url.expose(), settings.amqp_options()).await;
+    match connected {
+        Ok(transport) => Ok(Arc::new(transport)),
+        Err(source) => Err(Error::Broker {
+            url: url.to_string(),
+            source,
+        }),
+    }
+}
+
+#[cfg(not(feature = "amqp"))]
+async fn broker(_: &Settings) -> Result<Arc<dyn Transport>, Error> {
+    Err(Error::Failed(
+        "this program was built without a broker".to_owned(),
+    ))
+}
+
+/// Where the hints of a tool leave: a short-lived process beside the nodes. Without a broker nobody
+/// would hear them, and there is none.
+pub struct Outlet {
+    open: Option<(Arc<dyn Transport>, CommitHook)>,
+}
+
+impl Outlet {
+    /// Open it.
+    ///
+    /// # Errors
+    /// As [`transport`].
+    pub async fn open(settings: &Settings) -> Result<Self, Error> {
+        if !has_broker(settings) {
+            return Ok(Self { open: None });
+        }
+        let transport = transport(settings).await?;
+        let hook = CommitHook::start(transport.publisher(), settings.hook_options());
+        Ok(Self {
+            open: Some((transport, hook)),
+        })
+    }
+
+    /// The hook, where there is a broker.
+    #[must_use]
+    pub fn hook(&self) -> Option<CommitHook> {
+        self.open.as_ref().map(|(_, hook)| hook.clone())
+    }
+
+    /// Wait until everything has been published, at most for the given time. Returns how many hints
+    /// are left to the sweeper.
+    pub async fn close(self, within: Duration) -> usize {
+        let Some((transport, hook)) = self.open else {
+            return 0;
+        };
+        hook.close(within).await;
+        let left = hook.buffered();
+        transport.close(Duration::from_secs(2)).await;
+        left
+    }
+}

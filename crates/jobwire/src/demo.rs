@@ -1,0 +1,102 @@
+//! `jobwire demo`: the main job on real input, with an account that is checked against the database.
+//!
+//! Two shows on one stage:
+//! * `permits`: a town hall handles applications for permits. Several job types, exclusive jobs of each
+//!   case, timers, failures that are retried, dead letters, transactions that roll back.
+//! * `replay`: an event log, each event an exclusive job of its case, run one at a time and in order.
+//!
+//! The `stage` is the database, the transport and the nodes; without settings a fresh file in a temporary
+//! directory, the in-process transport and a node in this process. At the end an `account` says what
+//! happened; where it does not add up, the exit code is 1.
+
+mod account;
+mod event_log;
+mod ledger;
+mod nodes;
+mod permits;
+mod progress;
+mod replay;
+mod speed;
+mod stage;
+
+pub use speed::Speed;
+
+use account::Account;
+use event_log::Event;
+use stage::Stage;
+
+use crate::commands::demo::DemoArgs;
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+/// Run the demonstration.
+///
+/// # Errors
+/// What kept it from running, or an account that does not add up.
+pub async fn run(settings: Settings, args: DemoArgs) -> Result<(), Error> {
+    let mut signals = Signals::listen()?;
+    let prepared = tokio::select! {
+        prepared = prepare(settings, &args) => prepared,
+        () = signals.next() => Err(Error::Failed("the demo was stopped before it began".to_owned())),
+    };
+    let (mut stage, events) = prepared?;
+    let ended = tokio::select! {
+        ended = show(&mut stage, &args, events) => ended,
+        () = signals.next() => Err(Error::Failed("the demo was stopped".to_owned())),
+    };
+    let error = match ended {
+        Ok(account) => {
+            let cleared = stage.clear().await;
+            present(&account, args.json)?;
+            return cleared;
+        }
+        Err(error) => error,
+    };
+    // What runs comes to its end first; a signal ends that too.
+    let left = tokio::select! {
+        left = stage.abandon() => left?,
+        () = signals.next() => "; its nodes were stopped at once".to_owned(),
+    };
+    Err(Error::Failed(format!("{error}{left}")))
+}
+
+async fn prepare(
+    settings: Settings,
+    args: &DemoArgs,
+) -> Result<(Stage, Option<Vec<Event>>), Error> {
+    // Bad input is told before anything is touched.
+    let events = match &args.input {
+        Some(path) => Some(event_log::read(path.clone()).await?),
+        None => None,
+    };
+    Ok((Stage::set(settings, args).await?, events))
+}
+
+async fn show(
+    stage: &mut Stage,
+    args: &DemoArgs,
+    events: Option<Vec<Event>>,
+) -> Result<Account, Error> {
+    match events {
+        Some(events) => replay::run(stage, events, args).await,
+        None => permits::run(stage, args.instances).await,
+    }
+}
+
+fn present(account: &Account, json: bool) -> Result<(), Error> {
+    if json {
+        output::json(account)?;
+    } else {
+        account.print()?;
+    }
+    if account.adds_up() {
+        Ok(())
+    } else {
+        Err(Error::Failed(format!(
+            "the account does not add up: {}",
+            account.problems().join("; ")
+        )))
+    }
+}

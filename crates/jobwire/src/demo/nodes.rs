@@ -1,0 +1,183 @@
+//! The nodes that run a demonstration's jobs: one in this process, or processes of this same program.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::{CommitHook, Handlers, Node, Transport};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::connect::{self, Database};
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// A node in this process.
+pub(super) struct NodeHere {
+    node: Node,
+    transport: Arc<dyn Transport>,
+}
+
+impl NodeHere {
+    pub(super) async fn start(
+        settings: &Settings,
+        database: &Database,
+        handlers: Handlers,
+    ) -> Result<Self, Error> {
+        let transport = connect::transport(settings).await?;
+        let node = Node::on(database.store(), transport.clone())
+            .handlers(handlers)
+            .options(settings.node_options())
+            .start()
+            .await?;
+        Ok(Self { node, transport })
+    }
+
+    pub(super) fn hook(&self) -> CommitHook {
+        self.node.hook()
+    }
+
+    pub(super) async fn stop(self) {
+        self.node.stop().await;
+        self.transport.close(Duration::from_secs(5)).await;
+    }
+}
+
+/// How long a node may take to say that it is ready.
+const READY: Duration = Duration::from_secs(30);
+
+/// Nodes in processes of their own. Dropped, they are killed.
+pub(super) struct Processes {
+    running: Vec<(usize, Child)>,
+    count: usize,
+}
+
+impl Processes {
+    /// Start so many, and wait until all of them are ready.
+    pub(super) async fn start(settings: &Settings, count: u16) -> Result<Self, Error> {
+        let program = std::env::current_exe()
+            .map_err(Error::io("can't find this program to start nodes of it"))?;
+        let mut started = Self {
+            running: Vec::new(),
+            count: usize::from(count),
+        };
+        let mut outputs = Vec::new();
+        for number in 1..=started.count {
+            let mut command = Command::new(&program);
+            command
+                .arg("run")
+                .envs(environment(settings))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true);
+            let mut child = command
+                .spawn()
+                .map_err(Error::io(format!("can't start node {number}")))?;
+            if let Some(output) = child.stdout.take() {
+                outputs.push((number, BufReader::new(output).lines()));
+            }
+            started.running.push((number, child));
+        }
+        for (number, output) in outputs {
+            let ready = tokio::time::timeout(READY, until_ready(output)).await;
+            if !matches!(ready, Ok(true)) {
+                return Err(Error::Failed(format!(
+                    "node {number} did not become ready within {READY:?}; see what it said above"
+                )));
+            }
+        }
+        Ok(started)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Which ended since they were last asked after, and how.
+    pub(super) fn lost(&mut self) -> Result<Vec<String>, Error> {
+        let mut lost = Vec::new();
+        let mut running = Vec::new();
+        for (number, mut child) in self.running.drain(..) {
+            match child
+                .try_wait()
+                .map_err(Error::io("can't ask after a node"))?
+            {
+                Some(status) => lost.push(format!("node {number} ended: {status}")),
+                None => running.push((number, child)),
+            }
+        }
+        self.running = running;
+        if self.running.is_empty() {
+            return Err(Error::Failed(format!(
+                "no node is left; {}",
+                lost.join(", ")
+            )));
+        }
+        Ok(lost)
+    }
+
+    /// Ask all to stop, and wait; who takes too long is killed.
+    pub(super) async fn stop(self, shutdown: Duration) -> Result<(), Error> {
+        for (_, child) in &self.running {
+            ask_to_stop(child);
+        }
+        let mut late = Vec::new();
+        let deadline = tokio::time::Instant::now() + shutdown + Duration::from_secs(30);
+        for (number, mut child) in self.running {
+            if tokio::time::timeout_at(deadline, child.wait())
+                .await
+                .is_err()
+            {
+                late.push(number.to_string());
+                let _ = child.kill().await;
+            }
+        }
+        if late.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Failed(format!(
+            "node {} had to be killed: it did not stop within its `shutdown_timeout`",
+            late.join(", ")
+        )))
+    }
+}
+
+/// True when the node says so; what it says later is read away, so that it never waits for us.
+async fn until_ready(mut output: Lines<BufReader<ChildStdout>>) -> bool {
+    while let Ok(Some(line)) = output.next_line().await {
+        if line.contains("is ready") {
+            tokio::spawn(async move { while let Ok(Some(_)) = output.next_line().await {} });
+            return true;
+        }
+    }
+    false
+}
+
+/// Every setting that holds here, so that a node's own sources can't say otherwise; passwords are not put
+/// on the command line, where all users of the machine would see them.
+fn environment(settings: &Settings) -> Vec<(String, String)> {
+    let shown = settings.shown().into_iter().map(|(setting, value)| {
+        let value = match setting.key {
+            "database_url" => settings.database_url.expose().to_owned(),
+            "broker_url" => settings.broker_url.expose().to_owned(),
+            "http" => "127.0.0.1:0".to_owned(),
+            "log" if !settings.is_given("log") => "warn".to_owned(),
+            _ => value,
+        };
+        (setting.variable(), value)
+    });
+    shown.collect()
+}
+
+#[cfg(unix)]
+fn ask_to_stop(child: &Child) {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    // It may have ended already; then nothing has to be asked. Its id is not used again before `wait`.
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+    }
+}
+
+#[cfg(not(unix))]
+fn ask_to_stop(_: &Child) {}

@@ -1,0 +1,179 @@
+//! A town hall handles applications for permits. Each application is a process instance with eight jobs:
+//!
+//! | job | how | what happens to some |
+//! | --- | --- | --- |
+//! | `receive-application` | exclusive, in its transaction; creates the next two | every tenth has a twin whose transaction rolls back |
+//! | `send-receipt` | beside others | every ninth fails once and is retried |
+//! | `check-documents` | exclusive, in its transaction; creates the next three | |
+//! | `ask-advice`, twice | exclusive | every twentieth fails once and is retried |
+//! | `decide` | timer, one second later; exclusive, in its transaction; creates the next two | |
+//! | `deliver-decision` | beside others | one can never be delivered, one fails too often: dead letters |
+//! | `archive` | timer, one second later; exclusive, in its transaction | |
+//!
+//! Jobs that run in their transaction leave a row in `event_log`, so the account can be checked: what each
+//! one created exists if and only if its row does.
+
+mod handlers;
+mod tally;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jobwire_core::{CommitHook, JobId, Jobs, NewJob, SqlStore, StoreError};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::connect::{Creator, Database};
+use crate::error::Error;
+
+use super::account::Account;
+use super::progress::Progress;
+use super::stage::Stage;
+use tally::Tally;
+
+/// The applications arrive within this time.
+const ARRIVALS: Duration = Duration::from_secs(8);
+/// Every so many-th application has a twin that is rolled back.
+const ROLLED_BACK: u32 = 10;
+/// How often the database is asked what is left.
+const LOOK: Duration = Duration::from_millis(200);
+/// Where nothing happens for longer, nothing will.
+const STANDSTILL: Duration = Duration::from_secs(120);
+
+/// What every job of this process carries.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Application {
+    /// Its number, from 1.
+    number: u32,
+}
+
+/// Whom a run's jobs belong to.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    id: Uuid,
+    applications: u32,
+}
+
+impl Run {
+    fn instance(&self, number: u32) -> String {
+        let run = self.id.simple().to_string();
+        format!("permit-{}-{number}", run.get(..8).unwrap_or(&run))
+    }
+
+    /// A job of an application.
+    fn job(&self, job_type: &'static str, number: u32) -> NewJob {
+        NewJob::of(job_type, &Application { number })
+            .instance(self.instance(number))
+            .process_definition("permit")
+            .element(job_type)
+            .correlation_id(self.id)
+    }
+}
+
+/// Run the demonstration.
+pub(super) async fn run(stage: &mut Stage, applications: u32) -> Result<Account, Error> {
+    let run = Run {
+        id: stage.run,
+        applications,
+    };
+    let tally = Arc::new(Tally::default());
+    let shared = tally.clone();
+    let hook = stage
+        .start_here(|handlers| handlers::add(handlers, run, &shared))
+        .await?;
+    let began_at = stage.clock.now() - chrono::Duration::seconds(1);
+    let began = Instant::now();
+    let citizens = arrive(stage, run, &tally, hook);
+    wait(stage, run, &tally, citizens).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    tally.account(stage, run, began_at, seconds).await
+}
+
+/// The applications arrive, each in a transaction of its own.
+fn arrive(
+    stage: &Stage,
+    run: Run,
+    tally: &Arc<Tally>,
+    hook: CommitHook,
+) -> JoinHandle<Result<(), StoreError>> {
+    let tally = tally.clone();
+    let stop = stage.stop.clone();
+    let creator = stage.database.creator(Some(hook));
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(ARRIVALS / run.applications.max(1));
+        for number in 1..=run.applications {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            if number.is_multiple_of(ROLLED_BACK) {
+                tally.rolled_back(lose(&creator, run, number).await?);
+            }
+            let job = run.job("receive-application", number);
+            let id = job.id();
+            creator.create_all(vec![job]).await?;
+            tally.committed(id);
+        }
+        Ok(())
+    })
+}
+
+/// The line breaks before the application is complete: its transaction is undone.
+async fn lose(creator: &Creator, run: Run, number: u32) -> Result<JobId, StoreError> {
+    let job = run.job("receive-application", number);
+    match creator {
+        Creator::Postgres(jobs) => undone(jobs, job).await,
+        Creator::Sqlite(jobs) => undone(jobs, job).await,
+    }
+}
+
+async fn undone<S: SqlStore>(jobs: &Jobs<S>, job: NewJob) -> Result<JobId, StoreError> {
+    let mut tx = jobs.begin().await?;
+    let id = tx.create(job).await?;
+    tx.roll_back().await?;
+    Ok(id)
+}
+
+async fn wait(
+    stage: &Stage,
+    run: Run,
+    tally: &Tally,
+    citizens: JoinHandle<Result<(), StoreError>>,
+) -> Result<(), Error> {
+    let mut progress = Progress::start("permits");
+    let all = u64::from(run.applications) * tally::JOBS_EACH;
+    let mut citizens = Some(citizens);
+    let mut last = (0, 0);
+    let mut moved = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        // Asked first whether all arrived, then what is left: never done too early.
+        if citizens.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(ended) = citizens.take()
+        {
+            ended
+                .await
+                .map_err(|e| Error::Failed(format!("the applications stopped arriving: {e}")))??;
+        }
+        let left = stage.unfinished().await?;
+        let done = tally.ended();
+        progress.show(done, all, &tally.in_short());
+        if citizens.is_none() && left == 0 {
+            return Ok(());
+        }
+        if last != (done, left) {
+            (last, moved) = ((done, left), Instant::now());
+        }
+        if moved.elapsed() > STANDSTILL {
+            return Err(Error::Failed(format!(
+                "nothing has happened for {STANDSTILL:?}; {done} jobs ran and {left} did not"
+            )));
+        }
+    }
+}
+
+/// Is there any trace of this job?
+async fn exists(database: &Database, id: JobId) -> Result<bool, StoreError> {
+    Ok(database.store().get(id).await?.is_some())
+}

@@ -1,0 +1,76 @@
+//! Live progress on standard error: a line that changes on a terminal, plain lines elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Between two plain lines.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Shows how far a run has come.
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    title: &'static str,
+    started: Instant,
+    said: Option<Instant>,
+}
+
+impl Progress {
+    pub(super) fn start(title: &'static str) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            if let Ok(style) =
+                ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} jobs {elapsed} {msg}")
+            {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_prefix(title);
+            bar
+        });
+        Self {
+            bar,
+            title,
+            started: Instant::now(),
+            said: None,
+        }
+    }
+
+    /// So many are done of so many.
+    pub(super) fn show(&mut self, done: u64, of: u64, more: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(of);
+            bar.set_position(done);
+            bar.set_message(more.to_owned());
+            return;
+        }
+        if self.said.is_some_and(|said| said.elapsed() < PAUSE) {
+            return;
+        }
+        self.said = Some(Instant::now());
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.say(&format!(
+            "{:6.1} s  {}: {done} of {of} jobs {more}",
+            seconds, self.title
+        ));
+    }
+
+    /// Something worth a line of its own.
+    pub(super) fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            // Nobody may be reading.
+            None => {
+                let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

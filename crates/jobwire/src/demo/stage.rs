@@ -1,0 +1,224 @@
+//! Where a demonstration takes place: a database, a transport, nodes. Set up at the start, cleared at the
+//! end whatever happened.
+
+use std::time::Duration;
+
+use jobwire_core::store::SchemaStatus;
+use jobwire_core::{CommitHook, Handlers, JobFilter, JobState};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::commands::demo::DemoArgs;
+use crate::commands::run::built_in;
+use crate::connect::{self, Database, Outlet};
+use crate::error::Error;
+use crate::settings::{SecretUrl, Settings};
+
+use super::ledger::{self, Clock};
+use super::nodes::{NodeHere, Processes};
+
+/// See the [module](self).
+pub(super) struct Stage {
+    pub(super) settings: Settings,
+    pub(super) database: Database,
+    pub(super) clock: Clock,
+    /// The correlation id of everything that this run creates.
+    pub(super) run: Uuid,
+    /// Cancelled when nothing more shall be created.
+    pub(super) stop: CancellationToken,
+    replays: bool,
+    crew: Crew,
+    scratch: Option<TempDir>,
+}
+
+/// Who runs the jobs.
+enum Crew {
+    /// Nobody yet.
+    None,
+    /// A node in this process.
+    Here(NodeHere),
+    /// Processes of their own.
+    Processes(Processes, Outlet),
+}
+
+/// Nothing of them is left to be done.
+const UNFINISHED: [JobState; 3] = [JobState::Executable, JobState::Timer, JobState::Suspended];
+
+impl Stage {
+    /// Connect, migrate where nobody did, refuse what would spoil the account.
+    pub(super) async fn set(mut settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
+        if args.nodes > 1 && !connect::has_broker(&settings) {
+            return Err(Error::Usage(format!(
+                "--nodes {}: several nodes need a broker that all of them hear; give --broker amqp://… (or no --nodes)",
+                args.nodes
+            )));
+        }
+        let scratch = if settings.is_given("database_url") {
+            None
+        } else {
+            let directory = tempfile::Builder::new().prefix("jobwire-demo-").tempdir();
+            let directory =
+                directory.map_err(Error::io("can't make a directory for the demo's database"))?;
+            let file = directory.path().join("jobwire-demo.db");
+            settings.database_url = SecretUrl::new(format!("sqlite:{}", file.display()));
+            Some(directory)
+        };
+        if args.nodes > 1 && settings.database_url.scheme() == "sqlite" {
+            return Err(Error::Usage(
+                "--nodes: SQLite serves one node; give --database postgres://…".to_owned(),
+            ));
+        }
+        let database = Database::connect(&settings).await?;
+        if let SchemaStatus::Outdated { found: 0, .. } = database.status().await? {
+            database.migrate().await?;
+        }
+        database.status().await?.ready()?;
+        if !args.keep {
+            refuse_foreign(&database).await?;
+        }
+        let clock = Clock::of(&database).await?;
+        Ok(Self {
+            settings,
+            database,
+            clock,
+            run: Uuid::new_v4(),
+            stop: CancellationToken::new(),
+            replays: args.input.is_some(),
+            crew: Crew::None,
+            scratch,
+        })
+    }
+
+    /// Start a node in this process that has these handlers beside the built-in ones. Returns where new
+    /// hints leave.
+    pub(super) async fn start_here(
+        &mut self,
+        add: impl FnOnce(&mut Handlers),
+    ) -> Result<CommitHook, Error> {
+        let mut handlers = built_in(&self.settings)?;
+        add(&mut handlers);
+        let node = NodeHere::start(&self.settings, &self.database, handlers).await?;
+        let hook = node.hook();
+        self.crew = Crew::Here(node);
+        Ok(hook)
+    }
+
+    /// Start nodes as processes. Returns where new hints leave.
+    pub(super) async fn start_processes(
+        &mut self,
+        count: u16,
+    ) -> Result<Option<CommitHook>, Error> {
+        let outlet = Outlet::open(&self.settings).await?;
+        let hook = outlet.hook();
+        let processes = Processes::start(&self.settings, count).await?;
+        self.crew = Crew::Processes(processes, outlet);
+        Ok(hook)
+    }
+
+    /// A node process that ended although nobody asked it to.
+    pub(super) fn lost_nodes(&mut self) -> Result<Vec<String>, Error> {
+        match &mut self.crew {
+            Crew::Processes(processes, _) => processes.lost(),
+            Crew::None | Crew::Here(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Can nodes of other processes be reached?
+    pub(super) fn has_broker(&self) -> bool {
+        connect::has_broker(&self.settings)
+    }
+
+    /// How many nodes were started.
+    pub(super) fn nodes(&self) -> usize {
+        match &self.crew {
+            Crew::None => 0,
+            Crew::Here(_) => 1,
+            Crew::Processes(processes, _) => processes.count(),
+        }
+    }
+
+    /// This run's jobs that still have something before them.
+    pub(super) async fn unfinished(&self) -> Result<i64, Error> {
+        Ok(self.count(UNFINISHED.to_vec()).await?)
+    }
+
+    /// This run's dead letters.
+    pub(super) async fn dead_letters(&self) -> Result<i64, Error> {
+        Ok(self.count(vec![JobState::DeadLetter]).await?)
+    }
+
+    async fn count(&self, states: Vec<JobState>) -> Result<i64, jobwire_core::StoreError> {
+        let filter = JobFilter {
+            states,
+            correlation_id: Some(self.run),
+            ..JobFilter::default()
+        };
+        self.database.store().count(&filter).await
+    }
+
+    /// The run ended before its time: create nothing more, let what runs come to its end, and say what is
+    /// left, as the end of a sentence.
+    pub(super) async fn abandon(mut self) -> Result<String, Error> {
+        self.stop.cancel();
+        self.dismiss().await?;
+        let left = match (&self.scratch, self.unfinished().await) {
+            (Some(_), _) => "; its temporary database is removed".to_owned(),
+            (None, Ok(0)) => "; none of its jobs is left in the database".to_owned(),
+            (None, Ok(left)) if self.replays => {
+                format!(
+                    "; {left} of its jobs are left in the database, and `jobwire run` finishes them"
+                )
+            }
+            (None, Ok(left)) => format!("; {left} of its jobs are left in the database"),
+            (None, Err(error)) => format!("; what is left could not be read: {error}"),
+        };
+        self.clear().await?;
+        Ok(left)
+    }
+
+    async fn dismiss(&mut self) -> Result<(), Error> {
+        match std::mem::replace(&mut self.crew, Crew::None) {
+            Crew::None => Ok(()),
+            Crew::Here(node) => {
+                node.stop().await;
+                Ok(())
+            }
+            Crew::Processes(processes, outlet) => {
+                let stopped = processes.stop(self.settings.shutdown_timeout).await;
+                outlet.close(Duration::from_secs(5)).await;
+                stopped
+            }
+        }
+    }
+
+    /// Stop the nodes, close and remove.
+    pub(super) async fn clear(mut self) -> Result<(), Error> {
+        self.stop.cancel();
+        let dismissed = self.dismiss().await;
+        self.database.store().close().await;
+        if let Some(scratch) = self.scratch.take() {
+            scratch
+                .close()
+                .map_err(Error::io("can't remove the demo's database"))?;
+        }
+        dismissed
+    }
+}
+
+/// Jobs of others would be counted, and run, among ours.
+async fn refuse_foreign(database: &Database) -> Result<(), Error> {
+    let filter = JobFilter {
+        states: UNFINISHED.to_vec(),
+        ..JobFilter::default()
+    };
+    let unfinished = database.store().count(&filter).await?;
+    let rows = ledger::count(database).await?;
+    if unfinished == 0 && rows == 0 {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "the database has {unfinished} unfinished jobs and {rows} rows of earlier replays; give one of its own to the \
+         demo with --database, or say --keep to work beside them"
+    )))
+}

@@ -1,0 +1,61 @@
+//! The handler types that every `jobwire run` brings along.
+//!
+//! | type | payload | does |
+//! | --- | --- | --- |
+//! | [`noop`] | any | nothing |
+//! | [`sleep`] | `{"ms": 500}` | waits |
+//! | [`http`] | `{"url": …, "method": …, "headers": …, "body": …}` | calls a service that was allowed |
+//! | [`event`] | `{"position": 3, …}` | writes a row in the transaction that completes the job |
+
+pub mod event;
+pub mod http;
+pub mod noop;
+pub mod sleep;
+
+use std::sync::Arc;
+
+use jobwire_core::{HandlerOptions, Handlers};
+
+pub use http::{AllowList, BadHost};
+
+/// What the built-in handlers need to know.
+#[derive(Clone, Debug, Default)]
+pub struct BuiltIn {
+    /// Hosts that `http` jobs may call. Default: none, and every such job is refused.
+    pub http_allow_hosts: AllowList,
+}
+
+/// Every built-in handler.
+#[must_use]
+pub fn built_in(options: &BuiltIn) -> Handlers {
+    let mut handlers = Handlers::default();
+    handlers.add(noop::TYPE, noop::run);
+    handlers.add(sleep::TYPE, sleep::run);
+    handlers.register(
+        http::TYPE,
+        HandlerOptions::default(),
+        Arc::new(http::HttpHandler::new(options.http_allow_hosts.clone())),
+    );
+    handlers.register(
+        event::TYPE,
+        HandlerOptions::default().in_transaction(),
+        Arc::new(event::EventHandler),
+    );
+    handlers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_there_and_events_run_in_their_transaction() {
+        let handlers = built_in(&BuiltIn::default());
+        assert_eq!(handlers.types(), ["event", "http", "noop", "sleep"]);
+        assert!(
+            handlers
+                .get("event")
+                .is_some_and(|h| h.options.in_transaction)
+        );
+    }
+}

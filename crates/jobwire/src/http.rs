@@ -1,0 +1,102 @@
+//! The HTTP endpoints of a node.
+//!
+//! | path | answers |
+//! | --- | --- |
+//! | `/metrics` | every metric of [`jobwire_core::metrics`], for Prometheus |
+//! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise |
+//! | `/readyz` | the node's health as JSON; 503 while it takes no work: send none |
+
+pub mod metrics;
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use jobwire_core::node::HealthWatch;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::settings::{HttpAddress, Settings};
+
+/// What the endpoints tell of.
+#[derive(Clone)]
+pub struct Node {
+    /// How the node is.
+    pub health: HealthWatch,
+    /// What it measured.
+    pub metrics: PrometheusHandle,
+    /// Its database.
+    pub database: Database,
+}
+
+/// Take the address. Where nobody chose it and it is taken, a free port will do.
+///
+/// # Errors
+/// [`Error::Listen`].
+pub async fn listen(settings: &Settings) -> Result<Option<TcpListener>, Error> {
+    let HttpAddress::At(address) = &settings.http else {
+        return Ok(None);
+    };
+    let failed = |source| Error::Listen {
+        address: address.clone(),
+        source,
+    };
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error)
+            if error.kind() == std::io::ErrorKind::AddrInUse && !settings.is_given("http") =>
+        {
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            TcpListener::bind(any).await.map(Some).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Serve until the process ends.
+pub async fn serve(listener: TcpListener, node: Node) {
+    let routes = Router::new()
+        .route("/metrics", get(render))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .with_state(node);
+    if let Err(error) = axum::serve(listener, routes).await {
+        tracing::error!(%error, "the HTTP endpoints have ended");
+    }
+}
+
+async fn render(State(node): State<Node>) -> Response {
+    metrics::observe_process(&node.database);
+    let headers = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    (headers, node.metrics.render()).into_response()
+}
+
+async fn alive(State(node): State<Node>) -> Response {
+    let down = node.health.tasks_down();
+    if down.is_empty() {
+        return "alive\n".into_response();
+    }
+    let text: String = down
+        .iter()
+        .map(|(task, why)| format!("task {task} is down: {why}\n"))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+async fn ready(State(node): State<Node>) -> Response {
+    let health = node.health.health();
+    let status = if health.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, axum::Json(health)).into_response()
+}

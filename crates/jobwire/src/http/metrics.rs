@@ -1,0 +1,85 @@
+//! Recording metrics for Prometheus, with the buckets of the library's own table.
+
+use std::time::Duration;
+
+use jobwire_core::metrics::{
+    ALL, COUNT_BUCKETS, Kind, POOL_CONNECTIONS, SECONDS_BUCKETS, describe,
+};
+use metrics::{Unit, describe_gauge, gauge};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::connect::Database;
+use crate::error::Error;
+
+/// Memory of the process, by the name that Prometheus' own clients use.
+const MEMORY: &str = "process_resident_memory_bytes";
+/// Histograms gather samples until they are drained; a scrape does it too, but may never come.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Record from now on, in the whole process.
+///
+/// # Errors
+/// Where another recorder is installed, or a bucket can't be used.
+pub fn install() -> Result<PrometheusHandle, Error> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::Failed(format!("metrics can't be recorded: {error}"))
+    };
+    let mut builder = PrometheusBuilder::new();
+    for metric in ALL {
+        let buckets = match metric.kind {
+            Kind::Seconds => SECONDS_BUCKETS,
+            Kind::Count => COUNT_BUCKETS,
+            Kind::Counter | Kind::Gauge => continue,
+        };
+        builder = builder
+            .set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
+            .map_err(|e| failed(&e))?;
+    }
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder).map_err(|e| failed(&e))?;
+    describe();
+    describe_gauge!(MEMORY, Unit::Bytes, "Resident memory of the process.");
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        loop {
+            ticks.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+/// What is looked at when somebody asks.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "memory in bytes needs no 53 bits"
+)]
+pub(super) fn observe_process(database: &Database) {
+    if let Some(bytes) = resident_memory() {
+        gauge!(MEMORY).set(bytes as f64);
+    }
+    let (idle, used) = database.connections();
+    gauge!(POOL_CONNECTIONS, "state" => "idle").set(idle);
+    gauge!(POOL_CONNECTIONS, "state" => "used").set(used);
+}
+
+/// From Linux's /proc; elsewhere there is none.
+fn resident_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_read_in_bytes() {
+        assert!(super::resident_memory().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,69 @@
+//! Printing results: to standard output, without dying where nobody reads (`jobwire jobs list | head`).
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use serde::Serialize;
+
+use crate::error::Error;
+
+fn written(result: std::io::Result<()>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Error::OutputClosed),
+        Err(error) => Err(Error::io("can't write the output")(error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Print a line.
+///
+/// # Errors
+/// [`Error::OutputClosed`] where nobody reads any more.
+pub fn line(text: impl Display) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    written(writeln!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// Print one JSON document.
+///
+/// # Errors
+/// As [`line()`].
+pub fn json(value: &impl Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::Failed(format!("the result can't be written as JSON: {e}")))?;
+    line(text)
+}
+
+/// `1 job`, `2 jobs`.
+#[must_use]
+pub fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        many => format!("{many} {noun}s"),
+    }
+}
+
+/// Print columns, each as wide as its widest cell, the last one free.
+///
+/// # Errors
+/// As [`line()`].
+pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Result<(), Error> {
+    let mut widths = head.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let print = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (cell, width) in cells.zip(widths) {
+            let pad = width.saturating_sub(cell.chars().count());
+            text.push_str(cell);
+            text.extend(std::iter::repeat_n(' ', pad + 2));
+        }
+        line(text.trim_end())
+    };
+    print(&mut head.into_iter())?;
+    rows.iter()
+        .try_for_each(|row| print(&mut row.iter().map(String::as_str)))
+}

@@ -1,0 +1,224 @@
+//! Every setting, in one table: key in `jobwire.toml`, environment variable, flag, default, meaning.
+//!
+//! Precedence, rising: default, `jobwire.toml` (or `--config FILE`, `JOBWIRE_CONFIG`), environment
+//! `JOBWIRE_…`, flag. All mistakes are reported at once, each with the setting, where it came from, the
+//! value and what to do. Passwords in URLs are never shown. docs/configuration.md is made from the table.
+
+mod check;
+mod environment;
+mod file;
+pub mod flags;
+pub mod markdown;
+mod mistake;
+mod options;
+mod secret_url;
+mod value;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jobwire_core::Lane;
+
+pub(crate) use mistake::closest;
+pub use mistake::{Mistake, Mistakes, Origin};
+pub use secret_url::SecretUrl;
+pub use value::{HttpAddress, LogFormat, QueueType, Value};
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The key in the file.
+    pub key: &'static str,
+    /// The flag, without its dashes.
+    pub flag: &'static str,
+    /// Names the flag to the parser, apart from the arguments of commands.
+    pub(crate) argument: &'static str,
+    /// What the flag's value is called.
+    pub value: &'static str,
+    /// The default, as it would be written.
+    pub default: &'static str,
+    /// What it means.
+    pub help: &'static str,
+}
+
+impl Setting {
+    /// The environment variable.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.key.to_ascii_uppercase())
+    }
+}
+
+/// Begins the name of every environment variable.
+pub const PREFIX: &str = "JOBWIRE_";
+/// The file that is read where none is named.
+pub const DEFAULT_FILE: &str = "jobwire.toml";
+
+/// What somebody wrote for a setting.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) text: String,
+    pub(crate) origin: Origin,
+}
+
+/// What was given, by key.
+pub(crate) type AllGiven = BTreeMap<&'static str, Given>;
+
+macro_rules! settings {
+    ($($key:ident: $type:ty = $default:literal, $flag:literal $value:literal, $help:literal;)+) => {
+        /// Every setting, with the value that holds.
+        #[derive(Clone, Debug)]
+        pub struct Settings {
+            $(#[doc = $help] pub $key: $type,)+
+            origins: BTreeMap<&'static str, Origin>,
+        }
+
+        /// The table.
+        pub const TABLE: &[Setting] = &[$(Setting {
+            key: stringify!($key), flag: $flag,
+            argument: concat!("setting:", stringify!($key)), value: $value, default: $default, help: $help,
+        }),+];
+
+        impl Settings {
+            /// Read every value; one that can't be read is reported and replaced by its default, so
+            /// that the others can be checked too.
+            fn read(given: &AllGiven, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+                Some(Self {
+                    $($key: read(given, stringify!($key), $default, mistakes)?,)+
+                    origins: given.iter().map(|(key, given)| (*key, given.origin.clone())).collect(),
+                })
+            }
+
+            /// Each setting with its value as it may be shown.
+            #[must_use]
+            pub fn shown(&self) -> Vec<(&'static Setting, String)> {
+                let values = [$(Value::shown(&self.$key)),+];
+                TABLE.iter().zip(values).collect()
+            }
+        }
+    };
+}
+
+settings! {
+    database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
+        "Where the jobs live: `sqlite:PATH` (made and migrated by itself) or `postgres://user:password@host/database`.";
+    broker_url: SecretUrl = "in-process:", "broker" "URL",
+        "What carries the hints: `in-process:` (one node), `amqp://user:password@host/virtual-host` or `amqps://…`.";
+    http: HttpAddress = "127.0.0.1:7070", "http" "ADDRESS",
+        "Where `run` serves /metrics, /healthz and /readyz; `off` for nowhere. Where the default is taken, a free port is used and printed.";
+    http_allow_hosts: Vec<String> = "", "http-allow-hosts" "HOSTS",
+        "Hosts that `http` jobs may call, separated by commas; none until named.";
+    concurrency: usize = "64", "concurrency" "N",
+        "Jobs that a node runs at once.";
+    lease: Duration = "30s", "lease" "DURATION",
+        "How long a lock lasts without being renewed: a dead node's jobs are taken over that much later, plus one sweep.";
+    sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
+        "How often the leading node looks for expired locks and lost hints while anything waits or runs.";
+    suspect_after: Duration = "15s", "suspect-after" "DURATION",
+        "A job is suspected to have lost its hint only when it has been ready for so long; not shorter than `hint_max_age`.";
+    shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
+        "How long running jobs may take to end at shutdown before they are given back.";
+    lanes: Vec<Lane> = "default", "lanes" "LANES",
+        "The lanes (queues) that a node receives, separated by commas.";
+    hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
+        "A hint that could not be published for so long is left to the sweeper.";
+    hint_buffer: usize = "100000", "hint-buffer" "N",
+        "Hints that may wait to be published; one more is left to the sweeper.";
+    statement_timeout: Duration = "15s", "statement-timeout" "DURATION",
+        "The database ends a statement that takes longer.";
+    database_connections: u32 = "8", "database-connections" "N",
+        "The most connections to PostgreSQL; one more is kept for renewing locks.";
+    amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
+        "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a queue is declared.";
+    amqp_prefix: String = "jobwire", "amqp-prefix" "NAME",
+        "Begins the name of every queue and exchange; two fleets on one virtual host need two.";
+    amqp_declare: bool = "true", "amqp-declare" "BOOL",
+        "Declare queues and exchanges where they are missing; `false` only uses what exists.";
+    amqp_hints_per_message: usize = "16", "amqp-hints-per-message" "N",
+        "The most hints in one message, 1 to 512.";
+    amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
+        "How long RabbitMQ may take to confirm a message.";
+    log: String = "info", "log" "FILTER",
+        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` where nothing is given.";
+    log_format: LogFormat = "text", "log-format" "FORMAT",
+        "`text` or `json`, one object a line.";
+}
+
+fn read<T: Value>(
+    given: &AllGiven,
+    key: &'static str,
+    default: &str,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<T> {
+    if let Some(Given { text, origin }) = given.get(key) {
+        match T::read(text) {
+            Ok(value) => return Some(value),
+            Err(problem) => mistakes.push(Mistake {
+                setting: key.to_owned(),
+                value: Some(T::safe(text)),
+                origin: origin.clone(),
+                problem,
+            }),
+        }
+    }
+    T::read(default).ok()
+}
+
+/// Where settings come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// The directory in which [`DEFAULT_FILE`] is looked for.
+    pub directory: PathBuf,
+    /// Environment variables; those without [`PREFIX`] are ignored.
+    pub environment: Vec<(String, String)>,
+    /// Flags: key and value.
+    pub flags: Vec<(&'static str, String)>,
+}
+
+impl Settings {
+    /// Put the sources together.
+    ///
+    /// # Errors
+    /// All mistakes at once.
+    pub fn load(sources: &Sources) -> Result<Self, Mistakes> {
+        let mut mistakes = Vec::new();
+        let mut given = AllGiven::new();
+        let environment = environment::read(&sources.environment, &mut mistakes);
+        let file = match (&sources.file, &environment.file) {
+            (Some(named), _) => file::Which::Named(named.clone()),
+            (None, Some(named)) => file::Which::Named(named.clone()),
+            (None, None) => file::Which::Default(sources.directory.join(DEFAULT_FILE)),
+        };
+        given.extend(file::read(&file, &mut mistakes));
+        given.extend(environment.given);
+        given.extend(flags::given(&sources.flags));
+        let settings = Self::read(&given, &mut mistakes);
+        if let Some(settings) = &settings {
+            let reported: Vec<String> = mistakes.iter().map(|m| m.setting.clone()).collect();
+            let found = check::check(settings);
+            mistakes.extend(found.into_iter().filter(|m| !reported.contains(&m.setting)));
+        }
+        match settings {
+            Some(settings) if mistakes.is_empty() => Ok(settings),
+            _ => Err(Mistakes(mistakes)),
+        }
+    }
+
+    /// Where a setting's value came from.
+    #[must_use]
+    pub fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    }
+
+    /// Did somebody write it?
+    #[must_use]
+    pub fn is_given(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! What can be read one by one may still not work: ranges, forms, and settings that contradict each
+//! other.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::handlers::AllowList;
+
+use super::{Mistake, SecretUrl, Settings};
+
+/// Everything that can't work.
+pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
+    let mut wrong: Vec<(&'static str, String)> = Vec::new();
+    if let Err(problem) = database(&settings.database_url) {
+        wrong.push(("database_url", problem));
+    }
+    if let Err(problem) = broker(&settings.broker_url) {
+        wrong.push(("broker_url", problem));
+    }
+    if let Err(options) = settings.node_options().validate() {
+        wrong.extend(options.into_iter().map(|bad| (bad.option, bad.problem)));
+    }
+    if settings.statement_timeout < Duration::from_millis(100) {
+        wrong.push(("statement_timeout", "must be at least 100ms".to_owned()));
+    }
+    if !(2..=1000).contains(&settings.database_connections) {
+        wrong.push(("database_connections", "must be 2 to 1000".to_owned()));
+    }
+    if let Err(bad) = AllowList::parse(&settings.http_allow_hosts) {
+        wrong.push(("http_allow_hosts", bad.to_string()));
+    }
+    if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&settings.log) {
+        let example = "write for example `info` or `warn,jobwire_core=debug`";
+        wrong.push(("log", format!("is not a log filter ({error}); {example}")));
+    }
+    #[cfg(feature = "amqp")]
+    wrong.extend(amqp(settings));
+    let shown = settings.shown();
+    wrong
+        .into_iter()
+        .map(|(key, problem)| Mistake {
+            setting: key.to_owned(),
+            value: shown
+                .iter()
+                .find(|(s, _)| s.key == key)
+                .map(|(_, value)| value.clone()),
+            origin: settings.origin(key),
+            problem,
+        })
+        .collect()
+}
+
+fn database(url: &SecretUrl) -> Result<(), String> {
+    let forms = "write `sqlite:PATH` or `postgres://user:password@host:5432/database`";
+    match url.scheme() {
+        "sqlite" => Ok(()),
+        "postgres" | "postgresql" => Url::parse(url.expose())
+            .map(drop)
+            .map_err(|e| format!("the URL can't be read ({e}); {forms}")),
+        "" => Err(format!("is not a URL; {forms}")),
+        other => Err(format!(
+            "`{other}` is no database that this program knows; {forms}"
+        )),
+    }
+}
+
+fn broker(url: &SecretUrl) -> Result<(), String> {
+    let forms = "write `in-process:`, `amqp://user:password@host:5672/virtual-host` or `amqps://…`";
+    match url.scheme() {
+        "in-process" if url.expose() == "in-process:" => Ok(()),
+        "amqp" | "amqps" if cfg!(feature = "amqp") => Url::parse(url.expose())
+            .map(drop)
+            .map_err(|e| format!("the URL can't be read ({e}); {forms}")),
+        "amqp" | "amqps" => Err(
+            "this program was built without RabbitMQ; build it with the feature `amqp`".to_owned(),
+        ),
+        "kafka" => Err(
+            "Kafka is not in this release; use RabbitMQ (`amqp://…`) or `in-process:`".to_owned(),
+        ),
+        "" | "in-process" => Err(format!("is not a broker's URL; {forms}")),
+        other => Err(format!(
+            "`{other}` is no broker that this program knows; {forms}"
+        )),
+    }
+}
+
+/// Each of the transport's settings by itself, so that the transport's own words are put to the right one.
+#[cfg(feature = "amqp")]
+fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
+    use jobwire_amqp::AmqpOptions;
+    let given = settings.amqp_options();
+    let alone = [
+        (
+            "amqp_prefix",
+            AmqpOptions {
+                prefix: given.prefix,
+                ..AmqpOptions::default()
+            },
+        ),
+        (
+            "amqp_hints_per_message",
+            AmqpOptions {
+                hints_per_message: given.hints_per_message,
+                ..AmqpOptions::default()
+            },
+        ),
+        (
+            "amqp_confirm_timeout",
+            AmqpOptions {
+                confirm_timeout: given.confirm_timeout,
+                ..AmqpOptions::default()
+            },
+        ),
+    ];
+    alone
+        .into_iter()
+        .flat_map(|(key, options)| options.mistakes().into_iter().map(move |m| (key, m)))
+        .collect()
+}

@@ -1,0 +1,133 @@
+//! Settings in `jobwire.toml`: flat keys, the names of the table.
+//!
+//! ```toml
+//! database_url = "postgres://jobwire@db/jobs"
+//! concurrency = 32
+//! lease = "30s"
+//! lanes = ["default", "bulk"]
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{AllGiven, Given, Mistake, Origin, TABLE, closest};
+
+/// Which file.
+pub(super) enum Which {
+    /// Somebody named it: it must be there.
+    Named(PathBuf),
+    /// Read where it is there.
+    Default(PathBuf),
+}
+
+pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
+    let (Which::Named(path) | Which::Default(path)) = which;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            if !(missing && matches!(which, Which::Default(_))) {
+                mistakes.push(Mistake {
+                    setting: "config".to_owned(),
+                    value: Some(path.display().to_string()),
+                    origin: at(path, 1),
+                    problem: format!("the file can't be read: {error}; give another with --config"),
+                });
+            }
+            return AllGiven::new();
+        }
+    };
+    parse(path, &text, mistakes)
+}
+
+fn at(path: &Path, line: usize) -> Origin {
+    Origin::File {
+        path: path.to_owned(),
+        line,
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1
+}
+
+fn parse(path: &Path, text: &str, mistakes: &mut Vec<Mistake>) -> AllGiven {
+    let mut given = AllGiven::new();
+    let table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            mistakes.push(Mistake {
+                setting: "config".to_owned(),
+                value: None,
+                origin: at(path, line),
+                // Not the parser's excerpt: it may show a password.
+                problem: format!("this is not TOML: {}", error.message()),
+            });
+            return given;
+        }
+    };
+    for (key, value) in table.get_ref() {
+        let origin = at(path, line_of(text, key.span().start));
+        let Some(setting) = TABLE.iter().find(|s| s.key == &**key.get_ref()) else {
+            mistakes.push(unknown(key.get_ref(), origin));
+            continue;
+        };
+        match as_text(value) {
+            Ok(text) => {
+                given.insert(setting.key, Given { text, origin });
+            }
+            Err(problem) => mistakes.push(Mistake {
+                setting: setting.key.to_owned(),
+                value: None,
+                origin,
+                problem: problem.to_owned(),
+            }),
+        }
+    }
+    given
+}
+
+/// A setting's value as one would write it on the command line.
+fn as_text(value: &Spanned<DeValue<'_>>) -> Result<String, &'static str> {
+    match value.get_ref() {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Boolean(yes) => Ok(yes.to_string()),
+        DeValue::Array(items) => {
+            let words: Option<Vec<&str>> = items
+                .iter()
+                .map(|item| match item.get_ref() {
+                    DeValue::String(word) => Some(&**word),
+                    _ => None,
+                })
+                .collect();
+            words
+                .map(|words| words.join(","))
+                .ok_or("a list holds strings: [\"a\", \"b\"]")
+        }
+        DeValue::Table(_) => Err("is a table; settings are written flat, `key = value`"),
+        DeValue::Float(_) | DeValue::Datetime(_) => {
+            Err("write a string, a whole number, `true` or `false`; durations as \"30s\"")
+        }
+    }
+}
+
+fn unknown(key: &str, origin: Origin) -> Mistake {
+    let meant = TABLE
+        .iter()
+        .find(|s| s.flag == key || s.key == key.replace('-', "_"))
+        .map(|s| s.key)
+        .or_else(|| closest(key, TABLE.iter().map(|s| s.key)));
+    Mistake {
+        setting: key.to_owned(),
+        value: None,
+        origin,
+        problem: match meant {
+            Some(meant) => format!("there is no such setting; did you mean `{meant}`?"),
+            None => "there is no such setting; remove it (`jobwire config` lists all)".to_owned(),
+        },
+    }
+}

@@ -1,0 +1,64 @@
+//! From settings to the options of the library.
+
+use jobwire_core::{HookOptions, NodeOptions, PgOptions, SqliteOptions};
+
+use super::Settings;
+
+impl Settings {
+    /// How hints leave.
+    #[must_use]
+    pub fn hook_options(&self) -> HookOptions {
+        let mut options = HookOptions::default();
+        options.buffer = self.hint_buffer;
+        options.max_age = self.hint_max_age;
+        options
+    }
+
+    /// How a node works.
+    #[must_use]
+    pub fn node_options(&self) -> NodeOptions {
+        let mut options = NodeOptions::default();
+        options.concurrency = self.concurrency;
+        options.lease = self.lease;
+        options.sweep_interval = self.sweep_interval;
+        options.suspect_after = self.suspect_after;
+        options.shutdown_timeout = self.shutdown_timeout;
+        options.lanes = self.lanes.clone();
+        options.hook = self.hook_options();
+        options
+    }
+
+    /// How PostgreSQL is used.
+    #[must_use]
+    pub fn pg_options(&self) -> PgOptions {
+        let mut options = PgOptions::default();
+        options.max_connections = self.database_connections;
+        options.statement_timeout = self.statement_timeout;
+        options
+    }
+
+    /// How SQLite is used.
+    #[must_use]
+    pub fn sqlite_options(&self) -> SqliteOptions {
+        let mut options = SqliteOptions::default();
+        options.deadline = self.statement_timeout;
+        options
+    }
+
+    /// How RabbitMQ is used.
+    #[cfg(feature = "amqp")]
+    #[must_use]
+    pub fn amqp_options(&self) -> jobwire_amqp::AmqpOptions {
+        jobwire_amqp::AmqpOptions {
+            prefix: self.amqp_prefix.clone(),
+            queue_type: match self.amqp_queue_type {
+                super::QueueType::Classic => jobwire_amqp::QueueType::Classic,
+                super::QueueType::Quorum => jobwire_amqp::QueueType::Quorum,
+            },
+            declare: self.amqp_declare,
+            hints_per_message: self.amqp_hints_per_message,
+            confirm_timeout: self.amqp_confirm_timeout,
+            ..jobwire_amqp::AmqpOptions::default()
+        }
+    }
+}

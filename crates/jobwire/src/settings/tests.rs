@@ -1,0 +1,200 @@
+use super::*;
+use std::path::Path;
+
+fn load(
+    file: &str,
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, &str)],
+) -> Result<Settings, Mistakes> {
+    let directory = tempfile::tempdir().expect("a directory");
+    if !file.is_empty() {
+        std::fs::write(directory.path().join(DEFAULT_FILE), file).expect("written");
+    }
+    Settings::load(&Sources {
+        file: None,
+        directory: directory.path().to_owned(),
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        flags: flags
+            .iter()
+            .map(|(key, value)| (*key, (*value).to_owned()))
+            .collect(),
+    })
+}
+
+fn mistakes(file: &str, environment: &[(&str, &str)], flags: &[(&'static str, &str)]) -> String {
+    load(file, environment, flags)
+        .expect_err("mistakes")
+        .to_string()
+}
+
+#[test]
+fn defaults_are_those_of_the_table_and_of_the_library() {
+    let settings = load("", &[], &[]).expect("defaults work");
+    for (setting, shown) in settings.shown() {
+        let default = match setting.default {
+            // Written in the largest unit that fits.
+            "60s" => "1m",
+            other => other,
+        };
+        assert_eq!(shown, default, "{}", setting.key);
+        assert_eq!(settings.origin(setting.key), Origin::Default);
+    }
+    let library = jobwire_core::NodeOptions::default();
+    let ours = settings.node_options();
+    assert_eq!(format!("{ours:?}"), format!("{library:?}"));
+    assert_eq!(
+        format!("{:?}", settings.pg_options()),
+        format!("{:?}", jobwire_core::PgOptions::default())
+    );
+    #[cfg(feature = "amqp")]
+    assert_eq!(
+        settings.amqp_options(),
+        jobwire_amqp::AmqpOptions::default()
+    );
+}
+
+#[test]
+fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
+    let file = "lease = \"11s\"\nconcurrency = 11\nlanes = [\"a\", \"b\"]\namqp_declare = false\n";
+    let environment = [
+        ("JOBWIRE_LEASE", "22s"),
+        ("JOBWIRE_CONCURRENCY", "22"),
+        ("HOME", "/"),
+    ];
+    let settings = load(file, &environment, &[("lease", "PT33S")]).expect("all is well");
+    assert_eq!(settings.lease, Duration::from_secs(33));
+    assert_eq!(settings.concurrency, 22);
+    assert_eq!(settings.lanes, [Lane("a".to_owned()), Lane("b".to_owned())]);
+    assert!(!settings.amqp_declare);
+    assert_eq!(settings.origin("lease"), Origin::Flag("lease".to_owned()));
+    assert_eq!(
+        settings.origin("concurrency"),
+        Origin::Environment("JOBWIRE_CONCURRENCY".to_owned())
+    );
+    assert!(matches!(
+        settings.origin("lanes"),
+        Origin::File { line: 3, .. }
+    ));
+}
+
+#[test]
+fn an_empty_variable_counts_as_none() {
+    let settings = load("", &[("JOBWIRE_LEASE", "")], &[]).expect("all is well");
+    assert_eq!(settings.origin("lease"), Origin::Default);
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_each_with_its_place() {
+    let said = mistakes(
+        "lease = \"0s\"\n\nsweep_intervall = \"1s\"\nconcurrency = -3\n",
+        &[
+            ("JOBWIRE_LOG_FORMAT", "xml"),
+            ("JOBWIRE_DATABASE", "sqlite:x.db"),
+        ],
+        &[
+            ("sweep_interval", "-1s"),
+            ("amqp_hints_per_message", "5000"),
+        ],
+    );
+    for part in [
+        "7 settings are wrong",
+        "jobwire.toml:1: setting `lease` is `0s`: the duration `0s` is not more than zero",
+        "jobwire.toml:3: setting `sweep_intervall`: there is no such setting; did you mean `sweep_interval`?",
+        "jobwire.toml:4: setting `concurrency` is `-3`: give 1 or more",
+        "environment variable JOBWIRE_LOG_FORMAT: setting `log_format` is `xml`: write `text` or `json`",
+        "environment variable JOBWIRE_DATABASE: setting `JOBWIRE_DATABASE`: there is no such setting; did you mean JOBWIRE_DATABASE_URL?",
+        "flag --sweep-interval: setting `sweep_interval` is `-1s`: the duration `-1s` is not more than zero",
+        "flag --amqp-hints-per-message: setting `amqp_hints_per_message` is `5000`",
+    ] {
+        assert!(said.contains(part), "{part}\nin\n{said}");
+    }
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_named() {
+    let said = mistakes("", &[("JOBWIRE_SUSPECT_AFTER", "2s")], &[]);
+    assert!(
+        said.contains("`suspect_after` is `2s`") && said.contains("hint_max_age"),
+        "{said}"
+    );
+}
+
+#[test]
+fn urls_that_cannot_work_are_refused_without_showing_their_password() {
+    for (key, url, part) in [
+        (
+            "database_url",
+            "mysql://me:secret@db/x",
+            "`mysql` is no database",
+        ),
+        ("database_url", "nonsense", "is not a URL"),
+        (
+            "database_url",
+            "postgres://me:secret@db:port/x",
+            "can't be read",
+        ),
+        (
+            "broker_url",
+            "kafka://me:secret@k:9092",
+            "not in this release",
+        ),
+        ("broker_url", "in-process", "`in-process:`"),
+        ("broker_url", "amqp://me:secret@mq:port", "can't be read"),
+    ] {
+        let said = mistakes("", &[], &[(key, url)]);
+        assert!(said.contains(part), "{part} in {said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+    let said = mistakes(
+        "database_url = \"postgres://me:secret@db/x\"\nlease = \n",
+        &[],
+        &[],
+    );
+    assert!(
+        said.contains("jobwire.toml:2") && !said.contains("secret"),
+        "{said}"
+    );
+    let said = mistakes("database_url = { password = \"secret\" }", &[], &[]);
+    assert!(
+        said.contains("is a table") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_named_file_must_be_there_and_a_default_one_need_not() {
+    let sources = Sources {
+        file: Some(Path::new("no/such/file.toml").to_owned()),
+        ..Sources::default()
+    };
+    let said = Settings::load(&sources).expect_err("missing").to_string();
+    assert!(
+        said.contains("no/such/file.toml") && said.contains("--config"),
+        "{said}"
+    );
+    assert!(load("", &[], &[]).is_ok());
+}
+
+#[test]
+fn an_address_without_port_and_a_host_with_a_scheme_are_refused() {
+    assert!(mistakes("", &[], &[("http", "localhost")]).contains("host:port"));
+    assert!(
+        mistakes("", &[], &[("http_allow_hosts", "https://x.org/a")]).contains("http_allow_hosts")
+    );
+    let settings = load("", &[], &[("http", "off")]).expect("off is fine");
+    assert_eq!(settings.http, HttpAddress::Off);
+}
+
+#[test]
+fn the_page_in_docs_is_the_one_of_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let page = std::fs::read_to_string(&path).expect("docs/configuration.md");
+    assert_eq!(
+        page,
+        markdown::page(),
+        "write it anew: cargo run -p jobwire -- config --markdown > docs/configuration.md"
+    );
+}

@@ -1,0 +1,196 @@
+//! How the values of settings are read, and shown.
+
+use std::fmt;
+use std::time::Duration;
+
+use jobwire_core::{Lane, duration};
+
+use super::SecretUrl;
+
+/// Something that a setting can hold.
+pub trait Value: Sized {
+    /// Read it.
+    ///
+    /// # Errors
+    /// What is wrong, and how to write it.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// Write it as it may be shown.
+    fn shown(&self) -> String;
+
+    /// What was written, as it may be shown, where it could not be read.
+    #[must_use]
+    fn safe(text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+impl Value for SecretUrl {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(Self::new(text.trim()))
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+    fn safe(text: &str) -> String {
+        Self::new(text).to_string()
+    }
+}
+
+impl Value for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.trim().to_owned())
+    }
+    fn shown(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Value for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        duration::parse(text).map_err(|e| e.to_string())
+    }
+    fn shown(&self) -> String {
+        duration::write(*self)
+    }
+}
+
+impl Value for bool {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "true" | "yes" | "on" | "1" => Ok(true),
+            "false" | "no" | "off" | "0" => Ok(false),
+            _ => Err("write `true` or `false`".to_owned()),
+        }
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+macro_rules! counts {
+    ($($type:ty),+) => {
+        $(impl Value for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                match text.trim().parse::<i128>() {
+                    Ok(number) if number < 1 => Err("give 1 or more".to_owned()),
+                    Ok(number) => Self::try_from(number).map_err(|_| "is too large".to_owned()),
+                    Err(_) => Err("is not a whole number; write for example `64`".to_owned()),
+                }
+            }
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        })+
+    };
+}
+counts!(usize, u32);
+
+/// Words separated by commas.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+}
+
+impl Value for Vec<Lane> {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(words(text).map(|name| Lane(name.to_owned())).collect())
+    }
+    fn shown(&self) -> String {
+        self.iter()
+            .map(|lane| lane.0.as_str())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
+impl Value for Vec<String> {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(words(text).map(str::to_owned).collect())
+    }
+    fn shown(&self) -> String {
+        self.join(",")
+    }
+}
+
+/// Where the HTTP endpoints are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HttpAddress {
+    /// Nowhere.
+    Off,
+    /// On `host:port`.
+    At(String),
+}
+
+impl Value for HttpAddress {
+    fn read(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let port = text
+            .rsplit_once(':')
+            .filter(|(host, _)| !host.is_empty())
+            .and_then(|(_, port)| port.parse::<u16>().ok());
+        match port {
+            Some(_) => Ok(Self::At(text.to_owned())),
+            None => Err(
+                "write `host:port`, for example `127.0.0.1:7070` (port 0: any free one), or `off`"
+                    .to_owned(),
+            ),
+        }
+    }
+    fn shown(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::At(address) => address.clone(),
+        }
+    }
+}
+
+macro_rules! words_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text),+ })
+            }
+        }
+
+        impl Value for $name {
+            fn read(text: &str) -> Result<Self, String> {
+                match text.trim() {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err(format!("write {}", [$(concat!("`", $text, "`")),+].join(" or "))),
+                }
+            }
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        }
+    };
+}
+
+words_enum! {
+    /// How the log is written.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One object a line.
+        Json = "json"
+    }
+}
+
+words_enum! {
+    /// What kind of queue a lane is on RabbitMQ.
+    QueueType {
+        /// On one node of the broker: lowest latency.
+        Classic = "classic",
+        /// Replicated over a cluster.
+        Quorum = "quorum"
+    }
+}

@@ -1,0 +1,60 @@
+//! The harness that Jobwire's tests stand on.
+//!
+//! Tests run against real servers. The harness starts them privately (own data
+//! directory, free loopback ports, nothing of the machine's own services is
+//! touched) and takes them away again, also when the test process crashes, is
+//! killed with `-9` or gets Ctrl-C (see `reaper.rs` for how).
+//!
+//! | to get | use |
+//! | --- | --- |
+//! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
+//! | a fresh space on the shared RabbitMQ | [`shared::rabbitmq`]`().await.space().await` |
+//! | a PostgreSQL or RabbitMQ to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`] |
+//! | a broken network in front of either | [`Proxy::start`] |
+//! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
+//! | the `jobwire` program itself | [`Program::jobwire`] |
+//! | to wait for something | [`eventually`], the only place where a test may pause |
+//!
+//! Two environment variables point [`shared`] at servers that already run:
+//! `JOBWIRE_TEST_POSTGRES_URL` (a superuser's URL) and `JOBWIRE_TEST_AMQP_URL`.
+//! `cargo run -p jobwire-tests --bin servers -- COMMAND` starts both servers once
+//! and runs a command that finds them there.
+//!
+//! Everything here reports failure by panicking: a harness that cannot do its
+//! work must fail the test, never skip it.
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a panic is how a test reports its failure"
+)]
+
+mod amqp_handshake;
+pub mod cargo;
+pub mod database;
+pub mod http;
+pub mod lines;
+pub mod need;
+pub mod port;
+pub mod postgres;
+mod processes;
+pub mod program;
+pub mod prometheus;
+pub mod proxy;
+pub mod rabbitmq;
+pub mod rabbitmqctl;
+pub mod reaper;
+pub mod scratch;
+pub mod server;
+pub mod shared;
+pub mod wait;
+
+pub use nix::sys::signal::Signal;
+pub use postgres::{Postgres, Stop};
+pub use program::{Program, Running};
+pub use prometheus::Prometheus;
+pub use proxy::{Direction, Flow, Proxy};
+pub use rabbitmq::RabbitMq;
+pub use rabbitmqctl::RabbitMqCtl;
+pub use scratch::Scratch;
+pub use server::Server;
+pub use wait::eventually;

@@ -1,0 +1,239 @@
+//! A private PostgreSQL server, to use and to abuse.
+
+use crate::{Scratch, Server, Signal, database, eventually, need, port, processes};
+use nix::unistd::{Uid, User};
+use sqlx::{Connection, PgConnection};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(60);
+
+/// What makes the server fit for the tests. `fsync` keeps its default, on: what a
+/// test measures or survives must be what a user gets.
+const SETTINGS: [&str; 6] = [
+    "listen_addresses=127.0.0.1",
+    "shared_preload_libraries=pg_stat_statements",
+    "max_connections=200",
+    "wal_level=logical",
+    // In the data directory, where it goes with the server even if that is killed.
+    "dynamic_shared_memory_type=mmap",
+    "log_line_prefix=%m [%p] ",
+];
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Disconnects the clients, rolls back, writes a checkpoint.
+    Fast,
+    /// Ends at once and recovers at the next start.
+    Immediate,
+}
+
+/// A cluster in a directory of its own, on a loopback port of its own; both stay
+/// the same over [`Postgres::stop`], [`Postgres::kill`] and [`Postgres::start_again`].
+#[derive(Debug)]
+pub struct Postgres {
+    // Before the directory: fields drop in this order.
+    server: Option<Server>,
+    scratch: Scratch,
+    programs: PathBuf,
+    user: Option<User>,
+    port: u16,
+    password: String,
+}
+
+impl Postgres {
+    /// Makes a cluster and starts it. Its superuser is `postgres`, with a password
+    /// that the URLs contain.
+    ///
+    /// # Panics
+    /// If PostgreSQL is missing and cannot be installed, or does not start.
+    pub async fn start() -> Postgres {
+        let mut postgres = Postgres {
+            server: None,
+            scratch: Scratch::new(),
+            programs: need::directory_of("initdb", "postgresql", debian_directories),
+            user: unprivileged_user(),
+            port: port::free(),
+            password: uuid::Uuid::new_v4().simple().to_string(),
+        };
+        postgres.make_cluster().await;
+        postgres.start_again().await;
+        postgres
+    }
+
+    async fn make_cluster(&self) {
+        let password = self.scratch.write("password", &self.password);
+        for path in [self.scratch.path(), &password] {
+            self.give_away(path);
+        }
+        let mut initdb = self.command("initdb");
+        initdb
+            .args(["--username=postgres", "--auth=scram-sha-256", "--no-sync"])
+            .args(["--encoding=UTF8", "--locale=C"])
+            .arg(format!("--pwfile={}", password.display()))
+            .arg("--pgdata")
+            .arg(self.data());
+        let output = tokio::process::Command::from(initdb).output().await;
+        let output = output.unwrap_or_else(|error| panic!("cannot start initdb: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "initdb failed:\n{said}");
+    }
+
+    /// PostgreSQL refuses to run as root.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command
+            .current_dir(self.scratch.path())
+            .stdin(Stdio::null());
+        if let Some(user) = &self.user {
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+        }
+        command
+    }
+
+    fn give_away(&self, path: &Path) {
+        if let Some(user) = &self.user {
+            chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+                .unwrap_or_else(|error| panic!("cannot give {} away: {error}", path.display()));
+        }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.join("data")
+    }
+
+    /// The superuser's URL of a database.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        let Postgres { password, port, .. } = self;
+        format!("postgres://postgres:{password}@127.0.0.1:{port}/{database}")
+    }
+
+    /// The address, for a [`crate::Proxy`].
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The URL of a fresh, empty database.
+    pub async fn create_database(&self) -> String {
+        database::create(&self.url("postgres")).await
+    }
+
+    /// What the server logged since its last start.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        self.server
+            .as_ref()
+            .map(|server| server.output().all())
+            .unwrap_or_default()
+    }
+
+    /// Starts it after [`Postgres::stop`] or [`Postgres::kill`], with the same data
+    /// on the same port, and returns when it answers.
+    pub async fn start_again(&mut self) {
+        let url = self.url("postgres");
+        let mut postgres = self.command("postgres");
+        postgres.arg("-D").arg(self.data());
+        postgres.args(["-p", &self.port.to_string()]);
+        postgres.arg("-k").arg(self.scratch.path());
+        for setting in SETTINGS {
+            postgres.args(["-c", setting]);
+        }
+        // When dropped: an immediate stop, which takes the backends along.
+        let server = Server::start("PostgreSQL", postgres).farewell(Signal::SIGQUIT);
+        let server = self.server.insert(server);
+        eventually("PostgreSQL to take connections", START, || {
+            server.assert_running();
+            let url = &url;
+            async move { PgConnection::connect(url).await.ok()?.close().await.ok() }
+        })
+        .await;
+    }
+
+    /// Stops it as an administrator would.
+    pub async fn stop(&mut self, how: Stop) {
+        if let Some(mut server) = self.server.take() {
+            server.signal(match how {
+                Stop::Fast => Signal::SIGINT,
+                Stop::Immediate => Signal::SIGQUIT,
+            });
+            server.exit(STOP).await;
+        }
+    }
+
+    /// Kills the server and every backend at the same moment, as a power cut would.
+    pub async fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // Stopped, it can neither start backends nor react to their deaths.
+            server.signal(Signal::SIGSTOP);
+            // Backends sit in sessions of their own, out of reach of a group's kill.
+            let backends = processes::children_of(server.id());
+            for &backend in &backends {
+                processes::kill(backend);
+            }
+            server.kill();
+            eventually("the backends to be gone", STOP, || {
+                let left = backends
+                    .iter()
+                    .any(|&backend| processes::is_running(backend));
+                std::future::ready((!left).then_some(()))
+            })
+            .await;
+        }
+    }
+}
+
+impl Drop for Postgres {
+    /// A killed server leaves a segment of shared memory, which its next start would
+    /// have removed; the last line but one of its pid file names it.
+    fn drop(&mut self) {
+        let Ok(file) = std::fs::read_to_string(self.data().join("postmaster.pid")) else {
+            return;
+        };
+        let segment = file
+            .lines()
+            .nth(6)
+            .and_then(|line| line.split_whitespace().nth(1));
+        if let (None, Some(segment)) = (&self.server, segment) {
+            let _ = Command::new("ipcrm").args(["-m", segment]).output();
+        }
+    }
+}
+
+/// Debian keeps each major version's programs out of `PATH`; the newest comes first.
+fn debian_directories() -> Vec<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let mut versions: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .filter(|(_, programs)| programs.join("postgres").exists())
+        .collect();
+    versions.sort_by_key(|&(version, _)| std::cmp::Reverse(version));
+    versions.into_iter().map(|(_, programs)| programs).collect()
+}
+
+/// Whom to run as when we are root.
+fn unprivileged_user() -> Option<User> {
+    if !Uid::effective().is_root() {
+        return None;
+    }
+    let user = ["postgres", "nobody"]
+        .into_iter()
+        .find_map(|name| User::from_name(name).ok().flatten());
+    assert!(
+        user.is_some(),
+        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`"
+    );
+    user
+}

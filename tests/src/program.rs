@@ -1,0 +1,147 @@
+//! The `jobwire` program, run as its users run it.
+
+use crate::{Server, Signal, cargo, lines::Lines};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A program that is about to start.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use jobwire_tests::{Program, Signal};
+/// # async fn example(database: &str) {
+/// let mut node = Program::jobwire().args(["--database", database, "run"]).start();
+/// node.wait_for_line("listening", Duration::from_secs(10)).await;
+/// node.signal(Signal::SIGTERM);
+/// assert!(node.exit(Duration::from_secs(10)).await.success());
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    command: Command,
+    input: Stdio,
+}
+
+impl Program {
+    /// The `jobwire` of this workspace, built when it is first asked for. It finds no
+    /// `JOBWIRE_…` setting in its environment, only what the test gives it.
+    #[must_use]
+    pub fn jobwire() -> Program {
+        static PATH: OnceLock<PathBuf> = OnceLock::new();
+        Program::at(PATH.get_or_init(|| cargo::build("jobwire")))
+    }
+
+    /// Any other program.
+    #[must_use]
+    pub fn at(path: &Path) -> Program {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = name.to_string_lossy().into_owned();
+        let mut command = Command::new(path);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("JOBWIRE_") {
+                command.env_remove(name);
+            }
+        }
+        Program {
+            name,
+            command,
+            input: Stdio::null(),
+        }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Program {
+        self.command.args(arguments);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Program {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets its working directory, where the default database is made.
+    #[must_use]
+    pub fn in_directory(mut self, directory: impl AsRef<Path>) -> Program {
+        self.command.current_dir(directory);
+        self
+    }
+
+    /// Gives it this on its standard input, which is empty otherwise.
+    #[must_use]
+    pub fn input(mut self, file: std::fs::File) -> Program {
+        self.input = file.into();
+        self
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub fn start(self) -> Running {
+        Running(Server::start_with_input(
+            &self.name,
+            self.command,
+            self.input,
+        ))
+    }
+
+    /// Runs it to its end and returns its status and everything that it printed.
+    pub async fn run(self, deadline: Duration) -> (ExitStatus, Vec<String>) {
+        let mut running = self.start();
+        let status = running.exit(deadline).await;
+        (status, running.lines().all())
+    }
+}
+
+/// A program that runs until it ends, or until this is dropped.
+#[derive(Debug)]
+pub struct Running(Server);
+
+impl Running {
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// What it printed, on either stream.
+    #[must_use]
+    pub fn lines(&self) -> &Lines {
+        self.0.output()
+    }
+
+    /// The first line, printed already or to come, that contains `pattern`.
+    ///
+    /// # Panics
+    /// With the end of its output, if the deadline passes or the program ends first.
+    pub async fn wait_for_line(&self, pattern: &str, deadline: Duration) -> String {
+        let line = self.lines().find(pattern, deadline).await;
+        line.unwrap_or_else(|| {
+            let tail = self.lines().tail();
+            panic!("waited {deadline:?} for a line with {pattern:?}, in vain; it said:\n{tail}")
+        })
+    }
+
+    /// Sends it a signal: `SIGTERM` to shut down, `SIGKILL` to crash, `SIGSTOP` to
+    /// freeze, `SIGCONT` to thaw.
+    pub fn signal(&self, signal: Signal) {
+        self.0.signal(signal);
+    }
+
+    /// Waits for its end; all its output is in [`Running::lines`] then.
+    ///
+    /// # Panics
+    /// With the end of its output, if it still runs after `deadline`.
+    pub async fn exit(&mut self, deadline: Duration) -> ExitStatus {
+        let status = self.0.exit(deadline).await;
+        // A grandchild may hold the streams open: that is not worth a failure.
+        self.lines().end(Duration::from_secs(1)).await;
+        status
+    }
+}

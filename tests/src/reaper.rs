@@ -1,0 +1,112 @@
+//! Nothing outlives the test process.
+//!
+//! `Drop` is not enough: it does not run for statics, on Ctrl-C, on `kill -9` or
+//! on a crash. So the first thing that a test process starts is a *reaper*: a
+//! small shell (`reaper.sh`) that reads from a pipe whose other end only this
+//! process holds. However this process ends, the kernel closes the pipe; the
+//! reaper then kills every process group it was told of and removes every scratch
+//! directory. It sits in a process group of its own, so that Ctrl-C, which reaches
+//! the whole group of the test, does not reach it.
+//!
+//! A child announces itself between `fork` and `exec`. There is no moment at which
+//! it runs and the reaper does not know it.
+//!
+//! Why not `PR_SET_PDEATHSIG`: it follows the *thread* that forked, is not passed
+//! on to grandchildren, knows no directories, and exists on Linux only.
+
+use nix::libc;
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+struct Reaper {
+    process: Child,
+    pipe: Option<ChildStdin>,
+}
+
+static REAPER: LazyLock<Mutex<Reaper>> = LazyLock::new(|| {
+    let mut process = Command::new("sh")
+        .args(["-c", include_str!("reaper.sh"), "jobwire-test-reaper"])
+        .stdin(Stdio::piped())
+        // Not the test's own output: whoever reads that waits for its last holder.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .current_dir("/")
+        .process_group(0)
+        .spawn()
+        .expect("sh can be started");
+    let pipe = process.stdin.take();
+    #[allow(unsafe_code)]
+    // SAFETY: `at_exit` is a plain function that touches statics which never drop.
+    let registered = unsafe { libc::atexit(at_exit) };
+    assert_eq!(registered, 0, "no exit handler can be registered");
+    Mutex::new(Reaper { process, pipe })
+});
+
+fn reaper() -> MutexGuard<'static, Reaper> {
+    REAPER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// On an ordinary end, waits until the reaper has done its work: when the test
+/// command returns, nothing of it is left.
+extern "C" fn at_exit() {
+    let mut reaper = reaper();
+    reaper.pipe = None;
+    #[allow(unsafe_code)]
+    // SAFETY: no handler is installed. Ignored, the servers that the reaper ends
+    // leave no zombies behind, which it would take for running processes.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+    }
+    let _ = reaper.process.wait();
+}
+
+fn tell(notice: &str) {
+    if let Some(pipe) = &mut reaper().pipe {
+        pipe.write_all(notice.as_bytes())
+            .expect("the reaper reads its pipe");
+    }
+}
+
+/// Gives `command` a process group of its own, which ends with this process.
+pub fn adopt(command: &mut Command) {
+    let pipe = reaper().pipe.as_ref().map(AsRawFd::as_raw_fd);
+    command.process_group(0);
+    #[allow(unsafe_code)]
+    // SAFETY: `announce` only makes system calls; it neither allocates nor locks.
+    unsafe {
+        command.pre_exec(move || pipe.map_or(Ok(()), announce));
+    }
+}
+
+/// Runs in the forked child, where allocating could dead-lock.
+fn announce(pipe: RawFd) -> std::io::Result<()> {
+    let mut notice = [0_u8; 32];
+    let free = {
+        let mut rest = &mut notice[..];
+        writeln!(rest, "group {}", std::process::id())?;
+        rest.len()
+    };
+    let length = notice.len() - free;
+    #[allow(unsafe_code)]
+    // SAFETY: the buffer is ours and `length` bytes of it are written. So short a
+    // write to a pipe is atomic.
+    let written = unsafe { libc::write(pipe, notice.as_ptr().cast(), length) };
+    if written < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The group of this process id has ended: its number may be reused.
+pub fn forget(group: u32) {
+    tell(&format!("gone {group}\n"));
+}
+
+/// Removes a directory when this process ends.
+pub(crate) fn remove_at_end(directory: &Path) {
+    tell(&format!("directory {}\n", directory.display()));
+}

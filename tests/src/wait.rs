@@ -1,0 +1,92 @@
+//! Waiting for something to become true: the only place where a test may pause.
+//!
+//! A pause elsewhere is either too short (the test fails on a slow machine) or too
+//! long (the suite is slow on all of them). Here a condition is looked at again and
+//! again until a deadline, and the failure says what was waited for, and where.
+
+use std::panic::Location;
+use std::time::{Duration, Instant};
+
+/// The first look comes at once, the next ones after growing pauses.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Waits until `check` returns a value, and returns it.
+///
+/// `what` completes the sentence "waited 5s for …".
+///
+/// # Panics
+/// When `deadline` has passed, with the place that called.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use jobwire_tests::eventually;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let mut looks = 0;
+/// let seen = eventually("the third look", Duration::from_secs(5), || {
+///     looks += 1;
+///     let seen = (looks == 3).then_some(looks);
+///     async move { seen }
+/// })
+/// .await;
+/// assert_eq!(seen, 3);
+/// # }
+/// ```
+#[track_caller]
+pub fn eventually<T, F>(
+    what: &str,
+    deadline: Duration,
+    check: impl FnMut() -> F,
+) -> impl Future<Output = T>
+where
+    F: Future<Output = Option<T>>,
+{
+    let caller = Location::caller();
+    let found = within(deadline, check);
+    async move {
+        let found = found.await;
+        found.unwrap_or_else(|| panic!("waited {deadline:?} for {what}, in vain ({caller})"))
+    }
+}
+
+/// Like [`eventually`], but a deadline that passes is an answer, not a failure.
+pub async fn within<T, F>(deadline: Duration, mut check: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = Option<T>>,
+{
+    let end = Instant::now() + deadline;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        // A check that hangs must not outlive the deadline either.
+        let left = end
+            .saturating_duration_since(Instant::now())
+            .max(FIRST_PAUSE);
+        if let Ok(Some(found)) = tokio::time::timeout(left, check()).await {
+            return Some(found);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// [`within`] for places that cannot be async: `Drop`.
+pub(crate) fn within_blocking<T>(
+    deadline: Duration,
+    mut check: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        let found = check();
+        if found.is_some() || Instant::now() >= end {
+            return found;
+        }
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the thread is about to drop a server and waits for it"
+        )]
+        std::thread::sleep(FIRST_PAUSE);
+    }
+}

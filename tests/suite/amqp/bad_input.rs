@@ -1,0 +1,109 @@
+//! What anybody may put into a queue: malformed, oversized and forged messages.
+
+use std::task::Poll;
+
+use jobwire_core::hint::MAX_MESSAGE_BYTES;
+use jobwire_core::metrics::{HINTS_RECEIVED, HINTS_UNREADABLE};
+use jobwire_core::{Hint, JobId};
+use jobwire_tests::eventually;
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use super::world::*;
+
+#[tokio::test]
+async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let first = publish(&transport, &world.lane).await.unwrap();
+    let stranger = world.stranger().await;
+    let queue = world.queue();
+    let id = JobId::generate();
+    let large = vec![b' '; MAX_MESSAGE_BYTES + 1];
+    let many = format!(
+        r#"{{"v":1,"hints":[{}]}}"#,
+        vec![format!(r#"{{"id":"{id}"}}"#); 513].join(",")
+    );
+    let deep = "[".repeat(20_000);
+    let junk: [&[u8]; 10] = [
+        b"",
+        b"\0\xff\xfe",
+        b"null",
+        b"{\"v\":1}",
+        b"{\"v\":2,\"jobs\":[]}",
+        b"{\"v\":1,\"hints\":[{\"id\":\"1; DROP TABLE job\"}]}",
+        b"{\"v\":1,\"hints\":[{}],\"hints\":[{}]}",
+        &large,
+        many.as_bytes(),
+        deep.as_bytes(),
+    ];
+    for _ in 0..20 {
+        for bytes in junk {
+            stranger.send(&queue, bytes).await;
+        }
+    }
+    // A forged hint is a hint: the store refuses it, not the transport.
+    let forged = format!(r#"{{"v":1,"hints":[{{"id":"{id}"}}]}}"#);
+    stranger.send(&queue, forged.as_bytes()).await;
+    let last = publish(&transport, &world.lane).await.unwrap();
+
+    let mut receiver = subscribe(&transport, &world.lane, 5).await.unwrap();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let received = async {
+        let mut received = Vec::new();
+        while received.len() < 3 {
+            let deliveries = soon("a hint", receiver.receive(5)).await.unwrap();
+            receiver.settle(&tickets(&deliveries)).await;
+            received.extend(ids(&deliveries));
+        }
+        received
+    };
+    assert_eq!(counted(&recorder, received).await, [first, id, last]);
+    let page = recorder.handle().render();
+    for (name, count) in [(HINTS_UNREADABLE, 200), (HINTS_RECEIVED, 3)] {
+        let line = format!("{name}{{lane=\"default\"}} {count}");
+        assert!(page.contains(&line), "'{line}' is missing in\n{page}");
+    }
+    drop(receiver);
+    eventually("an empty queue", SOON, || async {
+        (stranger.waiting(&queue).await == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hints_too_long_for_one_message_arrive_all_the_same() {
+    use jobwire_core::transport::Transport;
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let sizes = [10, 30_000, 60_000, MAX_MESSAGE_BYTES, 10];
+    let hints: Vec<Hint> = sizes
+        .iter()
+        .map(|size| Hint {
+            instance: Some("x".repeat(*size)),
+            ..Hint::new(JobId::generate())
+        })
+        .collect();
+    let sent: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    let publisher = transport.publisher();
+    let published = publisher.publish(&world.lane, hints);
+    soon("publishing", published).await.unwrap();
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let deliveries = receive_at_last(&mut receiver).await;
+        received.extend(deliveries.iter().flat_map(ids_of));
+    }
+    assert_eq!(received, sent);
+}
+
+/// Run a future with a recorder of its own, so that other tests do not count.
+async fn counted<T>(
+    recorder: &metrics_exporter_prometheus::PrometheusRecorder,
+    counting: impl Future<Output = T>,
+) -> T {
+    let mut counting = std::pin::pin!(counting);
+    std::future::poll_fn(|cx| -> Poll<T> {
+        metrics::with_local_recorder(recorder, || counting.as_mut().poll(cx))
+    })
+    .await
+}

@@ -1,0 +1,62 @@
+//! Queues that vanish, and channels that the broker closes.
+
+use jobwire_core::Lane;
+use jobwire_core::transport::TransportError;
+
+use super::world::*;
+
+#[tokio::test]
+async fn a_queue_deleted_under_a_consumer_is_declared_again() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let stranger = world.stranger().await;
+    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    for _ in 0..3 {
+        let id = publish_at_last(&transport, &world.lane).await;
+        arrives(&mut receiver, id).await;
+        stranger.delete(&world.queue()).await;
+        let id = publish_at_last(&transport, &world.lane).await;
+        arrives(&mut receiver, id).await;
+    }
+}
+
+#[tokio::test]
+async fn a_publisher_is_told_that_its_queue_is_gone_and_the_next_hint_arrives() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let stranger = world.stranger().await;
+    publish(&transport, &world.lane).await.unwrap();
+    stranger.delete(&world.queue()).await;
+    let told = publish(&transport, &world.lane).await.unwrap_err();
+    assert!(matches!(told, TransportError::Unreachable(_)), "{told}");
+    assert!(told.to_string().contains(&world.queue()), "{told}");
+    let id = publish(&transport, &world.lane).await.unwrap();
+    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    assert_eq!(ids(&take(&mut receiver, 1).await), [id]);
+}
+
+#[tokio::test]
+async fn one_lane_that_is_refused_does_not_harm_the_others() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let stranger = world.stranger().await;
+    let bad = Lane("bad".into());
+    let queue = format!("{}.lane.bad", world.space.prefix);
+    stranger.declare(&queue, "quorum").await;
+    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    for _ in 0..3 {
+        // The broker closes a channel each time.
+        let refused = publish(&transport, &bad).await.unwrap_err();
+        assert!(!refused.is_transient(), "{refused}");
+        let Err(refused) = subscribe(&transport, &bad, 10).await else {
+            panic!("a queue of another type was taken");
+        };
+        assert!(!refused.is_transient(), "{refused}");
+        let id = publish(&transport, &world.lane).await.unwrap();
+        arrives(&mut receiver, id).await;
+    }
+    stranger.delete(&queue).await;
+    let mut receiver = subscribe(&transport, &bad, 10).await.unwrap();
+    let id = publish_at_last(&transport, &bad).await;
+    arrives(&mut receiver, id).await;
+}

@@ -1,0 +1,219 @@
+//! What needs an operator: each refusal says what is wrong and what to do, and no password.
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
+use jobwire_core::Lane;
+use jobwire_core::transport::{Transport, TransportError};
+use jobwire_tests::rabbitmqctl::User;
+use jobwire_tests::{RabbitMq, RabbitMqCtl};
+use uuid::Uuid;
+
+use super::world::*;
+
+/// A refusal that says all this.
+#[track_caller]
+fn says(refused: &TransportError, parts: &[&str]) {
+    assert!(
+        matches!(refused, TransportError::Refused { .. }),
+        "{refused}"
+    );
+    let text = refused.to_string();
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_can_not_be_read() {
+    for url in [
+        "localhost:5672",
+        "http://bob:hunter2@localhost",
+        "amqp://bob:hunter2@:5672",
+    ] {
+        let refused = AmqpTransport::connect(url, AmqpOptions::default()).await;
+        let refused = refused.unwrap_err();
+        says(&refused, &["URL", "--broker"]);
+        assert!(!refused.to_string().contains("hunter2"));
+    }
+}
+
+#[tokio::test]
+async fn settings_that_make_no_sense() {
+    let options = AmqpOptions {
+        confirm_window: 0,
+        hints_per_message: 0,
+        ..AmqpOptions::default()
+    };
+    let refused = AmqpTransport::connect("amqp://localhost", options).await;
+    says(&refused.unwrap_err(), &["window", "hints per message"]);
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_a_missing_virtual_host() {
+    let world = World::new().await;
+    let mut url = url::Url::parse(&world.space.url).unwrap();
+    url.set_password(Some("hunter2")).unwrap();
+    let refused = AmqpTransport::connect(url.as_str(), world.options()).await;
+    let refused = refused.unwrap_err();
+    says(&refused, &["password", "--broker", url.username()]);
+    assert!(!format!("{refused} {refused:?}").contains("hunter2"));
+
+    let mut url = url::Url::parse(&world.space.url).unwrap();
+    url.set_path("/nowhere");
+    let refused = AmqpTransport::connect(url.as_str(), world.options()).await;
+    let refused = refused.unwrap_err();
+    says(&refused, &["nowhere", "virtual host"]);
+    let secret = url.password().unwrap();
+    assert!(!format!("{refused} {refused:?}").contains(secret));
+    let transport = world.transport().await;
+    assert!(!format!("{transport:?}").contains(secret));
+}
+
+#[tokio::test]
+async fn a_queue_declared_otherwise() {
+    let world = World::new().await;
+    world
+        .stranger()
+        .await
+        .declare(&world.queue(), "quorum")
+        .await;
+    let transport = world.transport().await;
+    let remedy = [
+        "x-queue-type",
+        "set the queue type to quorum",
+        &world.queue(),
+    ];
+    let Err(refused) = subscribe(&transport, &world.lane, 10).await else {
+        panic!("a queue of another type was taken");
+    };
+    says(&refused, &remedy);
+    says(
+        &publish(&transport, &world.lane).await.unwrap_err(),
+        &remedy,
+    );
+    // The remedies work.
+    for options in [
+        AmqpOptions {
+            queue_type: QueueType::Quorum,
+            ..world.options()
+        },
+        AmqpOptions {
+            declare: false,
+            ..world.options()
+        },
+    ] {
+        let transport = connect(&world.space.url, options).await;
+        let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+        let id = publish(&transport, &world.lane).await.unwrap();
+        arrives(&mut receiver, id).await;
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_is_missing_and_must_not_be_declared() {
+    let world = World::new().await;
+    let options = AmqpOptions {
+        declare: false,
+        ..world.options()
+    };
+    let transport = connect(&world.space.url, options).await;
+    let remedy = [world.queue(), "declare".into(), "classic".into()];
+    let remedy: Vec<&str> = remedy.iter().map(String::as_str).collect();
+    let Err(refused) = subscribe(&transport, &world.lane, 10).await else {
+        panic!("there is no such queue");
+    };
+    says(&refused, &remedy);
+    says(
+        &publish(&transport, &world.lane).await.unwrap_err(),
+        &remedy,
+    );
+}
+
+#[tokio::test]
+async fn a_lane_with_an_impossible_name() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    let lane = Lane("no such/lane".into());
+    says(&publish(&transport, &lane).await.unwrap_err(), &["lane"]);
+}
+
+#[tokio::test]
+async fn missing_rights_are_named() {
+    let broker = RabbitMq::start().await;
+    let lane = Lane::default();
+    let queue = "jobwire.lane.default";
+    let owner = connect(&broker.url(), options("jobwire")).await;
+    publish(&owner, &lane).await.unwrap();
+
+    // Nothing may be declared: not even what exists.
+    let bob = user(&broker, "", ".*", ".*").await;
+    let transport = connect(&bob, options("jobwire")).await;
+    let Err(refused) = subscribe(&transport, &lane, 10).await else {
+        panic!("the right to configure is missing");
+    };
+    says(
+        &refused,
+        &["'configure'", queue, "set_permissions", "declare"],
+    );
+    says(
+        &publish(&transport, &lane).await.unwrap_err(),
+        &["'configure'", queue],
+    );
+    // The remedy: use only what exists.
+    let options_of_a_guest = AmqpOptions {
+        declare: false,
+        ..options("jobwire")
+    };
+    let guest = connect(&bob, options_of_a_guest.clone()).await;
+    let mut receiver = subscribe(&guest, &lane, 10).await.unwrap();
+    let id = publish(&guest, &lane).await.unwrap();
+    arrives(&mut receiver, id).await;
+    soon("closing", guest.close(SOON)).await;
+
+    let writer = user(&broker, ".*", ".*", "").await;
+    let transport = connect(&writer, options("jobwire")).await;
+    let Err(refused) = subscribe(&transport, &lane, 10).await else {
+        panic!("the right to read is missing");
+    };
+    says(&refused, &["'read'", queue]);
+    publish(&transport, &lane).await.unwrap();
+
+    let reader = user(&broker, ".*", "", ".*").await;
+    let transport = connect(&reader, options("jobwire")).await;
+    says(
+        &publish(&transport, &lane).await.unwrap_err(),
+        &["'write'", "amq.default"],
+    );
+    let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
+    receive_at_last(&mut receiver).await;
+
+    // What the documentation lists is enough.
+    let documented = user(
+        &broker,
+        r"^jobwire\.",
+        r"^(amq\.default|jobwire\..*)$",
+        r"^jobwire\.",
+    )
+    .await;
+    let transport = connect(&documented, options("jobwire")).await;
+    let mut receiver = subscribe(&transport, &Lane("fresh".into()), 10)
+        .await
+        .unwrap();
+    let id = publish(&transport, &Lane("fresh".into())).await.unwrap();
+    arrives(&mut receiver, id).await;
+}
+
+/// The URL of a user with these rights.
+async fn user(broker: &RabbitMq, configure: &str, write: &str, read: &str) -> String {
+    let ctl: &RabbitMqCtl = broker.ctl();
+    let name = format!("user-{}", Uuid::new_v4().simple());
+    ctl.add_user(&User {
+        name: &name,
+        password: "secret",
+        vhost: "/",
+        configure,
+        write,
+        read,
+    })
+    .await;
+    broker.url_of(&name, "secret", "%2F")
+}

@@ -1,0 +1,201 @@
+//! A place on the shared broker, transports in it, and a second pair of hands: a plain client.
+
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::transport::{
+    Delivery, Publisher, Receiver, Subscription, Transport, TransportError,
+};
+use jobwire_core::{Hint, JobId, Lane};
+use jobwire_tests::shared::{self, Space};
+use jobwire_tests::{Proxy, eventually};
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+
+pub(super) use crate::transport_conformance::world::{SOON, ids, ids_of, soon, take, tickets};
+
+/// A virtual host, or at least a prefix, of our own.
+pub(super) struct World {
+    pub(super) space: Space,
+    pub(super) lane: Lane,
+}
+
+impl World {
+    pub(super) async fn new() -> Self {
+        Self {
+            space: shared::rabbitmq().await.space().await,
+            lane: Lane::default(),
+        }
+    }
+
+    /// Quick to give up and to come back.
+    pub(super) fn options(&self) -> AmqpOptions {
+        options(&self.space.prefix)
+    }
+
+    pub(super) async fn transport(&self) -> AmqpTransport {
+        connect(&self.space.url, self.options()).await
+    }
+
+    /// A transport that reaches the broker over a network that can break.
+    pub(super) async fn behind_a_proxy(&self) -> (Proxy, AmqpTransport) {
+        let url = url::Url::parse(&self.space.url).unwrap();
+        let address = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5672));
+        let proxy = Proxy::start(&address).await;
+        let transport = connect(&proxy.url(&self.space.url), self.options()).await;
+        (proxy, transport)
+    }
+
+    pub(super) fn queue(&self) -> String {
+        format!("{}.lane.{}", self.space.prefix, self.lane)
+    }
+
+    /// A channel of a client that is not ours.
+    pub(super) async fn stranger(&self) -> Stranger {
+        Stranger::connect(&self.space.url).await
+    }
+}
+
+pub(super) fn options(prefix: &str) -> AmqpOptions {
+    AmqpOptions {
+        prefix: prefix.to_owned(),
+        confirm_timeout: Duration::from_millis(500),
+        max_reconnect_wait: Duration::from_millis(200),
+        heartbeat: Duration::from_secs(1),
+        connect_timeout: Duration::from_secs(2),
+        ..AmqpOptions::default()
+    }
+}
+
+pub(super) async fn connect(url: &str, options: AmqpOptions) -> AmqpTransport {
+    soon("connecting", AmqpTransport::connect(url, options))
+        .await
+        .unwrap()
+}
+
+pub(super) async fn subscribe(
+    transport: &AmqpTransport,
+    lane: &Lane,
+    prefetch: u16,
+) -> Result<Box<dyn Receiver>, TransportError> {
+    let subscription = Subscription {
+        lanes: vec![lane.clone()],
+        prefetch,
+    };
+    soon("subscribing", transport.subscribe(subscription)).await
+}
+
+pub(super) async fn publish(
+    transport: &AmqpTransport,
+    lane: &Lane,
+) -> Result<JobId, TransportError> {
+    let id = JobId::generate();
+    let published = transport
+        .publisher()
+        .publish(lane, vec![Hint::new(id)])
+        .await;
+    published.map(|()| id)
+}
+
+/// Publish until the broker has it, as the sweeper would.
+pub(super) async fn publish_at_last(transport: &AmqpTransport, lane: &Lane) -> JobId {
+    eventually("the broker to take a hint", SOON, || async {
+        publish(transport, lane).await.ok()
+    })
+    .await
+}
+
+/// Receive until a message comes, as a consumer would: errors pass.
+pub(super) async fn receive_at_last(receiver: &mut Box<dyn Receiver>) -> Vec<Delivery> {
+    soon("a message", async {
+        loop {
+            if let Ok(deliveries) = receiver.receive(64).await {
+                return deliveries;
+            }
+        }
+    })
+    .await
+}
+
+/// The receiver gets this hint, perhaps after others.
+pub(super) async fn arrives(receiver: &mut Box<dyn Receiver>, id: JobId) {
+    loop {
+        let deliveries = receive_at_last(receiver).await;
+        receiver.settle(&tickets(&deliveries)).await;
+        if ids(&deliveries).contains(&id) {
+            return;
+        }
+    }
+}
+
+pub(super) async fn until_healthy(transport: &AmqpTransport) {
+    eventually("the transport to be healthy", SOON, || async {
+        let health = transport.publisher().health();
+        (health.publishing && health.receiving && !health.blocked).then_some(())
+    })
+    .await;
+}
+
+pub(super) fn health(transport: &AmqpTransport) -> jobwire_core::transport::TransportHealth {
+    Publisher::health(transport)
+}
+
+/// Another client of the same broker.
+pub(super) struct Stranger {
+    _connection: Connection,
+    channel: Channel,
+}
+
+impl Stranger {
+    pub(super) async fn connect(url: &str) -> Self {
+        let connection = Connection::connect(url, ConnectionProperties::default());
+        let connection = connection.await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        Self {
+            _connection: connection,
+            channel,
+        }
+    }
+
+    pub(super) async fn declare(&self, queue: &str, kind: &str) {
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = self.channel.queue_declare(queue.into(), options, arguments);
+        declared.await.unwrap();
+    }
+
+    pub(super) async fn delete(&self, queue: &str) {
+        let deleted = self
+            .channel
+            .queue_delete(queue.into(), QueueDeleteOptions::default());
+        deleted.await.unwrap();
+    }
+
+    /// Messages that wait in a queue.
+    pub(super) async fn waiting(&self, queue: &str) -> u32 {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let looked = self
+            .channel
+            .queue_declare(queue.into(), options, FieldTable::default());
+        looked.await.unwrap().message_count()
+    }
+
+    pub(super) async fn send(&self, queue: &str, bytes: &[u8]) {
+        let sent = self.channel.basic_publish(
+            "".into(),
+            queue.into(),
+            BasicPublishOptions::default(),
+            bytes,
+            BasicProperties::default(),
+        );
+        sent.await.unwrap().await.unwrap();
+    }
+}

@@ -1,0 +1,106 @@
+//! What the database is asked to do: counted by PostgreSQL itself, every call, BEGIN and COMMIT too.
+
+use std::time::{Duration, Instant};
+
+use jobwire_core::{NewJob, PgStore};
+use jobwire_tests::{Program, eventually, shared};
+
+use crate::fleet::Fleet;
+
+async fn fleet() -> Fleet {
+    let database = shared::postgres().await.create_database().await;
+    Fleet::new(database, shared::rabbitmq().await.space().await).await
+}
+
+/// Start to count. The counter's own statements name it, and are left out.
+async fn reset(store: &PgStore) {
+    for sql in [
+        "CREATE EXTENSION IF NOT EXISTS pg_stat_statements",
+        "SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)",
+    ] {
+        sqlx::query(sql).execute(store.pool()).await.unwrap();
+    }
+}
+
+async fn calls(store: &PgStore) -> Vec<(i64, String)> {
+    sqlx::query_as(
+        "SELECT calls, left(regexp_replace(query, '\\s+', ' ', 'g'), 70) FROM pg_stat_statements
+         WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND query NOT LIKE '%pg_stat_statements%'
+         ORDER BY calls DESC",
+    )
+    .fetch_all(store.pool())
+    .await
+    .unwrap()
+}
+
+/// Promise 7: next to nothing when idle. Three nodes, default settings, one minute.
+#[tokio::test]
+async fn an_idle_fleet_asks_next_to_nothing() {
+    let fleet = fleet().await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        let node = Program::jobwire()
+            .args(["run"])
+            .env("JOBWIRE_DATABASE_URL", &fleet.database)
+            .env("JOBWIRE_BROKER_URL", &fleet.space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .start();
+        node.wait_for_line("is ready", Duration::from_secs(30))
+            .await;
+        nodes.push(node);
+    }
+    reset(&fleet.store).await;
+    let started = Instant::now();
+    eventually("a minute has passed", Duration::from_secs(90), || async {
+        (started.elapsed() >= Duration::from_secs(60)).then_some(())
+    })
+    .await;
+    let calls = calls(&fleet.store).await;
+    let all: i64 = calls.iter().map(|(calls, _)| calls).sum();
+    assert!(all >= 1, "nobody led: {calls:?}");
+    assert!(all < 20, "{all} statements in an idle minute: {calls:#?}");
+    println!("{all} statements in an idle minute of three nodes: {calls:?}");
+}
+
+/// Promise 7 under load: locks, completions and all else are shared by batches.
+#[tokio::test]
+async fn a_drain_needs_few_statements_per_job() {
+    const JOBS: i64 = 20_000;
+    let fleet = fleet().await;
+    for _ in 0..JOBS / 1000 {
+        let mut tx = fleet.jobs.begin().await.unwrap();
+        tx.create_many((0..1000).map(|_| NewJob::of("noop", &())).collect())
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+    }
+    reset(&fleet.store).await;
+    let _node = fleet.node(&[]).await;
+    fleet.until_empty(Duration::from_secs(120)).await;
+    let calls = calls(&fleet.store).await;
+    let polls = calls
+        .iter()
+        .filter(|(_, query)| query.contains("SELECT count(*)"));
+    let polls: i64 = polls.map(|(calls, _)| calls).sum();
+    let all: i64 = calls.iter().map(|(calls, _)| calls).sum::<i64>() - polls;
+    let per_job = all as f64 / JOBS as f64;
+    assert!(per_job < 0.2, "{per_job} statements per job: {calls:#?}");
+    println!("{per_job:.4} statements per job: {calls:?}");
+}
+
+/// Bulk creation: 10,000 jobs in one transaction, in few statements.
+#[tokio::test]
+async fn ten_thousand_jobs_are_created_in_few_statements() {
+    let fleet = fleet().await;
+    reset(&fleet.store).await;
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many((0..10_000).map(|n| NewJob::of("unserved", &n)).collect())
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    let calls = calls(&fleet.store).await;
+    let all: i64 = calls.iter().map(|(calls, _)| calls).sum();
+    assert!(all <= 8, "{all} statements: {calls:#?}");
+}

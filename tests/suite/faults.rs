@@ -1,0 +1,229 @@
+//! The promises under real faults: killed and frozen processes, restarted servers, lost and doubled hints.
+
+use std::time::{Duration, Instant};
+
+use jobwire_core::hint::Hint;
+use jobwire_core::{Lane, NewJob, Store, Transport};
+use jobwire_tests::Signal;
+use jobwire_tests::{Postgres, RabbitMq, Stop, eventually, shared, shared::Space};
+use serde_json::json;
+
+use crate::fleet::Fleet;
+
+async fn fleet() -> Fleet {
+    let database = shared::postgres().await.create_database().await;
+    Fleet::new(database, shared::rabbitmq().await.space().await).await
+}
+
+/// Events of `cases` instances, `each` of them in order, in one transaction.
+async fn create_events(fleet: &Fleet, cases: i64, each: i64) {
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    let mut jobs = Vec::new();
+    for position in 1..=each {
+        for case in 0..cases {
+            jobs.push(
+                NewJob::of("event", &json!({ "position": position }))
+                    .instance(format!("case-{case}"))
+                    .element("step"),
+            );
+        }
+    }
+    tx.create_many(jobs).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+async fn assert_events(fleet: &Fleet, expected: i64) {
+    assert_eq!(fleet.events().await, expected, "each event exactly once");
+    assert_eq!(fleet.doubled_events().await, 0, "no event twice");
+    assert_eq!(
+        fleet.disorder().await,
+        0,
+        "every case one at a time and in order"
+    );
+}
+
+/// Takeover: lease + sweep interval after a kill -9, with the slack of a loaded machine.
+#[tokio::test]
+async fn jobs_of_a_killed_node_are_taken_over() {
+    let fleet = fleet().await;
+    let victim = fleet.node(&[]).await;
+    let jobs = (0..8).map(|_| NewJob::of("sleep", &json!({ "ms": 1500 })));
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually(
+        "the victim holds all jobs",
+        Duration::from_secs(10),
+        || async { (fleet.leased().await == 8).then_some(()) },
+    )
+    .await;
+    victim.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    let _heir = fleet.node(&[]).await;
+    fleet.until_empty(Duration::from_secs(30)).await;
+    println!("taken over and done {:?} after the kill", killed.elapsed());
+}
+
+/// A node that was frozen beyond its lease comes back and finds that it has lost: its completion is
+/// refused, the job was completed once.
+#[tokio::test]
+async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
+    let fleet = fleet().await;
+    let frozen = fleet.node(&[]).await;
+    let mut job = NewJob::of("sleep", &json!({ "ms": 1000 }));
+    job = job.instance("one");
+    fleet.jobs.create(job).await.unwrap();
+    create_events(&fleet, 1, 1).await;
+    eventually(
+        "the node holds the job",
+        Duration::from_secs(10),
+        || async { (fleet.leased().await >= 1).then_some(()) },
+    )
+    .await;
+    frozen.signal(Signal::SIGSTOP);
+    let _other = fleet.node(&[]).await;
+    fleet.until_empty(Duration::from_secs(30)).await;
+    frozen.signal(Signal::SIGCONT);
+    frozen.wait_for_line("lost", Duration::from_secs(20)).await;
+    assert_eq!(fleet.leased().await, 0);
+    assert_events(&fleet, 1).await;
+}
+
+/// Every hint three times over, and hints for jobs that never existed: each job runs once.
+#[tokio::test]
+async fn doubled_and_forged_hints_run_nothing_twice() {
+    let fleet = fleet().await;
+    let mut options = jobwire_amqp::AmqpOptions::default();
+    options.prefix.clone_from(&fleet.space.prefix);
+    let transport = jobwire_amqp::AmqpTransport::connect(&fleet.space.url, options)
+        .await
+        .unwrap();
+    let publisher = transport.publisher();
+    create_events(&fleet, 20, 10).await;
+    let all: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM jobwire.job")
+        .fetch_all(fleet.store.pool())
+        .await
+        .unwrap();
+    let _nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
+    for round in 0..3 {
+        let mut hints: Vec<Hint> = all
+            .iter()
+            .map(|id| Hint::new(jobwire_core::JobId(*id)))
+            .collect();
+        if round == 1 {
+            hints.reverse();
+        }
+        hints.extend((0..50).map(|_| Hint::new(jobwire_core::JobId::generate())));
+        publisher.publish(&Lane::default(), hints).await.unwrap();
+    }
+    fleet.until_empty(Duration::from_secs(60)).await;
+    assert_events(&fleet, 200).await;
+}
+
+/// The broker goes and comes back while jobs are created and run: nothing restarts, nothing is lost.
+#[tokio::test]
+async fn a_broker_restart_under_load_loses_nothing() {
+    let database = shared::postgres().await.create_database().await;
+    let mut broker = RabbitMq::start().await;
+    let space = Space {
+        url: broker.url(),
+        prefix: "jobwire".to_owned(),
+    };
+    let fleet = Fleet::new(database, space).await;
+    let nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
+    create_events(&fleet, 50, 4).await;
+    broker.stop().await;
+    // Created while the broker is away: the hints are dropped, the commits are not.
+    create_events(&fleet, 50, 4).await;
+    broker.start_again().await;
+    create_events(&fleet, 50, 4).await;
+    fleet.until_empty(Duration::from_secs(90)).await;
+    assert_eq!(fleet.events().await, 600);
+    assert_eq!(fleet.doubled_events().await, 0);
+    drop(nodes);
+}
+
+/// A lane's queue is deleted with hints in it: the sweeper finds the jobs by the marker.
+#[tokio::test]
+async fn a_purged_queue_is_healed() {
+    let fleet = fleet().await;
+    let node = fleet.node(&[("JOBWIRE_CONCURRENCY", "2")]).await;
+    // Two long jobs fill the slots, so that the hints of the others stay in the queue.
+    for _ in 0..2 {
+        fleet
+            .jobs
+            .create(NewJob::of("sleep", &json!({ "ms": 2000 })))
+            .await
+            .unwrap();
+    }
+    eventually("the slots are taken", Duration::from_secs(10), || async {
+        (fleet.leased().await == 2).then_some(())
+    })
+    .await;
+    create_events(&fleet, 30, 2).await;
+    let queue = format!("{}.lane.default", fleet.space.prefix);
+    let purged =
+        lapin::Connection::connect(&fleet.space.url, lapin::ConnectionProperties::default())
+            .await
+            .unwrap();
+    let channel = purged.create_channel().await.unwrap();
+    channel
+        .queue_purge(
+            queue.as_str().into(),
+            lapin::options::QueuePurgeOptions::default(),
+        )
+        .await
+        .unwrap();
+    fleet.until_empty(Duration::from_secs(60)).await;
+    assert_events(&fleet, 60).await;
+    drop(node);
+}
+
+/// The database crashes and comes back: the nodes live on, every job is completed once.
+#[tokio::test]
+async fn a_database_restart_under_load_loses_nothing() {
+    let mut postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
+    create_events(&fleet, 40, 5).await;
+    postgres.stop(Stop::Immediate).await;
+    postgres.start_again().await;
+    eventually(
+        "the producer's pool has recovered",
+        Duration::from_secs(30),
+        || async { fleet.store.check().await.ok() },
+    )
+    .await;
+    create_events(&fleet, 40, 1).await;
+    fleet.until_empty(Duration::from_secs(90)).await;
+    assert_eq!(fleet.events().await, 240);
+    assert_eq!(fleet.doubled_events().await, 0);
+    drop(nodes);
+}
+
+/// Terminated connections in the middle of work.
+#[tokio::test]
+async fn terminated_backends_lose_nothing() {
+    let fleet = fleet().await;
+    let _nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
+    for _ in 0..5 {
+        create_events(&fleet, 40, 2).await;
+        sqlx::query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name = 'jobwire' AND pid <> pg_backend_pid()",
+        )
+        .execute(fleet.store.pool())
+        .await
+        .unwrap();
+        eventually(
+            "the producer's pool has recovered",
+            Duration::from_secs(30),
+            || async { fleet.store.check().await.ok() },
+        )
+        .await;
+    }
+    fleet.until_empty(Duration::from_secs(60)).await;
+    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.events().await, 400);
+}

@@ -1,0 +1,115 @@
+//! A fleet for tests: `jobwire run` processes on a database and a broker, and a producer beside them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{CommitHook, JobFilter, Jobs, PgStore, Store, Transport};
+use jobwire_tests::{Program, Running, eventually, shared::Space};
+
+pub(crate) struct Fleet {
+    pub(crate) database: String,
+    pub(crate) space: Space,
+    pub(crate) store: PgStore,
+    pub(crate) jobs: Jobs<PgStore>,
+}
+
+impl Fleet {
+    /// A migrated database and a producer that publishes to the broker.
+    pub(crate) async fn new(database: String, space: Space) -> Self {
+        let store = PgStore::connect(&database).await.unwrap();
+        store.migrate().await.unwrap();
+        let mut options = AmqpOptions::default();
+        options.prefix.clone_from(&space.prefix);
+        let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
+        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        // Kept alive with the producer, as in a program of its own.
+        let _: &'static Arc<AmqpTransport> = Box::leak(Box::new(Arc::new(transport)));
+        let jobs = store.jobs(hook);
+        Self {
+            database,
+            space,
+            store,
+            jobs,
+        }
+    }
+
+    /// Start a node with a short lease; returns when it is ready.
+    pub(crate) async fn node(&self, settings: &[(&str, &str)]) -> Running {
+        self.node_on(&self.database, &self.space.url, settings)
+            .await
+    }
+
+    /// The same, by other addresses (through a proxy).
+    pub(crate) async fn node_on(
+        &self,
+        database: &str,
+        broker: &str,
+        settings: &[(&str, &str)],
+    ) -> Running {
+        let mut program = Program::jobwire()
+            .args(["run"])
+            .env("JOBWIRE_DATABASE_URL", database)
+            .env("JOBWIRE_BROKER_URL", broker)
+            .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_LEASE", "3s")
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_HINT_MAX_AGE", "1s")
+            .env("JOBWIRE_SUSPECT_AFTER", "2s");
+        for (name, value) in settings {
+            program = program.env(name, value);
+        }
+        let node = program.start();
+        node.wait_for_line("is ready", Duration::from_secs(30))
+            .await;
+        node
+    }
+
+    /// Wait until no job is left in any table.
+    pub(crate) async fn until_empty(&self, deadline: Duration) {
+        let filter = JobFilter::default();
+        eventually("all jobs are done", deadline, || async {
+            (self.store.count(&filter).await.ok()? == 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn leased(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND expires_at > clock_timestamp()")
+            .fetch_one(self.store.pool())
+            .await
+            .unwrap()
+    }
+
+    /// How many jobs wrote their row more than once: none may.
+    pub(crate) async fn doubled_events(&self) -> i64 {
+        sqlx::query_scalar(
+            "SELECT count(*) FROM (SELECT job_id FROM jobwire.event_log GROUP BY job_id HAVING count(*) > 1) d",
+        )
+        .fetch_one(self.store.pool())
+        .await
+        .unwrap()
+    }
+
+    pub(crate) async fn events(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM jobwire.event_log")
+            .fetch_one(self.store.pool())
+            .await
+            .unwrap()
+    }
+
+    /// Events of one instance that ran out of order, or at the same time as another.
+    pub(crate) async fn disorder(&self) -> i64 {
+        sqlx::query_scalar(
+            "SELECT count(*) FROM (
+                 SELECT position, lag(position) OVER w AS before, started_at, lag(ended_at) OVER w AS ended_before
+                 FROM jobwire.event_log WINDOW w AS (PARTITION BY process_instance ORDER BY ended_at, position)) e
+             WHERE before > position OR ended_before > started_at",
+        )
+        .fetch_one(self.store.pool())
+        .await
+        .unwrap()
+    }
+}

@@ -1,0 +1,60 @@
+//! Dashboard, alert rules and their documents speak of metrics that exist, and a real Prometheus
+//! that scraped a loaded fleet answers every one of their queries.
+//!
+//! Time budget: 90 s, half of it the unit tests of the rules and the load.
+
+mod alerts;
+mod dashboard;
+mod exposition;
+mod load;
+mod metrics_page;
+mod promql;
+mod scraped;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn grafana(name: &str) -> PathBuf {
+    repository().join("grafana").join(name)
+}
+
+/// A document that is made from something else must be what that makes of it. With `WRITE_DOCS=1`
+/// it is written instead of compared.
+fn assert_made(file: &Path, expected: &str) {
+    let found = std::fs::read_to_string(file).unwrap_or_default();
+    if found == expected {
+        return;
+    }
+    let name = file.strip_prefix(repository()).unwrap_or(file).display();
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        std::fs::write(file, expected).unwrap();
+        return;
+    }
+    panic!(
+        "{name} is out of date. `WRITE_DOCS=1 cargo test -p jobwire-tests --test suite grafana` makes it:\n{expected}"
+    );
+}
+
+/// The same for a table inside a document, between `<!-- NAME -->` and `<!-- end of NAME -->`.
+fn assert_table_made(file: &Path, name: &str, table: &str) {
+    // Two tests make tables of one file.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let text = std::fs::read_to_string(file).unwrap();
+    let (start, end) = (
+        format!("<!-- {name} -->\n"),
+        format!("<!-- end of {name} -->"),
+    );
+    let (before, rest) = text.split_once(&start).expect("the beginning of the table");
+    let (_, after) = rest.split_once(&end).expect("the end of the table");
+    assert_made(file, &format!("{before}{start}{table}{end}{after}"));
+}
+
+/// A cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}

@@ -1,0 +1,172 @@
+//! A fleet under load: two `jobwire run` on PostgreSQL and RabbitMQ, and this test as the producer,
+//! which a Prometheus scrapes like any program that uses the library.
+
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS, describe};
+use jobwire_core::{CommitHook, Jobs, NewJob, PgStore, Transport};
+use jobwire_tests::shared::{self, Space};
+use jobwire_tests::{Program, Running};
+use metrics::LocalRecorderGuard;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// Attempts that end well: what follows creates so many.
+pub(super) const DONE: usize = NOOPS + EXCLUSIVE + LONG + TIMERS + BY_SQL;
+pub(super) const NOOPS: usize = 600;
+pub(super) const EXCLUSIVE: usize = 60;
+pub(super) const LONG: usize = 4;
+pub(super) const TIMERS: usize = 10;
+pub(super) const BY_SQL: usize = 5;
+/// Jobs that end as dead letters, at once or after a retry.
+pub(super) const REFUSED: usize = 6;
+pub(super) const RETRIED: usize = 3;
+/// Jobs that wait for a handler that nobody has.
+pub(super) const UNSERVED: usize = 4;
+
+pub(super) struct Load {
+    store: PgStore,
+    jobs: Jobs<PgStore>,
+    database: String,
+    space: Space,
+    producer: String,
+    _transport: AmqpTransport,
+}
+
+/// Everything on this thread records here, and nothing of other tests: a test's tasks stay on its
+/// own thread.
+pub(super) struct Recorder {
+    _guard: LocalRecorderGuard<'static>,
+    handle: metrics_exporter_prometheus::PrometheusHandle,
+}
+
+impl Recorder {
+    pub(super) fn install() -> Recorder {
+        let mut builder = PrometheusBuilder::new();
+        for metric in ALL {
+            let buckets = match metric.kind {
+                Kind::Seconds => SECONDS_BUCKETS,
+                Kind::Count => COUNT_BUCKETS,
+                Kind::Counter | Kind::Gauge => continue,
+            };
+            let name = Matcher::Full(metric.name.to_owned());
+            builder = builder.set_buckets_for_metric(name, buckets).unwrap();
+        }
+        let recorder = Box::leak(Box::new(builder.build_recorder()));
+        let handle = recorder.handle();
+        let guard = metrics::set_default_local_recorder(recorder);
+        describe();
+        Recorder {
+            _guard: guard,
+            handle,
+        }
+    }
+
+    /// Serves what was recorded; returns the address.
+    async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let handle = self.handle.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let head = "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n";
+                let answer = format!("{head}{}", handle.render());
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        address
+    }
+}
+
+impl Load {
+    pub(super) async fn prepare(recorder: &Recorder) -> Load {
+        let database = shared::postgres().await.create_database().await;
+        let space = shared::rabbitmq().await.space().await;
+        let store = PgStore::connect(&database).await.unwrap();
+        store.migrate().await.unwrap();
+        let mut options = AmqpOptions::default();
+        options.prefix.clone_from(&space.prefix);
+        let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
+        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        Load {
+            jobs: store.jobs(hook),
+            store,
+            database,
+            space,
+            producer: recorder.serve().await,
+            _transport: transport,
+        }
+    }
+
+    /// Where the producer serves its metrics.
+    pub(super) fn producer(&self) -> String {
+        self.producer.clone()
+    }
+
+    /// Starts a node; returns it and where it serves its metrics.
+    pub(super) async fn node(&self) -> (Running, String) {
+        let node = Program::jobwire()
+            .args(["run"])
+            .env("JOBWIRE_DATABASE_URL", &self.database)
+            .env("JOBWIRE_BROKER_URL", &self.space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_HTTP_ALLOW_HOSTS", "127.0.0.1")
+            .env("JOBWIRE_LEASE", "3s")
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_HINT_MAX_AGE", "2s")
+            .env("JOBWIRE_SUSPECT_AFTER", "5s")
+            .start();
+        let line = node
+            .wait_for_line("is ready", Duration::from_secs(30))
+            .await;
+        let (_, address) = line
+            .rsplit_once("http://")
+            .expect("the address of /metrics");
+        (node, address.trim().to_owned())
+    }
+
+    /// Creates every kind of job. Returns when all of it is committed.
+    pub(super) async fn create(&self) {
+        for _ in 0..NOOPS / 50 {
+            self.commit((0..50).map(|_| NewJob::of("noop", &())).collect())
+                .await;
+        }
+        for n in 0..EXCLUSIVE {
+            let job = NewJob::of("noop", &()).instance(format!("case-{}", n % 5));
+            self.jobs.create(job).await.unwrap();
+        }
+        // Longer than a third of the lease: they are renewed.
+        let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 2_500 }));
+        self.commit((0..LONG).map(long).collect()).await;
+        // Spread over some scrapes: of a series that appears with its last value, a rate shows nothing.
+        let timer =
+            |n| NewJob::of("noop", &()).delay(Duration::from_millis(2_000 + 500 * n as u64));
+        self.commit((0..TIMERS).map(timer).collect()).await;
+        let refused = serde_json::json!({ "url": "http://not-allowed.example/" });
+        self.commit((0..REFUSED).map(|_| NewJob::of("http", &refused)).collect())
+            .await;
+        // Port 9 is "discard": nobody listens there.
+        let nobody = serde_json::json!({ "url": "http://127.0.0.1:9/" });
+        let retried = |_| NewJob::of("http", &nobody).retries(2).retry_policy("PT1S");
+        self.commit((0..RETRIED).map(retried).collect()).await;
+        let unserved = |_| NewJob::of("nobody-serves-this", &());
+        self.commit((0..UNSERVED).map(unserved).collect()).await;
+        for _ in 0..BY_SQL {
+            sqlx::query("SELECT jobwire.create_job(type => 'noop')")
+                .execute(self.store.pool())
+                .await
+                .unwrap();
+        }
+    }
+
+    async fn commit(&self, jobs: Vec<NewJob>) {
+        let mut transaction = self.jobs.begin().await.unwrap();
+        transaction.create_many(jobs).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+}

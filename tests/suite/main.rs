@@ -1,0 +1,24 @@
+//! Jobwire, end to end, on real servers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a panic is the failure report"
+)]
+
+mod amqp;
+mod budgets;
+mod demo;
+mod docs;
+mod examples;
+mod faults;
+mod fleet;
+mod grafana;
+mod harness;
+mod program;
+mod promises;
+mod rules;
+mod store_conformance;
+mod transport_conformance;
+mod world;

@@ -1,0 +1,77 @@
+//! The real program: its commands, settings, errors and exit codes. Budget: 60 s.
+
+mod doctor;
+mod enqueue;
+mod jobs;
+mod migrate;
+mod run;
+mod settings;
+
+use std::path::Path;
+use std::time::Duration;
+
+use jobwire_core::{JobFilter, JobView, SqliteStore, Store};
+use jobwire_tests::{Program, Running, Scratch, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The program in a directory of its own, where its default database and settings file are.
+fn jobwire(home: &Scratch, arguments: &[&str]) -> Program {
+    Program::jobwire().in_directory(home.path()).args(arguments)
+}
+
+/// Run it to its good end. Returns what it said.
+async fn succeeds(program: Program) -> String {
+    let (status, lines) = program.run(SOON).await;
+    let said = lines.join("\n");
+    assert!(status.success(), "{status}: {said}");
+    said
+}
+
+/// Run it to its bad end, with this exit code. Returns what it said.
+async fn fails(program: Program, code: i32) -> String {
+    let (status, lines) = program.run(SOON).await;
+    let said = lines.join("\n");
+    assert_eq!(status.code(), Some(code), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+/// Start a node and wait until it is ready. Returns it and its HTTP address.
+async fn start(program: Program) -> (Running, String) {
+    let node = program.start();
+    let line = node.wait_for_line("is ready", SOON).await;
+    let address = line.rsplit("http://").next().unwrap_or_default().to_owned();
+    (node, address)
+}
+
+/// The default database of a directory.
+async fn store(home: &Scratch) -> SqliteStore {
+    open(&home.join("jobwire.db")).await
+}
+
+async fn open(path: &Path) -> SqliteStore {
+    let store = SqliteStore::connect(&format!("sqlite:{}", path.display()))
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    store
+}
+
+async fn all(store: &impl Store) -> Vec<JobView> {
+    store.find(&JobFilter::default()).await.unwrap()
+}
+
+/// Wait until no job is left.
+async fn until_empty(store: &impl Store, deadline: Duration) {
+    eventually("every job is done", deadline, || async {
+        (store.count(&JobFilter::default()).await.ok()? == 0).then_some(())
+    })
+    .await;
+}
+
+/// An input file of so many lines.
+fn lines(home: &Scratch, line: &str, count: usize) -> String {
+    let path = home.write("jobs.jsonl", format!("{line}\n").repeat(count));
+    path.display().to_string()
+}

@@ -1,0 +1,128 @@
+//! `jobwire doctor`.
+
+use jobwire_core::PgStore;
+use jobwire_tests::{Scratch, port, shared};
+use serde_json::Value;
+use url::Url;
+
+use super::{fails, jobwire, succeeds};
+
+#[tokio::test]
+async fn a_good_set_up_passes() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let space = shared::rabbitmq().await.space().await;
+    let program = |arguments: &[&str]| {
+        jobwire(&home, arguments)
+            .env("JOBWIRE_DATABASE_URL", &url)
+            .env("JOBWIRE_BROKER_URL", &space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
+    };
+    succeeds(program(&["migrate", "up"])).await;
+    let said = succeeds(program(&["doctor"])).await;
+    for part in [
+        "PostgreSQL",
+        "schema: version 1",
+        "every table",
+        "lane default is declared",
+        "can be received",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let said = succeeds(program(&["doctor", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let findings: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(
+        findings
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|f| f["level"] != "wrong"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn an_embedded_set_up_passes_and_nothing_is_made() {
+    let home = Scratch::new();
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    assert!(said.contains("there is no file jobwire.db yet"), "{said}");
+    assert!(!home.join("jobwire.db").exists());
+    succeeds(jobwire(&home, &["jobs", "list"])).await;
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    assert!(said.contains("schema: version 1"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_away_is_said_with_a_remedy() {
+    let home = Scratch::new();
+    let nobody = port::free();
+    let database = format!("postgres://me:secret@127.0.0.1:{nobody}/jobs");
+    let broker = format!("amqp://me:secret@127.0.0.1:{nobody}/%2F");
+    let said = fails(
+        jobwire(
+            &home,
+            &["doctor", "--database", &database, "--broker", &broker],
+        ),
+        1,
+    )
+    .await;
+    assert!(
+        said.contains("WRONG  database") && said.contains("WRONG  broker"),
+        "{said}"
+    );
+    assert!(
+        said.contains("is the server running") && said.contains("--broker"),
+        "{said}"
+    );
+    assert!(!said.contains("secret"), "{said}");
+}
+
+#[tokio::test]
+async fn missing_tables_and_missing_rights_are_listed() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let said = fails(jobwire(&home, &["doctor", "--database", &url]), 1).await;
+    assert!(said.contains("run `jobwire migrate up`"), "{said}");
+
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let user = format!("reader_{}", uuid::Uuid::new_v4().simple());
+    let grants = format!(
+        "CREATE ROLE {user} LOGIN PASSWORD 'secret';
+         GRANT USAGE ON SCHEMA jobwire TO {user};
+         GRANT SELECT ON ALL TABLES IN SCHEMA jobwire TO {user};
+         GRANT INSERT, UPDATE, DELETE ON jobwire.job TO {user};"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(grants))
+        .execute(store.pool())
+        .await
+        .unwrap();
+    let mut theirs = Url::parse(&url).unwrap();
+    theirs.set_username(&user).unwrap();
+    theirs.set_password(Some("secret")).unwrap();
+    let said = fails(
+        jobwire(&home, &["doctor", "--database", theirs.as_str()]),
+        1,
+    )
+    .await;
+    for part in [
+        "lacks INSERT on table jobwire.timer_job",
+        "GRANT DELETE ON TABLE jobwire.job_lease TO",
+        "lacks USAGE on sequence jobwire.fence_seq",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!said.contains("on table jobwire.job\n"), "{said}");
+
+    let revoke = format!("REVOKE USAGE ON SCHEMA jobwire FROM {user}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(revoke))
+        .execute(store.pool())
+        .await
+        .unwrap();
+    let said = fails(
+        jobwire(&home, &["doctor", "--database", theirs.as_str()]),
+        1,
+    )
+    .await;
+    assert!(said.contains("GRANT USAGE ON SCHEMA jobwire"), "{said}");
+}

@@ -1,0 +1,164 @@
+//! `jobwire enqueue`.
+
+use std::fmt::Write;
+
+use jobwire_core::{JobFilter, JobState, PgStore, Store};
+use jobwire_tests::{Scratch, Signal, shared};
+
+use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
+
+#[tokio::test]
+async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
+    let home = Scratch::new();
+    let mut text = String::new();
+    for line in 1..=20 {
+        match line {
+            13 => text.push_str("{\"type\":\"noop\",\"retries\":-1}\n"),
+            // Counted, although there is no job in it.
+            5 => text.push('\n'),
+            _ => writeln!(text, "{{\"type\":\"noop\",\"element\":\"line-{line}\"}}").unwrap(),
+        }
+    }
+    let _ = home.write("in.jsonl", &text);
+    let said = fails(jobwire(&home, &["enqueue", "in.jsonl", "--batch", "5"]), 1).await;
+    for part in [
+        "in.jsonl:13: field `retries` is -1; give 1 or more",
+        "10 jobs of the lines 1 to 11 created before",
+        "go on with --skip 11",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let store = store(&home).await;
+    assert_eq!(all(&store).await.len(), 10);
+
+    let _ = home.write("in.jsonl", text.replace(",\"retries\":-1", ""));
+    succeeds(jobwire(&home, &["enqueue", "in.jsonl", "--skip", "11"])).await;
+    let mut elements: Vec<_> = all(&store)
+        .await
+        .into_iter()
+        .filter_map(|j| j.element)
+        .collect();
+    elements.sort();
+    elements.dedup();
+    assert_eq!(elements.len(), 18);
+}
+
+#[tokio::test]
+async fn every_field_reaches_its_job() {
+    let home = Scratch::new();
+    let line = r#"{"type":"noop","payload":{"n":1.50},"process_instance":"p","exclusive":false,"priority":7,"lane":"bulk",
+        "retries":5,"due_at":"2091-01-31T08:00:00Z","tenant":"t","element":"e","process_definition":"d",
+        "correlation_id":"0198c0de-0000-7000-8000-000000000001"}"#;
+    let file = lines(&home, &line.replace('\n', " "), 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    let jobs = all(&store).await;
+    let [view] = jobs.as_slice() else {
+        panic!("one job: {jobs:?}")
+    };
+    assert_eq!(view.state, JobState::Timer);
+    assert_eq!((view.priority, view.retries, view.exclusive), (7, 5, false));
+    assert_eq!(view.lane.0, "bulk");
+    assert_eq!(
+        view.correlation_id.to_string(),
+        "0198c0de-0000-7000-8000-000000000001"
+    );
+    let (_, job, _) = store.get(view.id).await.unwrap().unwrap();
+    assert_eq!(job.payload.get(), r#"{"n":1.50}"#);
+}
+
+#[tokio::test]
+async fn standard_input_unknown_fields_and_a_default_type() {
+    let home = Scratch::new();
+    let path = home.write(
+        "in",
+        "{\"order\":17}\n{\"order\":18,\"payload\":{\"a\":1}}\n",
+    );
+    let input = || std::fs::File::open(&path).unwrap();
+    let said = fails(
+        jobwire(&home, &["enqueue", "--type", "noop"]).input(input()),
+        1,
+    )
+    .await;
+    assert!(
+        said.contains("standard input:1: field `order` is no field of a job"),
+        "{said}"
+    );
+    assert!(said.contains("no job was created"), "{said}");
+    let merge = [
+        "enqueue",
+        "-",
+        "--type",
+        "noop",
+        "--unknown-fields",
+        "payload",
+    ];
+    succeeds(jobwire(&home, &merge).input(input())).await;
+    let store = store(&home).await;
+    let jobs = all(&store).await;
+    let (_, job, _) = store.get(jobs[1].id).await.unwrap().unwrap();
+    assert_eq!(job.payload.get(), r#"{"a":1,"order":18}"#);
+}
+
+#[tokio::test]
+async fn input_of_any_kind_is_refused_with_a_reason_and_never_a_panic() {
+    let home = Scratch::new();
+    for (text, part) in [
+        (b"\xff\xfe\n".to_vec(), "in:1: this is not a JSON object"),
+        (b"[1,2]\n".to_vec(), "in:1: this is not a JSON object"),
+        (
+            b"{\"type\":\"noop\"}\n{\"type\":\"noop\"".to_vec(),
+            "in:2: this is not a JSON object",
+        ),
+        (
+            vec![b'x'; 5 << 20],
+            "in:1: the line is longer than 4194304 bytes",
+        ),
+        (
+            format!(
+                "{{\"type\":\"noop\",\"payload\":\"{}\"}}",
+                "x".repeat(2 << 20)
+            )
+            .into_bytes(),
+            "in:1: field `payload` has 2097154 bytes, more than 1048576",
+        ),
+    ] {
+        let _ = home.write("in", text);
+        let said = fails(jobwire(&home, &["enqueue", "in"]), 1).await;
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(all(&store(&home).await).await.len(), 0);
+    let said = fails(jobwire(&home, &["enqueue", "no-such-file"]), 1).await;
+    assert!(said.contains("no-such-file"), "{said}");
+    let _ = home.write("empty", "");
+    let said = succeeds(jobwire(&home, &["enqueue", "empty"])).await;
+    assert!(said.contains("0 jobs created"), "{said}");
+    fails(jobwire(&home, &["enqueue", "empty", "--batch", "0"]), 2).await;
+}
+
+#[tokio::test]
+async fn hints_leave_through_the_broker() {
+    let home = Scratch::new();
+    let database = shared::postgres().await.create_database().await;
+    let space = shared::rabbitmq().await.space().await;
+    let program = |arguments: &[&str]| {
+        jobwire(&home, arguments)
+            .env("JOBWIRE_DATABASE_URL", &database)
+            .env("JOBWIRE_BROKER_URL", &space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
+    };
+    succeeds(program(&["migrate", "up"])).await;
+    let (mut node, _) = start(program(&["run", "--http", "127.0.0.1:0"])).await;
+    let file = lines(&home, r#"{"type":"noop"}"#, 3000);
+    let said = succeeds(program(&["enqueue", &file])).await;
+    assert!(
+        said.contains("3000 jobs created in 3 transactions"),
+        "{said}"
+    );
+    assert!(!said.contains("could not be published"), "{said}");
+    let store = PgStore::connect(&database).await.unwrap();
+    until_empty(&store, SOON).await;
+    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 0);
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+}

@@ -1,0 +1,184 @@
+//! `jobwire jobs`.
+
+use jobwire_core::{JobState, Store};
+use jobwire_tests::{Scratch, shared};
+use serde_json::Value;
+
+use super::{all, fails, jobwire, lines, store, succeeds};
+
+async fn json(home: &Scratch, arguments: &[&str]) -> Value {
+    // The harness hears both streams: a slow statement's warning is no part of the answer.
+    let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+async fn one_job(home: &Scratch, line: &str) -> String {
+    let file = lines(home, line, 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let jobs = all(&store(home).await).await;
+    jobs.last().unwrap().id.to_string()
+}
+
+#[tokio::test]
+async fn jobs_are_listed_by_filter_and_page() {
+    let home = Scratch::new();
+    for line in [
+        r#"{"type":"noop","process_instance":"one","tenant":"a"}"#,
+        r#"{"type":"noop","process_instance":"two","lane":"bulk"}"#,
+        r#"{"type":"sleep","due_at":"2091-01-01T00:00:00Z"}"#,
+    ] {
+        one_job(&home, line).await;
+    }
+    for (filter, expected) in [
+        (&["--type", "noop"][..], 2),
+        (&["--process-instance", "one"], 1),
+        (&["--tenant", "a"], 1),
+        (&["--lane", "bulk"], 1),
+        (&["--state", "timer"], 1),
+        (&["--state", "timer,executable"], 3),
+        (&["--due-before", "2092-01-01T00:00:00Z"], 1),
+        (&["--locked"], 0),
+        (&["--locked", "false"], 3),
+        (&["--with-exception"], 0),
+        (&["--limit", "2"], 2),
+        (&["--offset", "2"], 1),
+        (&["--type", "none"], 0),
+    ] {
+        let arguments = [&["jobs", "list", "--json"], filter].concat();
+        let found = json(&home, &arguments).await;
+        assert_eq!(
+            found.as_array().map(Vec::len),
+            Some(expected),
+            "{filter:?}: {found}"
+        );
+    }
+    let said = succeeds(jobwire(&home, &["jobs", "list", "--limit", "2"])).await;
+    assert!(said.contains("2 of 3 jobs"), "{said}");
+    fails(jobwire(&home, &["jobs", "list", "--state", "lost"]), 2).await;
+    fails(jobwire(&home, &["jobs", "show", "not-an-id"]), 2).await;
+}
+
+#[tokio::test]
+async fn one_job_is_shown_executed_retried_and_deleted() {
+    let home = Scratch::new();
+    // No host is allowed: this can only fail for good.
+    let id = one_job(
+        &home,
+        r#"{"type":"http","payload":{"url":"http://example.org/"}}"#,
+    )
+    .await;
+    let shown = json(&home, &["jobs", "show", &id, "--json"]).await;
+    assert_eq!(shown["payload"]["url"], "http://example.org/");
+    assert_eq!(shown["state"], "executable");
+
+    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    assert!(
+        said.contains("failed for good") && said.contains("allow"),
+        "{said}"
+    );
+    let said = succeeds(jobwire(&home, &["jobs", "show", &id])).await;
+    assert!(said.contains("dead-letter"), "{said}");
+    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    assert!(said.contains("jobwire jobs retry"), "{said}");
+
+    let said = succeeds(jobwire(&home, &["jobs", "retry", &id, "--retries", "5"])).await;
+    assert!(said.contains("1 job made executable"), "{said}");
+    let jobs = all(&store(&home).await).await;
+    assert_eq!((jobs[0].state, jobs[0].retries), (JobState::Executable, 5));
+
+    succeeds(jobwire(&home, &["jobs", "delete", &id])).await;
+    for action in ["delete", "retry", "show", "execute"] {
+        let said = fails(jobwire(&home, &["jobs", action, &id]), 1).await;
+        assert!(said.contains("there is no job"), "{action}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn execute_runs_a_job_and_a_timer_before_its_time() {
+    let home = Scratch::new();
+    let id = one_job(&home, r#"{"type":"noop"}"#).await;
+    let said = succeeds(jobwire(&home, &["jobs", "execute", &id])).await;
+    assert!(said.contains("is done"), "{said}");
+    let id = one_job(&home, r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#).await;
+    let outcome = json(&home, &["jobs", "execute", &id, "--json"]).await;
+    assert_eq!(outcome["outcome"], "done");
+    let id = one_job(&home, r#"{"type":"mine"}"#).await;
+    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    assert!(said.contains("no handler for the type `mine`"), "{said}");
+    assert_eq!(all(&store(&home).await).await.len(), 1);
+}
+
+#[tokio::test]
+async fn execute_leaves_an_instance_to_its_turn() {
+    let home = Scratch::new();
+    let first = one_job(&home, r#"{"type":"noop","process_instance":"one"}"#).await;
+    let second = one_job(&home, r#"{"type":"noop","process_instance":"one"}"#).await;
+    let said = fails(jobwire(&home, &["jobs", "execute", &second]), 1).await;
+    assert!(
+        said.contains(&format!("{first} of the same process instance comes first")),
+        "{said}"
+    );
+    let jobs = all(&store(&home).await).await;
+    assert!(jobs.iter().all(|j| j.lock_owner.is_none()), "{jobs:?}");
+    succeeds(jobwire(&home, &["jobs", "execute", &first])).await;
+    // Only what was asked for: the next one was not taken along.
+    assert_eq!(all(&store(&home).await).await.len(), 1);
+    succeeds(jobwire(&home, &["jobs", "execute", &second])).await;
+}
+
+#[tokio::test]
+async fn all_that_match_are_retried_or_deleted() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"http","payload":7}"#, 3);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    for job in all(&store).await {
+        fails(jobwire(&home, &["jobs", "execute", &job.id.to_string()]), 1).await;
+    }
+    let said = succeeds(jobwire(
+        &home,
+        &["jobs", "retry", "--all", "--state", "dead-letter"],
+    ))
+    .await;
+    assert!(said.contains("3 jobs made executable"), "{said}");
+    let said = fails(
+        jobwire(&home, &["jobs", "delete", "--all", "--type", "http"]),
+        2,
+    )
+    .await;
+    assert!(said.contains("--yes"), "{said}");
+    succeeds(jobwire(
+        &home,
+        &["jobs", "delete", "--all", "--type", "http", "--yes"],
+    ))
+    .await;
+    assert_eq!(
+        store
+            .count(&jobwire_core::JobFilter::default())
+            .await
+            .unwrap(),
+        0
+    );
+    fails(jobwire(&home, &["jobs", "retry"]), 2).await;
+}
+
+#[tokio::test]
+async fn the_same_on_postgresql() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let program = |arguments: &[&str]| jobwire(&home, arguments).env("JOBWIRE_DATABASE_URL", &url);
+    let said = fails(program(&["jobs", "list"]), 1).await;
+    assert!(said.contains("jobwire migrate up"), "{said}");
+    succeeds(program(&["migrate", "up"])).await;
+    let file = lines(
+        &home,
+        r#"{"type":"event","process_instance":"p","element":"e","payload":{"position":1}}"#,
+        1,
+    );
+    succeeds(program(&["enqueue", &file])).await;
+    let said = succeeds(program(&["jobs", "list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let jobs: Value = serde_json::from_str(&said).unwrap();
+    let id = jobs[0]["id"].as_str().unwrap();
+    let said = succeeds(program(&["jobs", "execute", id])).await;
+    assert!(said.contains("is done"), "{said}");
+}

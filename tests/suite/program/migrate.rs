@@ -1,0 +1,63 @@
+//! `jobwire migrate`.
+
+use jobwire_core::PgStore;
+use jobwire_tests::{Scratch, shared};
+
+use super::{fails, jobwire, succeeds};
+
+#[tokio::test]
+async fn tables_come_and_go_on_postgresql() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let program = |arguments: &[&str]| jobwire(&home, arguments).args(["--database", &url]);
+    let said = fails(program(&["migrate", "status"]), 1).await;
+    assert!(
+        said.contains("schema version 0") && said.contains("migrate up"),
+        "{said}"
+    );
+    let said = succeeds(program(&["migrate", "up"])).await;
+    assert!(said.contains("schema version 1 (it was 0)"), "{said}");
+    let said = succeeds(program(&["migrate", "up"])).await;
+    assert!(said.contains("nothing to do"), "{said}");
+    let said = succeeds(program(&["migrate", "status"])).await;
+    assert!(said.contains("ready") && said.contains(":***@"), "{said}");
+
+    let said = fails(program(&["migrate", "down"]), 2).await;
+    assert!(said.contains("--yes"), "{said}");
+    let said = succeeds(program(&["migrate", "down", "--yes"])).await;
+    assert!(said.contains("schema version 0 (it was 1)"), "{said}");
+    fails(program(&["migrate", "status"]), 1).await;
+    succeeds(program(&["migrate", "up"])).await;
+}
+
+#[tokio::test]
+async fn tables_of_a_newer_program_are_left_alone() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::query("INSERT INTO jobwire.schema_version (version, readable_by) VALUES (99, 99)")
+        .execute(store.pool())
+        .await
+        .unwrap();
+    for direction in [
+        &["migrate", "up"][..],
+        &["migrate", "down", "--to", "0", "--yes"],
+        &["migrate", "status"],
+    ] {
+        let said = fails(jobwire(&home, direction).args(["--database", &url]), 1).await;
+        assert!(said.contains("upgrade it"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_sqlite_file_can_be_migrated_by_hand_too() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    assert!(home.join("jobwire.db").exists());
+    succeeds(jobwire(&home, &["migrate", "down", "--to", "0", "--yes"])).await;
+    fails(jobwire(&home, &["migrate", "status"]), 1).await;
+    // Any other command brings it up by itself.
+    succeeds(jobwire(&home, &["jobs", "list"])).await;
+    succeeds(jobwire(&home, &["migrate", "status"])).await;
+}

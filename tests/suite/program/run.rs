@@ -1,0 +1,225 @@
+//! `jobwire run`.
+
+use std::time::{Duration, Instant};
+
+use jobwire_core::{JobFilter, JobState, PgStore, Store};
+use jobwire_tests::{Scratch, Signal, eventually, http, port, shared};
+use url::Url;
+
+use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
+
+const ANY_PORT: [&str; 3] = ["run", "--http", "127.0.0.1:0"];
+
+#[tokio::test]
+async fn an_embedded_node_finishes_what_was_enqueued_before_it_started() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 250);
+    let said = succeeds(jobwire(&home, &["enqueue", &file, "--batch", "100"])).await;
+    assert!(
+        said.contains("250 jobs created in 3 transactions"),
+        "{said}"
+    );
+    let (mut node, _) = start(jobwire(&home, &ANY_PORT)).await;
+    until_empty(&store(&home).await, SOON).await;
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+}
+
+#[tokio::test]
+async fn an_embedded_node_notices_jobs_of_another_process_at_once() {
+    let home = Scratch::new();
+    let (_node, _) = start(jobwire(&home, &ANY_PORT)).await;
+    let store = store(&home).await;
+    // Idle nodes sweep every 30 s by default: that is not what finds these.
+    for _ in 0..3 {
+        let file = lines(&home, r#"{"type":"noop"}"#, 10);
+        succeeds(jobwire(&home, &["enqueue", &file])).await;
+        until_empty(&store, Duration::from_secs(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_endpoints_tell_of_the_node() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 10);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let (_node, address) = start(jobwire(&home, &ANY_PORT)).await;
+    until_empty(&store(&home).await, SOON).await;
+    let alive = http::get(&address, "/healthz").await.unwrap();
+    assert_eq!((alive.status, alive.body.as_str()), (200, "alive\n"));
+    let ready = http::get(&address, "/readyz").await.unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    let health: serde_json::Value = serde_json::from_str(&ready.body).unwrap();
+    assert_eq!(health["ready"], true);
+    let metrics = http::get(&address, "/metrics").await.unwrap();
+    assert_eq!(metrics.status, 200);
+    for line in [
+        r#"jobwire_jobs_finished_total{type="noop",outcome="done"} 10"#,
+        r#"jobwire_commit_to_start_seconds_bucket{lane="default",le="0.0001"}"#,
+        "jobwire_slots 64",
+        r#"jobwire_pool_connections{state="idle"}"#,
+        "process_resident_memory_bytes",
+    ] {
+        assert!(metrics.body.contains(line), "{line} in\n{}", metrics.body);
+    }
+}
+
+#[tokio::test]
+async fn a_taken_default_port_is_replaced_and_a_taken_chosen_one_is_an_error() {
+    let home = Scratch::new();
+    // Whoever holds it: it is taken.
+    let _taken = tokio::net::TcpListener::bind("127.0.0.1:7070").await;
+    let (_node, address) = start(jobwire(&home, &["run"])).await;
+    assert_ne!(address, "127.0.0.1:7070");
+    assert_eq!(http::get(&address, "/healthz").await.unwrap().status, 200);
+
+    let other = Scratch::new();
+    let said = fails(jobwire(&other, &["run", "--http", &address]), 1).await;
+    assert!(
+        said.contains("can't listen on") && said.contains("--http"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_used_is_one_clear_line() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let run = |database: &str| jobwire(&home, &["run", "--http", "off", "--database", database]);
+
+    let said = fails(run(&url), 1).await;
+    assert!(
+        said.contains("has no Jobwire tables; run `jobwire migrate up`"),
+        "{said}"
+    );
+
+    let mut wrong = Url::parse(&url).unwrap();
+    wrong.set_password(Some("not-the-password")).unwrap();
+    let said = fails(run(wrong.as_str()), 1).await;
+    assert!(said.contains("correct user and password"), "{said}");
+    assert!(!said.contains("not-the-password"), "{said}");
+
+    let mut wrong = Url::parse(&url).unwrap();
+    wrong.set_path("no_such_database");
+    let said = fails(run(wrong.as_str()), 1).await;
+    assert!(said.contains("create the database"), "{said}");
+
+    let nobody = format!("postgres://jobwire:secret@127.0.0.1:{}/jobs", port::free());
+    let said = fails(run(&nobody), 1).await;
+    assert!(
+        said.contains("is the server running") && !said.contains("secret"),
+        "{said}"
+    );
+
+    let pg = PgStore::connect(&url).await.unwrap();
+    pg.migrate().await.unwrap();
+    sqlx::query("INSERT INTO jobwire.schema_version (version, readable_by) VALUES (99, 99)")
+        .execute(pg.pool())
+        .await
+        .unwrap();
+    let said = fails(run(&url), 1).await;
+    assert!(
+        said.contains("schema version 99") && said.contains("upgrade it"),
+        "{said}"
+    );
+
+    let said = fails(run("sqlite:no/such/directory/x.db"), 1).await;
+    assert!(said.contains("is no directory"), "{said}");
+    let _ = home.write(
+        "text.db",
+        "this is no database, however long the text may be made",
+    );
+    let said = fails(run("sqlite:text.db"), 1).await;
+    assert!(said.contains("not a SQLite database"), "{said}");
+}
+
+#[tokio::test]
+async fn a_node_starts_while_the_broker_is_away_and_says_so() {
+    let home = Scratch::new();
+    let broker = format!("amqp://me:secret@127.0.0.1:{}/%2F", port::free());
+    let mut arguments = ANY_PORT.to_vec();
+    arguments.extend(["--broker", &broker]);
+    let (mut node, address) = start(jobwire(&home, &arguments)).await;
+    assert_eq!(http::get(&address, "/healthz").await.unwrap().status, 200);
+    let ready = http::get(&address, "/readyz").await.unwrap();
+    assert_eq!(ready.status, 503, "{}", ready.body);
+    assert!(ready.body.contains("transport"), "{}", ready.body);
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+    let said = node.lines().all().join("\n");
+    assert!(
+        said.contains("amqp://me:***@") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_broker_that_refuses_the_password_is_one_clear_line() {
+    let home = Scratch::new();
+    let space = shared::rabbitmq().await.space().await;
+    let mut wrong = Url::parse(&space.url).unwrap();
+    wrong.set_password(Some("not-the-password")).unwrap();
+    let said = fails(
+        jobwire(&home, &["run", "--http", "off", "--broker", wrong.as_str()]),
+        1,
+    )
+    .await;
+    assert!(
+        said.contains("refuses") && !said.contains("not-the-password"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_second_embedded_node_on_the_same_file_is_refused() {
+    let home = Scratch::new();
+    let quick = ["--sweep-interval", "200ms"];
+    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(quick)).await;
+    let said = fails(jobwire(&home, &ANY_PORT).args(quick), 1).await;
+    assert!(said.contains("serves its database alone"), "{said}");
+}
+
+#[tokio::test]
+async fn sigterm_gives_a_running_job_back_at_no_attempt() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"sleep","payload":{"ms":600000}}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let quick = ["--shutdown-timeout", "300ms"];
+    let (mut node, _) = start(jobwire(&home, &ANY_PORT).args(quick)).await;
+    let store = store(&home).await;
+    until_running(&store).await;
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+    let jobs = all(&store).await;
+    let [job] = jobs.as_slice() else {
+        panic!("one job is left: {jobs:?}");
+    };
+    assert_eq!(job.state, JobState::Executable);
+    assert_eq!((job.retries, job.failures, job.lock_owner), (3, 0, None));
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_program_at_once() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"sleep","payload":{"ms":600000}}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let (mut node, _) = start(jobwire(&home, &ANY_PORT)).await;
+    until_running(&store(&home).await).await;
+    node.signal(Signal::SIGTERM);
+    node.wait_for_line("stops taking work", SOON).await;
+    let asked = Instant::now();
+    node.signal(Signal::SIGINT);
+    assert_eq!(node.exit(SOON).await.code(), Some(1));
+    assert!(asked.elapsed() < Duration::from_secs(5));
+}
+
+async fn until_running(store: &impl Store) {
+    let locked = JobFilter {
+        locked: Some(true),
+        ..JobFilter::default()
+    };
+    eventually("the job runs", SOON, || async {
+        (store.count(&locked).await.ok()? == 1).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,109 @@
+//! Settings, as the program takes them.
+
+use jobwire_tests::Scratch;
+
+use super::{fails, jobwire, succeeds};
+
+#[tokio::test]
+async fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
+    let home = Scratch::new();
+    let _ = home.write(
+        "jobwire.toml",
+        "concurrency = 5\nlease = \"5s\"\nlanes = [\"a\", \"b\"]\n",
+    );
+    let said = succeeds(
+        jobwire(&home, &["config", "--lease", "PT7S"])
+            .env("JOBWIRE_CONCURRENCY", "6")
+            .env("JOBWIRE_LEASE", "6s"),
+    )
+    .await;
+    let line = |key: &str| -> Vec<String> {
+        let line = said
+            .lines()
+            .find(|l| l.starts_with(key))
+            .unwrap_or_default();
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(line("lease"), ["lease", "7s", "flag", "--lease"]);
+    assert_eq!(
+        line("concurrency"),
+        [
+            "concurrency",
+            "6",
+            "environment",
+            "variable",
+            "JOBWIRE_CONCURRENCY"
+        ]
+    );
+    assert_eq!(line("lanes"), ["lanes", "a,b", "jobwire.toml:3"]);
+    assert_eq!(line("sweep_interval"), ["sweep_interval", "10s", "default"]);
+}
+
+#[tokio::test]
+async fn the_file_can_be_named_before_or_behind_the_command() {
+    let home = Scratch::new();
+    let _ = home.write(
+        "other.toml",
+        "database_url = \"postgres://me:secret@db/jobs\"\n",
+    );
+    for arguments in [
+        ["--config", "other.toml", "config"],
+        ["config", "--config", "other.toml"],
+    ] {
+        let said = succeeds(jobwire(&home, &arguments)).await;
+        assert!(
+            said.contains("postgres://me:***@db/jobs") && !said.contains("secret"),
+            "{said}"
+        );
+    }
+    let said = succeeds(jobwire(&home, &["config"]).env("JOBWIRE_CONFIG", "other.toml")).await;
+    assert!(said.contains("other.toml:1"), "{said}");
+    let said = fails(jobwire(&home, &["run", "--config", "missing.toml"]), 2).await;
+    assert!(said.contains("missing.toml"), "{said}");
+}
+
+#[tokio::test]
+async fn intervals_of_zero_or_below_are_refused_before_anything_starts() {
+    let home = Scratch::new();
+    let said = fails(
+        jobwire(&home, &["run", "--sweep-interval", "0s", "--lease=-3s"])
+            .env("JOBWIRE_SHUTDOWN_TIMEOUT", "PT0S")
+            .env("RUST_BACKTRACE", "1"),
+        2,
+    )
+    .await;
+    for part in [
+        "3 settings are wrong",
+        "flag --sweep-interval: setting `sweep_interval` is `0s`",
+        "flag --lease: setting `lease` is `-3s`",
+        "environment variable JOBWIRE_SHUTDOWN_TIMEOUT",
+        "write for example `30s`",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!home.join("jobwire.db").exists());
+}
+
+#[tokio::test]
+async fn what_is_no_setting_is_an_error_with_a_suggestion() {
+    let home = Scratch::new();
+    let said = fails(
+        jobwire(&home, &["run"]).env("JOBWIRE_BROKER", "amqp://x"),
+        2,
+    )
+    .await;
+    assert!(said.contains("did you mean JOBWIRE_BROKER_URL?"), "{said}");
+    let said = fails(jobwire(&home, &["run", "--concurency", "3"]), 2).await;
+    assert!(said.contains("--concurrency"), "{said}");
+    let said = fails(jobwire(&home, &["run", "--broker", "kafka://k:9092"]), 2).await;
+    assert!(said.contains("not in this release"), "{said}");
+    let said = fails(
+        jobwire(&home, &["run", "--database", "mysql://me:secret@db/x"]),
+        2,
+    )
+    .await;
+    assert!(
+        said.contains("no database that this program knows") && !said.contains("secret"),
+        "{said}"
+    );
+}

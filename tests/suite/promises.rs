@@ -1,0 +1,491 @@
+//! The promises of docs/guarantees.md, one node at a time: each test fails without the rule it names.
+
+use std::time::Duration;
+
+use jobwire_core::{
+    HandlerError, HandlerOptions, Handlers, JobFilter, JobState, NewJob, Outcome, PgStore,
+    RetryPolicy, Running, Store,
+};
+use jobwire_tests::eventually;
+
+use crate::world::{Notes, SOON, World, quick};
+
+fn noting(notes: &Notes) -> Handlers {
+    let mut handlers = Handlers::default();
+    let notes = notes.clone();
+    handlers.add("note", move |job: Running<String>| {
+        let notes = notes.clone();
+        async move {
+            notes.add(job.payload);
+            Ok(Outcome::Done)
+        }
+    });
+    handlers
+}
+
+#[tokio::test]
+async fn a_committed_job_runs_and_is_gone() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    sqlx::query("CREATE TABLE orders (id bigint)")
+        .execute(&mut **tx)
+        .await
+        .unwrap();
+    tx.create(NewJob::of("note", "one")).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(notes.until(1).await, ["one"]);
+    world.until_empty().await;
+    assert_eq!(
+        world.count("SELECT count(*) FROM jobwire.job_lease").await,
+        0
+    );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_rolled_back_job_never_runs() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create(NewJob::of("note", "rolled back")).await.unwrap();
+    tx.roll_back().await.unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create(NewJob::of("note", "dropped")).await.unwrap();
+    drop(tx);
+    // A job behind them on the same lane runs; they do not.
+    world.jobs.create(NewJob::of("note", "kept")).await.unwrap();
+    notes.until(1).await;
+    world.until_empty().await;
+    assert_eq!(notes.all(), ["kept"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_users_own_transaction_publishes_when_its_hook_fires() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    let mut tx = world.store.pool().begin().await.unwrap();
+    let mut hook = world.jobs.hook();
+    hook.create(&mut tx, NewJob::of("note", "fired"))
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    hook.fire();
+    notes.until(1).await;
+    node.stop().await;
+}
+
+/// Promise 2: a hint may be lost; it costs latency, never the job.
+#[tokio::test]
+async fn a_hook_that_never_fired_costs_latency_only() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    // The node has done its first look by now.
+    world
+        .jobs
+        .create(NewJob::of("note", "first"))
+        .await
+        .unwrap();
+    notes.until(1).await;
+    let mut tx = world.store.pool().begin().await.unwrap();
+    let mut hook = world.jobs.hook();
+    hook.create(&mut tx, NewJob::of("note", "forgotten"))
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    drop(hook);
+    assert_eq!(notes.until(2).await, ["first", "forgotten"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_created_before_any_node_run_when_one_starts() {
+    let world = World::new().await;
+    let lost = jobwire_core::Jobs::new(
+        world.store.clone(),
+        jobwire_core::CommitHook::disconnected(),
+    );
+    for n in 0..20 {
+        lost.create(NewJob::of("note", &format!("{n}")))
+            .await
+            .unwrap();
+    }
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    notes.until(20).await;
+    world.until_empty().await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_created_by_plain_sql_run() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    world
+        .count("SELECT count(jobwire.create_job(type => 'note', payload => '\"from sql\"', process_instance => 'p'))")
+        .await;
+    assert_eq!(notes.until(1).await, ["from sql"]);
+    node.stop().await;
+}
+
+/// Effects and completion commit together: the handler's row and the end of its job.
+#[tokio::test]
+async fn a_handler_in_the_completing_transaction_commits_with_it() {
+    let world = World::new().await;
+    sqlx::query("CREATE TABLE effect (n bigint)")
+        .execute(world.store.pool())
+        .await
+        .unwrap();
+    let notes = Notes::default();
+    let mut handlers = noting(&notes);
+    handlers.add_with(
+        "effect",
+        HandlerOptions::default()
+            .in_transaction()
+            .retry(RetryPolicy::Fixed(Duration::from_millis(50))),
+        |job: Running<i64>| async move {
+            let mut guard = job.transaction::<PgStore>().await?;
+            let tx = guard.get()?;
+            sqlx::query("INSERT INTO effect VALUES ($1)")
+                .bind(job.payload)
+                .execute(&mut ***tx)
+                .await?;
+            tx.create(NewJob::of("note", &format!("after {}", job.payload)))
+                .await?;
+            if job.job.failures == 0 {
+                return Err(HandlerError::retry("first attempt"));
+            }
+            Ok(Outcome::Done)
+        },
+    );
+    let node = world.node().handlers(handlers).start().await.unwrap();
+    world.jobs.create(NewJob::of("effect", &7)).await.unwrap();
+    assert_eq!(notes.until(1).await, ["after 7"]);
+    world.until_empty().await;
+    // The first attempt wrote both too, and was rolled back with them.
+    assert_eq!(world.count("SELECT count(*) FROM effect").await, 1);
+    assert_eq!(notes.all(), ["after 7"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("fail", move |job: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add(format!("retries {}", job.job.retries));
+                Err(HandlerError::retry("no luck"))
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let id = world
+        .jobs
+        .create(NewJob::of("fail", &()).retry_policy("100ms"))
+        .await
+        .unwrap();
+    let dead = JobFilter {
+        states: vec![JobState::DeadLetter],
+        ..JobFilter::default()
+    };
+    eventually("the job becomes a dead letter", SOON, || async {
+        (world.store.count(&dead).await.unwrap() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(notes.all(), ["retries 3", "retries 2", "retries 1"]);
+    let (view, _, _) = world.store.get(id).await.unwrap().unwrap();
+    assert_eq!(view.exception_message.as_deref(), Some("no luck"));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other() {
+    let world = World::new().await;
+    let node = world
+        .node()
+        .handler("panic", |_: Running<()>| async move {
+            if true {
+                panic!("oh no");
+            }
+            Ok(Outcome::Done)
+        })
+        .handler_with(
+            "slow",
+            HandlerOptions::default().timeout(Duration::from_millis(50)),
+            |_: Running<()>| async move {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                Ok(Outcome::Done)
+            },
+        )
+        .handler("number", |_: Running<u64>| async move { Ok(Outcome::Done) })
+        .start()
+        .await
+        .unwrap();
+    for (job_type, expected) in [
+        ("panic", "panicked: oh no"),
+        ("slow", "longer than its timeout"),
+        ("number", "`payload` does not decode"),
+    ] {
+        let payload: Option<()> = None;
+        let job = if job_type == "number" {
+            NewJob::of(job_type, "not a number")
+        } else {
+            NewJob::of(job_type, &payload)
+        };
+        let id = world.jobs.create(job.retries(1)).await.unwrap();
+        let message = eventually(job_type, SOON, || async {
+            let (view, _, _) = world.store.get(id).await.unwrap()?;
+            (view.state == JobState::DeadLetter).then_some(view.exception_message)
+        })
+        .await;
+        let message = message.unwrap_or_default();
+        assert!(message.contains(expected), "{job_type}: {message}");
+    }
+    assert!(node.health().ready);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_snooze_and_a_conflict_cost_no_attempt() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("patient", move |job: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add(format!("retries {}", job.job.retries));
+                match seen.all().len() {
+                    1 => Ok(Outcome::Snooze(Duration::from_millis(50))),
+                    2 => Err(HandlerError::conflict("somebody else was faster")),
+                    _ => Ok(Outcome::Done),
+                }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    world
+        .jobs
+        .create(NewJob::of("patient", &()).retries(1))
+        .await
+        .unwrap();
+    notes.until(3).await;
+    world.until_empty().await;
+    assert_eq!(notes.all(), ["retries 1"; 3]);
+    node.stop().await;
+}
+
+/// Promise 5: one at a time, in creation order, without spinning.
+#[tokio::test]
+async fn exclusive_jobs_of_an_instance_run_one_at_a_time_and_in_order() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let running = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("step", move |job: Running<String>| {
+            let (seen, running) = (seen.clone(), running.clone());
+            async move {
+                let others = running.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                seen.add(format!("{} beside {others}", job.payload));
+                running.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let jobs = (0..200).map(|n| NewJob::of("step", &format!("{n}")).instance("order-1"));
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let expected: Vec<String> = (0..200).map(|n| format!("{n} beside 0")).collect();
+    assert_eq!(notes.until(200).await, expected);
+    world.until_empty().await;
+    assert_eq!(
+        world
+            .count("SELECT count(*) FROM jobwire.instance_lock")
+            .await,
+        0
+    );
+    node.stop().await;
+}
+
+/// Promise 4: long jobs run once.
+#[tokio::test]
+async fn a_job_longer_than_its_lease_runs_once() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let mut options = quick();
+    options.lease = Duration::from_secs(1);
+    options.sweep_interval = Duration::from_millis(300);
+    let node = world
+        .node()
+        .options(options)
+        .handler("long", move |_: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add("start");
+                tokio::time::sleep(Duration::from_millis(3_500)).await;
+                seen.add("end");
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    world.jobs.create(NewJob::of("long", &())).await.unwrap();
+    notes.until(2).await;
+    world.until_empty().await;
+    assert_eq!(notes.all(), ["start", "end"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn timers_run_when_due_and_repeat() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("tick", move |job: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                let late = chrono::Utc::now() - job.job.due_at.unwrap();
+                seen.add(format!(
+                    "{} {}",
+                    job.job.correlation_id,
+                    if late < chrono::Duration::zero() {
+                        "early"
+                    } else {
+                        "due"
+                    }
+                ));
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let id = world
+        .jobs
+        .create(
+            NewJob::of("tick", &())
+                .delay(Duration::from_millis(300))
+                .repeat("R3/PT0.3S"),
+        )
+        .await
+        .unwrap();
+    let expected = format!("{id} due");
+    assert_eq!(notes.until(3).await, [&*expected; 3]);
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// What still runs at the end of the shutdown is given back, at the cost of no attempt.
+#[tokio::test]
+async fn a_shutdown_gives_back_what_still_runs() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let mut options = quick();
+    options.shutdown_timeout = Duration::from_millis(200);
+    let node = world
+        .node()
+        .options(options)
+        .handler("endless", move |_: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add("start");
+                std::future::pending::<()>().await;
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let id = world.jobs.create(NewJob::of("endless", &())).await.unwrap();
+    notes.until(1).await;
+    node.stop().await;
+    let (view, _, _) = world.store.get(id).await.unwrap().unwrap();
+    assert_eq!(view.state, JobState::Executable);
+    assert_eq!((view.retries, view.lock_owner), (3, None));
+    assert_eq!(
+        world.count("SELECT count(*) FROM jobwire.job_lease").await,
+        0
+    );
+}
+
+/// Protocol rule 8: a type that nobody serves waits, and burns no retries.
+#[tokio::test]
+async fn a_type_that_nobody_serves_waits() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    let id = world.jobs.create(NewJob::of("unknown", &())).await.unwrap();
+    world
+        .jobs
+        .create(NewJob::of("note", "known"))
+        .await
+        .unwrap();
+    notes.until(1).await;
+    world.until_left(1).await;
+    let (view, _, _) = world.store.get(id).await.unwrap().unwrap();
+    assert_eq!((view.state, view.retries), (JobState::Executable, 3));
+    node.stop().await;
+}
+
+/// Protocol rule 33: an embedded node serves its database alone.
+#[tokio::test]
+async fn a_second_embedded_node_is_refused() {
+    let world = World::new().await;
+    let options = quick();
+    let node = world.node().options(options.clone()).start().await.unwrap();
+    let other = jobwire_core::InProcessTransport::new();
+    let refused = jobwire_core::Node::builder(world.store.clone(), std::sync::Arc::new(other))
+        .options(options)
+        .start()
+        .await
+        .map(|_| ())
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("serves its database alone"),
+        "{refused}"
+    );
+    node.stop().await;
+}
+
+/// Nothing is held across the wait: a burst larger than the slots drains without losing one.
+#[tokio::test]
+async fn a_burst_drains_in_few_statements() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let mut handlers = Handlers::default();
+    handlers.add("noop", |_: Running<()>| async move { Ok(Outcome::Done) });
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create_many((0..10_000).map(|_| NewJob::of("noop", &())).collect())
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    let node = world.node().handlers(handlers).start().await.unwrap();
+    world.until_empty().await;
+    node.stop().await;
+    drop(notes);
+}

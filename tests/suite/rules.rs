@@ -1,0 +1,250 @@
+//! Rules of the protocol that need a fault or a crowd to show.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::hint::Hint;
+use jobwire_core::transport::{Publisher, Transport};
+use jobwire_core::{
+    CommitHook, HandlerError, Lane, NewJob, Node, Outcome, PgStore, Running, Store,
+};
+use jobwire_tests::{Direction, Flow, Proxy, eventually};
+use tokio::sync::Semaphore;
+
+use crate::world::{Notes, SOON, World, quick};
+
+/// Rule 6: no more is locked than there are free slots, however much waits.
+#[tokio::test]
+async fn no_more_is_locked_than_there_are_slots() {
+    let world = World::new().await;
+    let mut tx = world.jobs.begin().await.unwrap();
+    let jobs = (0..60).map(|_| NewJob::of("wait", &()));
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let mut options = quick();
+    options.concurrency = 3;
+    let notes = Notes::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let (seen, entrance) = (notes.clone(), gate.clone());
+    let node = world
+        .node()
+        .options(options)
+        .handler("wait", move |_: Running<()>| {
+            let (seen, entrance) = (seen.clone(), entrance.clone());
+            async move {
+                seen.add("in");
+                entrance
+                    .acquire()
+                    .await
+                    .map_err(HandlerError::from)?
+                    .forget();
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    notes.until(3).await;
+    // Its leader has looked around at least twice more while every slot was taken.
+    let later = std::time::Instant::now() + Duration::from_secs(2);
+    eventually("some turns have passed", SOON, || async {
+        (std::time::Instant::now() >= later).then_some(())
+    })
+    .await;
+    assert_eq!(
+        world.count("SELECT count(*) FROM jobwire.job_lease").await,
+        3
+    );
+    assert_eq!(notes.all().len(), 3);
+    gate.add_permits(60);
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// Rule 5: a producer whose clock runs ahead is counted, not believed.
+#[tokio::test]
+async fn a_commit_in_the_future_is_counted_as_skew() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("note", move |_: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add("ran");
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let lost = jobwire_core::Jobs::new(world.store.clone(), CommitHook::disconnected());
+    let id = lost.create(NewJob::of("note", &())).await.unwrap();
+    let mut hint = Hint::new(id);
+    hint.committed_at = Some(chrono::Utc::now() + chrono::Duration::hours(1));
+    world
+        .transport
+        .publish(&Lane::default(), vec![hint])
+        .await
+        .unwrap();
+    notes.until(1).await;
+    world.until_empty().await;
+    node.stop().await;
+    let text = scraped.render();
+    let counted = "jobwire_negative_latency_total{stage=\"commit_to_start\"} 1";
+    assert!(text.contains(counted), "{text}");
+    assert!(text.contains("jobwire_commit_to_start_seconds"), "{text}");
+}
+
+/// Rule 29: the answer to COMMIT is lost on its way; the transaction is asked after, and its hint leaves.
+#[tokio::test]
+async fn a_lost_answer_to_commit_is_asked_after() {
+    let world = World::new().await;
+    let address = url::Url::parse(&world.url).unwrap();
+    let server = format!(
+        "{}:{}",
+        address.host_str().unwrap(),
+        address.port().unwrap()
+    );
+    let proxy = Proxy::start(&server).await;
+    let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
+    let hook = CommitHook::start(world.transport.publisher(), HookOptions::default());
+    let jobs = store.jobs(hook);
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = Node::builder(world.store.clone(), world.transport())
+        // The sweeper would find the job too; here it must be the hint.
+        .options({
+            let mut options = quick();
+            options.sweep_interval = Duration::from_secs(60);
+            options.suspect_after = Duration::from_secs(60);
+            options
+        })
+        .handler("note", move |_: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add("ran");
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let mut tx = jobs.begin().await.unwrap();
+    let id = tx.create(NewJob::of("note", &())).await.unwrap();
+    proxy.set(Direction::ToClient, Flow::Stall);
+    let committing = tokio::spawn(tx.commit());
+    eventually("the commit has reached the database", SOON, || async {
+        world.store.get(id).await.unwrap()
+    })
+    .await;
+    proxy.set(Direction::ToClient, Flow::Pass);
+    proxy.cut();
+    committing
+        .await
+        .unwrap()
+        .expect("the transaction has committed, whatever became of the answer");
+    notes.until(1).await;
+    node.stop().await;
+}
+
+/// Rule 29, the other way: COMMIT never arrived, so nothing exists and nothing is hinted.
+#[tokio::test]
+async fn a_commit_that_never_arrived_is_an_error() {
+    let world = World::new().await;
+    let address = url::Url::parse(&world.url).unwrap();
+    let server = format!(
+        "{}:{}",
+        address.host_str().unwrap(),
+        address.port().unwrap()
+    );
+    let proxy = Proxy::start(&server).await;
+    let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
+    let jobs = store.jobs(CommitHook::disconnected());
+    let mut tx = jobs.begin().await.unwrap();
+    let id = tx.create(NewJob::of("note", &())).await.unwrap();
+    proxy.set(Direction::ToServer, Flow::Stall);
+    let committing = tokio::spawn(tx.commit());
+    eventually("COMMIT is on its way", SOON, || async {
+        (proxy.connections() > 0).then_some(())
+    })
+    .await;
+    proxy.set(Direction::ToServer, Flow::Pass);
+    proxy.cut();
+    let answer = committing.await.unwrap();
+    let exists = world.store.get(id).await.unwrap().is_some();
+    assert_eq!(answer.is_ok(), exists, "{answer:?}");
+}
+
+/// A caller stops waiting for its transaction to begin: the connection goes back to the pool outside of one,
+/// else the next statement on it would not be committed.
+#[tokio::test]
+async fn a_cancelled_begin_leaves_no_open_transaction() {
+    let world = World::new().await;
+    let address = url::Url::parse(&world.url).unwrap();
+    let server = format!(
+        "{}:{}",
+        address.host_str().unwrap(),
+        address.port().unwrap()
+    );
+    let proxy = Proxy::start(&server).await;
+    let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
+    let jobs = store.jobs(CommitHook::disconnected());
+    let open = || {
+        world.count(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
+        )
+    };
+    jobs.begin().await.unwrap().roll_back().await.unwrap();
+    eventually("a connection waits in the pool", SOON, || async {
+        (store.pool().num_idle() > 0).then_some(())
+    })
+    .await;
+    proxy.set(Direction::ToClient, Flow::Stall);
+    let beginning = tokio::spawn(async move { jobs.begin().await.map(drop) });
+    eventually("BEGIN has reached the database", SOON, || async {
+        (open().await == 1).then_some(())
+    })
+    .await;
+    beginning.abort();
+    assert!(beginning.await.is_err(), "cancelled");
+    proxy.set(Direction::ToClient, Flow::Pass);
+    eventually("the transaction has ended", SOON, || async {
+        (open().await == 0).then_some(())
+    })
+    .await;
+    store.close().await;
+}
+
+/// Rule 30: a timer that nobody told of is moved by the next turn at the latest.
+#[tokio::test]
+async fn a_timer_that_nobody_told_of_is_at_most_a_turn_late() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("tick", move |_: Running<()>| {
+            let seen = seen.clone();
+            async move {
+                seen.add("ran");
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let silent = jobwire_core::Jobs::new(world.store.clone(), CommitHook::disconnected());
+    silent
+        .create(NewJob::of("tick", &()).delay(Duration::from_millis(200)))
+        .await
+        .unwrap();
+    notes.until(1).await;
+    node.stop().await;
+}

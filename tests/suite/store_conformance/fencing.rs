@@ -1,0 +1,164 @@
+use std::time::Duration;
+
+use jobwire_core::store::HandOver;
+use jobwire_core::{CommitHook, Fence, JobState, StoreError};
+
+use super::world::{Bench, LEASE, World, done, give_up, node, retry_after, take, work};
+
+pub(super) async fn the_fence_grows_with_every_lock<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    let other = w.one(work()).await;
+    let worker = node();
+    let mut last = Fence(0);
+    for _ in 0..4 {
+        let job = w.hold(worker, &hint).await;
+        assert!(job.fence > last);
+        let neighbour = w.hold(worker, &other).await;
+        assert!(neighbour.fence > job.fence);
+        last = neighbour.fence;
+        w.release(worker, job.held()).await;
+        w.release(worker, neighbour.held()).await;
+    }
+}
+
+pub(super) async fn the_fence_grows_through_failure_timer_and_revival<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    let worker = node();
+    let first = w.hold(worker, &hint).await;
+    w.fail(worker, retry_after(&first, Duration::from_secs(60)))
+        .await;
+    w.make_due(hint.id, 1).await;
+    w.store.move_due_timers(10).await.unwrap();
+    let second = w.hold(worker, &hint).await;
+    assert!(second.fence > first.fence);
+    w.fail(worker, give_up(&second)).await;
+    w.store.retry(hint.id, 3).await.unwrap();
+    let third = w.hold(worker, &hint).await;
+    assert!(third.fence > second.fence);
+    // What the first two proved is worth nothing now.
+    for stale in [&first, &second] {
+        assert!(
+            w.complete(worker, stale, &HandOver::Hint)
+                .await
+                .applied
+                .is_empty()
+        );
+    }
+    assert_eq!(
+        w.complete(worker, &third, &HandOver::Hint).await.applied,
+        [hint.id]
+    );
+}
+
+/// Everything a stale owner may try; nothing may change.
+async fn changes_nothing<S: Bench>(
+    w: &World<S>,
+    owner: jobwire_core::NodeId,
+    stale: &jobwire_core::job::LockedJob,
+) {
+    let before = w.view(stale.job.id).await.unwrap();
+    for then in [HandOver::Hint, take(owner)] {
+        let settled = w.complete(owner, stale, &then).await;
+        assert!(settled.applied.is_empty() && settled.next.is_empty() && settled.ready.is_empty());
+    }
+    for failure in [retry_after(stale, Duration::from_secs(1)), give_up(stale)] {
+        let settled = w.fail(owner, failure).await;
+        assert!(settled.applied.is_empty() && settled.timer.is_none() && settled.ready.is_empty());
+    }
+    let renewed = w.store.renew(owner, LEASE, &[stale.held()]).await.unwrap();
+    assert!(renewed.is_empty());
+    assert_eq!(w.rows("job_exception").await, 0);
+    let after = w.view(stale.job.id).await.unwrap();
+    assert_eq!(format!("{before:?}"), format!("{after:?}"));
+}
+
+pub(super) async fn a_stale_owner_changes_nothing_after_a_takeover<S: Bench>(w: &World<S>) {
+    for job in [work(), work().instance("order-17")] {
+        let hint = w.one(job).await;
+        let (stale_owner, owner) = (node(), node());
+        let stale = w.hold(stale_owner, &hint).await;
+        w.expire(hint.id).await;
+        let current = w.hold(owner, &hint).await;
+        assert_eq!(current.strikes, 1);
+        changes_nothing(w, stale_owner, &stale).await;
+        let settled = w.release(stale_owner, stale.held()).await;
+        assert!(settled.applied.is_empty() && settled.ready.is_empty());
+        assert_eq!(
+            w.complete(owner, &current, &take(owner)).await.applied,
+            [hint.id]
+        );
+    }
+}
+
+pub(super) async fn a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it<S: Bench>(
+    w: &World<S>,
+) {
+    for job in [work(), work().instance("order-17")] {
+        let hint = w.one(job).await;
+        let owner = node();
+        let stale = w.hold(owner, &hint).await;
+        w.expire(hint.id).await;
+        changes_nothing(w, owner, &stale).await;
+        assert_eq!(w.state(hint.id).await, Some(JobState::Executable));
+        assert_eq!(w.hold(node(), &hint).await.strikes, 1);
+    }
+}
+
+pub(super) async fn another_node_changes_nothing_with_a_guessed_fence<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    let owner = node();
+    let mut job = w.hold(owner, &hint).await;
+    changes_nothing(w, node(), &job).await;
+    assert!(w.release(node(), job.held()).await.applied.is_empty());
+    job.fence = Fence(job.fence.0 + 1);
+    changes_nothing(w, owner, &job).await;
+    assert!(w.release(owner, job.held()).await.applied.is_empty());
+}
+
+pub(super) async fn a_held_lease_is_renewed<S: Bench>(w: &World<S>) {
+    let hints = w.ready(vec![work(), work(), work()]).await;
+    let owner = node();
+    let held: Vec<_> = w
+        .lock(owner, &hints)
+        .await
+        .jobs
+        .iter()
+        .map(jobwire_core::job::LockedJob::held)
+        .collect();
+    w.expire(hints[1].id).await;
+    let before = w.view(hints[0].id).await.unwrap();
+    let renewed = w.store.renew(owner, 2 * LEASE, &held).await.unwrap();
+    assert_eq!(renewed.len(), 2);
+    assert!(!renewed.contains(&hints[1].id));
+    let after = w.view(hints[0].id).await.unwrap();
+    let gained = after.lock_expires_at.unwrap() - before.lock_expires_at.unwrap();
+    assert!(gained.num_seconds() >= 29, "{gained}");
+    assert_eq!(
+        (after.fence, after.locked_at),
+        (before.fence, before.locked_at)
+    );
+    // Renewed as it is, it still completes.
+    let settled = w.store.release(owner, &held[..1]).await.unwrap();
+    assert_eq!(settled.applied, [hints[0].id]);
+}
+
+pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &World<S>) {
+    let hook = CommitHook::disconnected();
+    let hint = w.one(work()).await;
+    let owner = node();
+    let stale = w.hold(owner, &hint).await;
+    w.expire(hint.id).await;
+    let tx = w.store.begin_completing(&hook).await.unwrap();
+    let lost = tx.complete(owner, &done(&stale), &HandOver::Hint).await;
+    assert!(matches!(lost, Err(StoreError::LostLock(id)) if id == hint.id));
+    assert_eq!(w.rows("job").await, 1);
+
+    let held = w.hold(owner, &hint).await;
+    let tx = w.store.begin_completing(&hook).await.unwrap();
+    tx.roll_back().await;
+    assert_eq!(w.rows("job").await, 1);
+    let tx = w.store.begin_completing(&hook).await.unwrap();
+    let settled = tx.complete(owner, &done(&held), &HandOver::Hint).await;
+    assert_eq!(settled.unwrap().applied, [hint.id]);
+    assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
+}

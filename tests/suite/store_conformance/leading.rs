@@ -1,0 +1,179 @@
+use std::time::Duration;
+
+use jobwire_core::store::{Refusal, Turn, TurnOutcome};
+
+use super::world::{Bench, LEASE, World, give_up, ids, node, work};
+
+pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) {
+    let (leader, follower) = (node(), node());
+    let report = w.lead(leader).await;
+    assert_eq!(report.term, 1);
+    match w.turn(follower).await {
+        TurnOutcome::Follows {
+            leader: who,
+            transport,
+            remaining,
+        } => {
+            assert_eq!((who, transport.as_str()), (leader, "in-process"));
+            assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
+        }
+        TurnOutcome::Leads(_) => panic!("two leaders"),
+    }
+    assert_eq!(w.lead(leader).await.term, 1);
+}
+
+pub(super) async fn a_leader_that_resigns_is_followed_at_once<S: Bench>(w: &World<S>) {
+    let (leader, follower) = (node(), node());
+    w.lead(leader).await;
+    // Only a leader can resign.
+    w.store.resign(follower).await.unwrap();
+    assert!(matches!(
+        w.turn(follower).await,
+        TurnOutcome::Follows { .. }
+    ));
+    w.store.resign(leader).await.unwrap();
+    assert_eq!(w.lead(follower).await.term, 2);
+    w.store.resign(leader).await.unwrap();
+    assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
+}
+
+pub(super) async fn an_expired_leader_is_replaced<S: Bench>(w: &World<S>) {
+    let (leader, follower) = (node(), node());
+    w.lead(leader).await;
+    w.store
+        .execute("UPDATE {s}leader SET expires_at = {now} - {second}")
+        .await;
+    assert_eq!(w.lead(follower).await.term, 2);
+    assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
+}
+
+pub(super) async fn a_follower_changes_nothing<S: Bench>(w: &World<S>) {
+    let (leader, follower) = (node(), node());
+    w.lead(leader).await;
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let by_sql = w.store.create_by_sql("work").await;
+    assert!(matches!(
+        w.turn(follower).await,
+        TurnOutcome::Follows { .. }
+    ));
+    let report = w.lead(leader).await;
+    assert_eq!(
+        (ids(&report.expired), ids(&report.unhinted)),
+        (vec![hint.id], vec![by_sql])
+    );
+}
+
+pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![work(), work().instance("a"), work(), work()])
+        .await;
+    let (leader, dead) = (node(), node());
+    w.lock(dead, &hints[..3]).await;
+    w.make_old(60).await;
+    w.expire(hints[0].id).await;
+    w.expire(hints[1].id).await;
+    let report = w.lead(leader).await;
+    assert_eq!(ids(&report.expired), [hints[0].id, hints[1].id]);
+    assert_eq!(report.expired[1].hint.instance.as_deref(), Some("a"));
+    assert_eq!((report.leased, report.executable), (1, 4));
+    assert!(w.lead(leader).await.expired.is_empty());
+    let view = w.view(hints[0].id).await.unwrap();
+    assert!((report.now - view.ready_at).num_seconds().abs() < 5);
+    assert_eq!(view.lock_owner, None);
+    // Counted once, by whoever came first: the leader.
+    assert_eq!(w.hold(node(), &hints[0]).await.strikes, 1);
+    assert_eq!(w.hold(node(), &hints[1]).await.strikes, 1);
+    assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Locked));
+}
+
+pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
+    let hints = w.ready((0..5).map(|_| work()).collect()).await;
+    w.lock(node(), &hints).await;
+    for hint in &hints {
+        w.expire(hint.id).await;
+    }
+    let turn = |reset_at_most| Turn {
+        node: jobwire_core::NodeId(jobwire_tests_node()),
+        lease: LEASE,
+        transport: "in-process",
+        reset_at_most,
+        hint_at_most: 0,
+    };
+    for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
+        match w.store.take_turn(&turn(asked)).await.unwrap() {
+            TurnOutcome::Leads(report) => assert_eq!(report.expired.len(), got),
+            TurnOutcome::Follows { .. } => panic!("nobody else leads"),
+        }
+    }
+}
+
+/// The same node in each turn.
+fn jobwire_tests_node() -> uuid::Uuid {
+    uuid::Uuid::from_u128(17)
+}
+
+pub(super) async fn jobs_created_by_sql_are_returned_once<S: Bench>(w: &World<S>) {
+    let leader = node();
+    w.one(work()).await;
+    let first = w.store.create_by_sql("work").await;
+    let second = w.store.create_by_sql("work").await;
+    w.make_old(60).await;
+    let report = w.lead(leader).await;
+    assert_eq!(ids(&report.unhinted), [first, second]);
+    let view = w.view(first).await.unwrap();
+    assert!((report.now - view.ready_at).num_seconds().abs() < 5);
+    assert!(w.lead(leader).await.unhinted.is_empty());
+    let job = w.hold(node(), &report.unhinted[0].hint).await;
+    assert_eq!((job.job.id, job.job.job_type.as_str()), (first, "work"));
+    assert_eq!(job.job.correlation_id, first.0);
+}
+
+pub(super) async fn unhinted_jobs_are_found_without_a_turn<S: Bench>(w: &World<S>) {
+    w.one(work()).await;
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        made.push(w.store.create_by_sql("work").await);
+    }
+    let mut found = ids(&w.store.unhinted(2).await.unwrap());
+    assert_eq!(found.len(), 2);
+    found.extend(ids(&w.store.unhinted(2).await.unwrap()));
+    found.sort_unstable();
+    made.sort_unstable();
+    assert_eq!(found, made);
+    assert!(w.store.unhinted(2).await.unwrap().is_empty());
+}
+
+pub(super) async fn the_report_counts_what_there_is<S: Bench>(w: &World<S>) {
+    let leader = node();
+    let empty = w.lead(leader).await;
+    assert_eq!(
+        (
+            empty.leased,
+            empty.executable,
+            empty.timers,
+            empty.dead_letters
+        ),
+        (0, 0, 0, 0)
+    );
+    assert!(empty.next_due.is_none() && empty.oldest_ready_at.is_none());
+    let hints = w.ready(vec![work(), work(), work()]).await;
+    let created = w.create(vec![work().delay(Duration::from_secs(60))]).await;
+    let worker = node();
+    let jobs = w.lock(worker, &hints[1..]).await.jobs;
+    w.fail(worker, give_up(&jobs[0])).await;
+    let report = w.lead(leader).await;
+    assert_eq!(
+        (
+            report.leased,
+            report.executable,
+            report.timers,
+            report.dead_letters
+        ),
+        (1, 2, 1, 1)
+    );
+    assert_eq!(report.next_due, created.timer);
+    let oldest = w.view(hints[0].id).await.unwrap().ready_at;
+    assert_eq!(report.oldest_ready_at, Some(oldest));
+}

@@ -1,0 +1,302 @@
+use std::time::Duration;
+
+use jobwire_core::store::{HandOver, Operated, SuspensionScope};
+use jobwire_core::{JobFilter, JobId, JobState};
+
+use super::world::{Bench, World, give_up, ids, node, retry_after, unserved, work};
+
+/// One job in each state: executable, timer, suspended, dead letter.
+async fn one_of_each<S: Bench>(w: &World<S>) -> [JobId; 4] {
+    let worker = node();
+    let executable = w.one(work()).await;
+    let waiting = w.one(work()).await;
+    let job = w.hold(worker, &waiting).await;
+    w.fail(worker, retry_after(&job, Duration::from_secs(60)))
+        .await;
+    let suspended = w.one(work().tenant("t")).await;
+    w.store
+        .suspend(&SuspensionScope::Tenant("t".to_owned()))
+        .await
+        .unwrap();
+    let dead = w.one(work()).await;
+    let job = w.hold(worker, &dead).await;
+    w.fail(worker, give_up(&job)).await;
+    let made = [executable.id, waiting.id, suspended.id, dead.id];
+    for (id, state) in made.iter().zip(JobState::ALL) {
+        assert_eq!(w.state(*id).await, Some(*state));
+    }
+    made
+}
+
+pub(super) async fn a_running_job_is_not_deleted<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    let worker = node();
+    let job = w.hold(worker, &hint).await;
+    assert_eq!(w.store.delete(hint.id).await.unwrap().0, Operated::Running);
+    assert_eq!(
+        w.complete(worker, &job, &HandOver::Hint).await.applied,
+        [hint.id]
+    );
+    let hint = w.one(work()).await;
+    w.hold(worker, &hint).await;
+    w.expire(hint.id).await;
+    assert_eq!(w.store.delete(hint.id).await.unwrap().0, Operated::Done);
+    assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
+}
+
+/// Protocol rule 8: whoever opens a gate hints what waited there.
+pub(super) async fn a_deleted_sibling_says_who_is_next<S: Bench>(w: &World<S>) {
+    let of = || work().instance("a");
+    let hints = w.ready(vec![of(), of(), of()]).await;
+    let (done, next) = w.store.delete(hints[0].id).await.unwrap();
+    assert_eq!(done, Operated::Done);
+    assert_eq!(
+        next.iter().map(|r| r.hint.id).collect::<Vec<_>>(),
+        [hints[1].id]
+    );
+    // While somebody holds the instance, whoever finishes says it.
+    let worker = node();
+    w.hold(worker, &hints[1]).await;
+    let (done, next) = w.store.delete(hints[2].id).await.unwrap();
+    assert_eq!((done, next.len()), (Operated::Done, 0));
+}
+
+pub(super) async fn a_job_of_any_state_is_deleted<S: Bench>(w: &World<S>) {
+    for id in one_of_each(w).await {
+        assert_eq!(w.store.delete(id).await.unwrap().0, Operated::Done);
+        assert_eq!(w.store.delete(id).await.unwrap().0, Operated::NotFound);
+        assert_eq!(w.state(id).await, None);
+    }
+    for table in [
+        "job",
+        "timer_job",
+        "suspended_job",
+        "dead_letter_job",
+        "job_exception",
+    ] {
+        assert_eq!(w.rows(table).await, 0, "{table}");
+    }
+}
+
+pub(super) async fn a_dead_letter_is_retried<S: Bench>(w: &World<S>) {
+    let [_, timer, _, dead] = one_of_each(w).await;
+    for id in [dead, timer] {
+        let (operated, ready) = w.store.retry(id, 7).await.unwrap();
+        assert_eq!((operated, ids(&ready)), (Operated::Done, vec![id]));
+        let job = w.hold(node(), &ready[0].hint).await.job;
+        assert_eq!((job.retries, job.failures), (7, 1));
+        assert_eq!(job.exception_message.as_deref(), Some("no luck"));
+    }
+    assert_eq!(
+        w.rows("dead_letter_job").await + w.rows("timer_job").await,
+        0
+    );
+    let nobody = JobId::generate();
+    assert_eq!(
+        w.store.retry(nobody, 3).await.unwrap().0,
+        Operated::NotFound
+    );
+}
+
+pub(super) async fn a_running_job_is_not_retried<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    let (operated, ready) = w.store.retry(hint.id, 9).await.unwrap();
+    assert_eq!((operated, ready.len()), (Operated::Running, 0));
+    assert_eq!(w.view(hint.id).await.unwrap().retries, 3);
+}
+
+pub(super) async fn an_executable_job_is_hinted_again<S: Bench>(w: &World<S>) {
+    let hint = w.one(work().instance("a")).await;
+    let (operated, ready) = w.store.retry(hint.id, 9).await.unwrap();
+    assert_eq!((operated, ids(&ready)), (Operated::Done, vec![hint.id]));
+    assert_eq!(ready[0].hint.instance.as_deref(), Some("a"));
+    assert_eq!(w.view(hint.id).await.unwrap().retries, 9);
+    assert_eq!(w.rows("job").await, 1);
+}
+
+pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
+    let [executable, waiting, suspended, dead] = one_of_each(w).await;
+    let special = work()
+        .instance("i")
+        .process_definition("d")
+        .element("e")
+        .tenant("x")
+        .lane("fast");
+    let special = w.one(special).await;
+    let other = w.one(unserved()).await;
+    w.hold(node(), &special).await;
+    let all = JobFilter::default;
+    let text = |t: &str| Some(t.to_owned());
+    let view = w.view(waiting).await.unwrap();
+    let after_due = view.due_at.unwrap() + Duration::from_secs(1);
+    let cases = [
+        (
+            all(),
+            vec![executable, waiting, suspended, dead, special.id, other.id],
+        ),
+        (
+            JobFilter {
+                id: Some(dead),
+                ..all()
+            },
+            vec![dead],
+        ),
+        (
+            JobFilter {
+                id: Some(JobId::generate()),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            JobFilter {
+                states: vec![JobState::DeadLetter],
+                ..all()
+            },
+            vec![dead],
+        ),
+        (
+            JobFilter {
+                states: vec![JobState::Timer, JobState::Suspended],
+                ..all()
+            },
+            vec![waiting, suspended],
+        ),
+        (
+            JobFilter {
+                job_type: text("unserved"),
+                ..all()
+            },
+            vec![other.id],
+        ),
+        (
+            JobFilter {
+                process_instance: text("i"),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                process_definition: text("d"),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                element: text("e"),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                tenant: text("x"),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                tenant: text("' OR true --"),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            JobFilter {
+                lane: text("fast"),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                correlation_id: Some(other.id.0),
+                ..all()
+            },
+            vec![other.id],
+        ),
+        (
+            JobFilter {
+                locked: Some(true),
+                ..all()
+            },
+            vec![special.id],
+        ),
+        (
+            JobFilter {
+                locked: Some(false),
+                ..all()
+            },
+            vec![executable, waiting, suspended, dead, other.id],
+        ),
+        (
+            JobFilter {
+                with_exception: Some(true),
+                ..all()
+            },
+            vec![waiting, dead],
+        ),
+        (
+            JobFilter {
+                with_exception: Some(false),
+                states: vec![JobState::Executable],
+                ..all()
+            },
+            vec![executable, special.id, other.id],
+        ),
+        (
+            JobFilter {
+                due_before: view.due_at,
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            JobFilter {
+                due_before: Some(after_due),
+                ..all()
+            },
+            vec![waiting],
+        ),
+    ];
+    for (filter, wanted) in cases {
+        let asked = format!("{filter:?}");
+        assert_eq!(w.find(filter).await, wanted, "{asked}");
+    }
+    w.expire(special.id).await;
+    let locked = JobFilter {
+        locked: Some(true),
+        ..all()
+    };
+    assert!(w.find(locked).await.is_empty());
+}
+
+pub(super) async fn lists_are_paged_in_creation_order<S: Bench>(w: &World<S>) {
+    let hints = w.ready((0..5).map(|_| work()).collect()).await;
+    let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
+    let page = |offset, limit| JobFilter {
+        offset,
+        limit,
+        ..JobFilter::default()
+    };
+    assert_eq!(w.find(page(0, 2)).await, made[..2]);
+    let rest = w.store.find(&page(3, 10)).await.unwrap();
+    assert_eq!(rest.iter().map(|v| v.id).collect::<Vec<_>>(), made[3..]);
+    assert!(w.store.find(&page(0, 0)).await.unwrap().is_empty());
+    assert!(w.store.find(&page(-1, -1)).await.unwrap().is_empty());
+    assert_eq!(w.store.count(&page(0, 1)).await.unwrap(), 5);
+}
+
+pub(super) async fn one_job_is_shown_with_its_stack<S: Bench>(w: &World<S>) {
+    let [executable, waiting, ..] = one_of_each(w).await;
+    let (view, job, stack) = w.store.get(waiting).await.unwrap().unwrap();
+    assert_eq!((view.id, job.id), (waiting, waiting));
+    assert_eq!(stack.as_deref(), Some("at the first step"));
+    let (_, job, stack) = w.store.get(executable).await.unwrap().unwrap();
+    assert_eq!((job.decode::<i64>().unwrap(), stack), (17, None));
+    assert!(w.store.get(JobId::generate()).await.unwrap().is_none());
+}

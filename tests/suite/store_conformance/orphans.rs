@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use jobwire_core::store::{OrphanQuery, SuspensionScope};
+use jobwire_core::{JobId, Lane};
+
+use super::world::{Bench, World, ids, node, terms, unserved, work};
+
+/// What was ready this long ago and is not under way.
+async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQuery {
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    OrphanQuery {
+        ready_before: now - Duration::from_secs(seconds_ago),
+        types: terms(node()).types,
+        lane: Lane::default(),
+        after: None,
+        limit: 100,
+        mark,
+    }
+}
+
+async fn orphans<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> Vec<JobId> {
+    let query = query(w, seconds_ago, mark).await;
+    ids(&w.store.orphans(&query).await.unwrap())
+}
+
+pub(super) async fn what_became_ready_just_now_is_not_suspected<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    assert!(orphans(w, 10, false).await.is_empty());
+    // An old id that became ready a moment ago is not old.
+    let worker = node();
+    let job = w.hold(worker, &hint).await;
+    w.make_old(60).await;
+    w.release(worker, job.held()).await;
+    assert!(orphans(w, 10, false).await.is_empty());
+}
+
+pub(super) async fn what_is_old_and_unlocked_is_suspected<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![work(), work().instance("a"), work().lane("fast")])
+        .await;
+    w.make_old(60).await;
+    w.one(work()).await;
+    for _ in 0..2 {
+        assert_eq!(orphans(w, 10, false).await, [hints[0].id, hints[1].id]);
+    }
+    let other_lane = OrphanQuery {
+        lane: Lane("fast".to_owned()),
+        ..query(w, 10, false).await
+    };
+    let found = w.store.orphans(&other_lane).await.unwrap();
+    assert_eq!(ids(&found), [hints[2].id]);
+    assert_eq!(found[0].lane.0, "fast");
+}
+
+pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
+    let suspended = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&suspended).await.unwrap();
+    let hints = w
+        .ready(vec![
+            work(),
+            work().tenant("t"),
+            work().instance("a"),
+            work().instance("a"),
+            unserved(),
+        ])
+        .await;
+    let worker = node();
+    w.lock(worker, &[hints[0].clone(), hints[2].clone()]).await;
+    w.make_old(60).await;
+    assert!(orphans(w, 10, false).await.is_empty());
+    // A lock that ran out is the turn's business, but it hides nothing.
+    w.expire(hints[0].id).await;
+    w.expire(hints[2].id).await;
+    assert_eq!(orphans(w, 10, false).await, [hints[0].id, hints[2].id]);
+}
+
+pub(super) async fn only_the_first_sibling_is_suspected<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work().instance("a"),
+            work().instance("a"),
+            work().instance("b"),
+        ])
+        .await;
+    w.make_old(60).await;
+    assert_eq!(orphans(w, 10, false).await, [hints[0].id, hints[2].id]);
+}
+
+pub(super) async fn a_marked_orphan_waits_before_the_next_suspicion<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    w.make_old(60).await;
+    assert_eq!(orphans(w, 10, true).await, [hint.id]);
+    assert!(orphans(w, 10, true).await.is_empty());
+    // The longer, the more often it was hinted in vain.
+    w.make_old(12).await;
+    assert!(orphans(w, 10, true).await.is_empty());
+    w.make_old(4).await;
+    assert_eq!(orphans(w, 10, true).await, [hint.id]);
+    w.make_old(16).await;
+    assert!(orphans(w, 10, true).await.is_empty());
+}
+
+pub(super) async fn orphans_are_paged_by_id<S: Bench>(w: &World<S>) {
+    let hints = w.ready((0..5).map(|_| work()).collect()).await;
+    let mut made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
+    made.sort_unstable();
+    w.make_old(60).await;
+    let mut question = query(w, 10, true).await;
+    question.limit = 2;
+    let mut found = Vec::new();
+    loop {
+        let page = ids(&w.store.orphans(&question).await.unwrap());
+        question.after = page.last().copied();
+        if page.is_empty() {
+            break;
+        }
+        found.extend(page);
+    }
+    assert_eq!(found, made);
+}

@@ -1,0 +1,61 @@
+use jobwire_core::store::SchemaStatus;
+
+use super::world::{Bench, World, node, work};
+
+pub(super) async fn migrations_go_down_and_up_again<S: Bench>(w: &World<S>) {
+    // Up twice is up once.
+    w.store.up().await;
+    let hint = w.one(work()).await;
+    w.store.down().await;
+    let gone = w.store.check().await.unwrap();
+    assert!(
+        matches!(gone, SchemaStatus::Outdated { found: 0, .. }),
+        "{gone:?}"
+    );
+    assert!(
+        gone.ready()
+            .unwrap_err()
+            .to_string()
+            .contains("jobwire migrate up")
+    );
+    w.store.up().await;
+    assert!(w.store.check().await.unwrap().ready().is_ok());
+    assert!(w.store.get(hint.id).await.unwrap().is_none());
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+}
+
+pub(super) async fn an_empty_database_is_outdated<S: Bench>(_: &World<S>) {
+    let empty = World::<S>::empty().await;
+    let status = empty.store.check().await.unwrap();
+    assert!(
+        matches!(
+            status,
+            SchemaStatus::Outdated {
+                found: 0,
+                wanted: 1
+            }
+        ),
+        "{status:?}"
+    );
+}
+
+pub(super) async fn a_newer_schema_is_refused_only_if_it_says_so<S: Bench>(w: &World<S>) {
+    w.store
+        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (2, 1)")
+        .await;
+    let status = w.store.check().await.unwrap();
+    assert!(
+        matches!(status, SchemaStatus::Ready { version: 2, .. }),
+        "{status:?}"
+    );
+    w.store
+        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (3, 3)")
+        .await;
+    let status = w.store.check().await.unwrap();
+    assert!(
+        matches!(status, SchemaStatus::TooNew { found: 3, .. }),
+        "{status:?}"
+    );
+    assert!(status.ready().is_err());
+}

@@ -1,0 +1,146 @@
+//! What only SQLite has: files, one writer, a database in memory.
+
+use std::time::Duration;
+
+use jobwire_core::store::{HandOver, Origin};
+use jobwire_core::{SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
+use jobwire_tests::Scratch;
+
+use super::world::{World, done, node, terms, work};
+
+#[tokio::test]
+async fn an_unusable_path_is_explained() {
+    let scratch = Scratch::new();
+    let text = scratch.write(
+        "notes.txt",
+        "Not a database at all, but long enough to have a header.".repeat(9),
+    );
+    let there = World::<SqliteStore>::open().await;
+    let file: String =
+        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+            .fetch_one(there.store.pool())
+            .await
+            .unwrap();
+    let cases = [
+        (
+            "postgres://localhost/jobs".to_owned(),
+            "does not begin with `sqlite:`",
+        ),
+        ("sqlite:".to_owned(), "names no file"),
+        (
+            format!("sqlite:{}", scratch.join("none/jobs.db").display()),
+            "is no directory",
+        ),
+        (
+            format!("sqlite:{}", scratch.path().display()),
+            "is a directory",
+        ),
+        (
+            format!("sqlite:{}", text.display()),
+            "not a SQLite database",
+        ),
+        (format!("sqlite:{file}?mode=ro"), "read-only"),
+        ("sqlite:jobs.db?colour=red".to_owned(), "can't be read"),
+    ];
+    for (url, reason) in cases {
+        let error = SqliteStore::connect(&url).await.unwrap_err();
+        assert!(matches!(error, StoreError::Config(_)), "{url}: {error:?}");
+        assert!(error.to_string().contains(reason), "{url}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_in_memory_lives_as_long_as_its_store() {
+    let store = SqliteStore::connect("sqlite::memory:").await.unwrap();
+    store.migrate().await.unwrap();
+    let other = SqliteStore::connect("sqlite::memory:").await.unwrap();
+    assert!(other.check().await.unwrap().ready().is_err());
+    let mut tx = store.begin().await.unwrap();
+    let created = store
+        .insert(&mut tx, vec![work()], Origin::Hook)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    let owner = node();
+    let locked = store
+        .lock(&terms(owner), &[created.ready[0].hint.clone()])
+        .await
+        .unwrap();
+    let settled = store
+        .complete(owner, &[done(&locked.jobs[0])], &HandOver::Hint)
+        .await;
+    assert_eq!(settled.unwrap().applied.len(), 1);
+    assert_eq!(store.data_version().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_another_process_commits_is_noticed() {
+    let w = World::<SqliteStore>::open().await;
+    let file: String =
+        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+    let before = w.store.data_version().await.unwrap();
+    assert_eq!(w.store.data_version().await.unwrap(), before);
+    let other = SqliteStore::connect(&format!("sqlite:{file}"))
+        .await
+        .unwrap();
+    let jobs = jobwire_core::Jobs::without_hints(other);
+    let id = jobs.create(work()).await.unwrap();
+    assert_ne!(w.store.data_version().await.unwrap(), before);
+    let found = w.store.unhinted(10).await.unwrap();
+    assert_eq!(super::world::ids(&found), [id]);
+}
+
+#[tokio::test]
+async fn a_transition_waits_for_an_open_transaction() {
+    let w = World::<SqliteStore>::open().await;
+    let hint = w.one(work()).await;
+    let tx = w.store.begin().await.unwrap();
+    let store = w.store.clone();
+    let locking = tokio::spawn(async move { store.lock(&terms(node()), &[hint]).await });
+    // Questions do not wait.
+    assert_eq!(
+        w.store
+            .count(&jobwire_core::JobFilter::default())
+            .await
+            .unwrap(),
+        1
+    );
+    assert!(!locking.is_finished());
+    tx.rollback().await.unwrap();
+    assert_eq!(locking.await.unwrap().unwrap().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn an_open_transaction_of_another_process_is_waited_for_and_not_for_ever() {
+    let w = World::<SqliteStore>::open().await;
+    let file: String =
+        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+    let mut options = SqliteOptions::default();
+    options.busy_timeout = Duration::from_millis(20);
+    let other = SqliteStore::connect_with(&format!("sqlite:{file}"), options)
+        .await
+        .unwrap();
+    let hint = w.one(work()).await;
+    let tx = w.store.begin().await.unwrap();
+    let busy = other
+        .lock(&terms(node()), std::slice::from_ref(&hint))
+        .await
+        .unwrap_err();
+    assert!(busy.is_conflict() && busy.is_transient(), "{busy:?}");
+    tx.rollback().await.unwrap();
+    assert_eq!(
+        other
+            .lock(&terms(node()), &[hint])
+            .await
+            .unwrap()
+            .jobs
+            .len(),
+        1
+    );
+}

@@ -1,0 +1,125 @@
+use std::time::Duration;
+
+use jobwire_core::JobState;
+use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
+
+use super::world::{Bench, World, ids, node, retry_after, work};
+
+fn instance(name: &str) -> SuspensionScope {
+    SuspensionScope::ProcessInstance(name.to_owned())
+}
+
+pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &World<S>) {
+    let scopes = [
+        (
+            SuspensionScope::ProcessInstance("i".into()),
+            work().instance("i"),
+        ),
+        (
+            SuspensionScope::ProcessDefinition("d".into()),
+            work().process_definition("d"),
+        ),
+        (SuspensionScope::Tenant("t".into()), work().tenant("t")),
+        (
+            SuspensionScope::Type("other-work".into()),
+            jobwire_core::NewJob::of("other-work", &()),
+        ),
+    ];
+    let bystander = w.one(work()).await;
+    for (scope, job) in scopes {
+        let hint = w.one(job).await;
+        assert_eq!(w.store.suspend(&scope).await.unwrap(), 1);
+        assert_eq!(w.store.suspend(&scope).await.unwrap(), 0);
+        assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+        assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Gone));
+        let ready = w.store.activate(&scope).await.unwrap();
+        assert_eq!(ids(&ready), [hint.id]);
+        assert_eq!(w.hold(node(), &hint).await.job.id, hint.id);
+        assert_eq!(
+            w.rows("suspension").await + w.rows("suspended_job").await,
+            0
+        );
+    }
+    w.hold(node(), &bystander).await;
+}
+
+pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work().tenant("t"),
+            work().tenant("t"),
+            work().tenant("t"),
+        ])
+        .await;
+    let worker = node();
+    let jobs = w.lock(worker, &hints[..2]).await.jobs;
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    assert_eq!(w.store.suspend(&tenant).await.unwrap(), 1);
+    assert_eq!(w.state(hints[0].id).await, Some(JobState::Executable));
+    let settled = w
+        .fail(worker, retry_after(&jobs[0], Duration::from_secs(60)))
+        .await;
+    assert_eq!(settled.applied, [jobs[0].job.id]);
+    assert_eq!(settled.timer, None);
+    assert_eq!(w.state(jobs[0].job.id).await, Some(JobState::Suspended));
+    let settled = w.complete(worker, &jobs[1], &HandOver::Hint).await;
+    assert_eq!(settled.applied, [jobs[1].job.id]);
+    // Its retry is not due yet, the third is ready.
+    let ready = w.store.activate(&tenant).await.unwrap();
+    assert_eq!(ids(&ready), [hints[2].id]);
+    let retry = w.view(jobs[0].job.id).await.unwrap();
+    assert_eq!((retry.state, retry.failures), (JobState::Timer, 1));
+}
+
+pub(super) async fn a_job_created_during_suspension_is_refused_and_hinted_on_activation<
+    S: Bench,
+>(
+    w: &World<S>,
+) {
+    w.store.suspend(&instance("a")).await.unwrap();
+    let plain = w.one(work().instance("a").concurrent()).await;
+    let exclusive = w.one(work().instance("a")).await;
+    assert_eq!(w.refusal(node(), &plain).await, Some(Refusal::Suspended));
+    assert!(w.refusal(node(), &exclusive).await.is_some());
+    let ready = w.store.activate(&instance("a")).await.unwrap();
+    let mut hinted = ids(&ready);
+    hinted.sort_unstable();
+    assert_eq!(hinted, [plain.id, exclusive.id]);
+    assert_eq!(w.lock(node(), &[plain, exclusive]).await.jobs.len(), 2);
+}
+
+pub(super) async fn a_timer_comes_back_as_a_timer<S: Bench>(w: &World<S>) {
+    let (waits, due) = (
+        work().instance("a").delay(Duration::from_secs(600)),
+        work().instance("a").delay(Duration::from_secs(60)),
+    );
+    let (waits_id, due_id) = (waits.id(), due.id());
+    w.create(vec![waits, due]).await;
+    assert_eq!(w.store.suspend(&instance("a")).await.unwrap(), 2);
+    assert_eq!(w.store.move_due_timers(10).await.unwrap().next_due, None);
+    w.store
+        .execute(&format!(
+            "UPDATE {{s}}suspended_job SET due_at = {{now}} - {{second}} WHERE id = '{due_id}'"
+        ))
+        .await;
+    let ready = w.store.activate(&instance("a")).await.unwrap();
+    assert_eq!(ids(&ready), [due_id]);
+    assert_eq!(w.state(waits_id).await, Some(JobState::Timer));
+    assert_eq!(w.state(due_id).await, Some(JobState::Executable));
+}
+
+pub(super) async fn what_is_suspended_twice_stays_until_both_are_lifted<S: Bench>(w: &World<S>) {
+    let hint = w.one(work().instance("a").tenant("t")).await;
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    assert_eq!(w.store.suspend(&instance("a")).await.unwrap(), 1);
+    assert_eq!(w.store.suspend(&tenant).await.unwrap(), 0);
+    assert!(w.store.activate(&instance("a")).await.unwrap().is_empty());
+    assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+    assert_eq!(ids(&w.store.activate(&tenant).await.unwrap()), [hint.id]);
+    w.hold(node(), &hint).await;
+}
+
+pub(super) async fn activating_what_was_never_suspended_does_nothing<S: Bench>(w: &World<S>) {
+    w.one(work().instance("a")).await;
+    assert!(w.store.activate(&instance("a")).await.unwrap().is_empty());
+}

@@ -1,0 +1,345 @@
+//! A database of one's own, and the shortest words for what the cases do with it.
+
+use std::time::Duration;
+
+use jobwire_core::hint::Ready;
+use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::store::{
+    Completion, Created, Destination, Failure, HandOver, LockTerms, Locked, Origin, Refusal,
+    Settled, Turn, TurnOutcome, TurnReport,
+};
+use jobwire_core::{
+    Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
+};
+use jobwire_tests::{Scratch, shared};
+use sqlx::AssertSqlSafe;
+
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+
+/// A store that lets a test look behind it.
+pub(super) trait Bench: SqlStore {
+    /// Connect to an empty database; the directory it lives in, if it does.
+    async fn open() -> (Self, Option<Scratch>);
+    async fn up(&self);
+    async fn down(&self);
+    /// Run a statement with `{table}` names and `{-n}` for so many seconds less.
+    async fn execute(&self, sql: &str) -> u64;
+    async fn number(&self, sql: &str) -> i64;
+    /// As a program in another language would.
+    async fn create_by_sql(&self, job_type: &str) -> JobId;
+}
+
+impl Bench for SqliteStore {
+    async fn open() -> (Self, Option<Scratch>) {
+        let scratch = Scratch::new();
+        let url = format!("sqlite:{}", scratch.join("jobs.db").display());
+        (Self::connect(&url).await.unwrap(), Some(scratch))
+    }
+
+    async fn up(&self) {
+        self.migrate().await.unwrap();
+    }
+
+    async fn down(&self) {
+        self.migrate_down(0).await.unwrap();
+    }
+
+    async fn execute(&self, sql: &str) -> u64 {
+        let sql = sql
+            .replace("{s}", "")
+            .replace("{second}", "1000000")
+            .replace("{now}", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)");
+        let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
+        done.unwrap().rows_affected()
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        let sql = sql.replace("{s}", "");
+        let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
+        number.await.unwrap()
+    }
+
+    async fn create_by_sql(&self, job_type: &str) -> JobId {
+        let id = JobId::generate();
+        let mut tx = self.begin().await.unwrap();
+        sqlx::query("UPDATE counter SET value = value + 1 WHERE name = 'job_seq'")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        sqlx::query(
+            "INSERT INTO job (id, seq, type, correlation_id)
+             SELECT ?1, value, ?2, ?1 FROM counter WHERE name = 'job_seq'",
+        )
+        .bind(id.to_string())
+        .bind(job_type)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        tx.commit().await.unwrap();
+        id
+    }
+}
+
+impl Bench for PgStore {
+    async fn open() -> (Self, Option<Scratch>) {
+        let url = shared::postgres().await.create_database().await;
+        (Self::connect(&url).await.unwrap(), None)
+    }
+
+    async fn up(&self) {
+        self.migrate().await.unwrap();
+    }
+
+    async fn down(&self) {
+        self.migrate_down(0).await.unwrap();
+    }
+
+    async fn execute(&self, sql: &str) -> u64 {
+        let sql = sql
+            .replace("{s}", "jobwire.")
+            .replace("{second}", "interval '1 second'")
+            .replace("{now}", "clock_timestamp()");
+        let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
+        done.unwrap().rows_affected()
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        let sql = sql.replace("{s}", "jobwire.");
+        let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
+        number.await.unwrap()
+    }
+
+    async fn create_by_sql(&self, job_type: &str) -> JobId {
+        let id = sqlx::query_scalar("SELECT jobwire.create_job(type => $1)")
+            .bind(job_type)
+            .fetch_one(self.pool());
+        JobId(id.await.unwrap())
+    }
+}
+
+/// A store over an empty database with Jobwire's tables.
+pub(super) struct World<S: Bench> {
+    pub(super) store: S,
+    _scratch: Option<Scratch>,
+}
+
+/// A job of the type that every node here serves.
+pub(super) fn work() -> NewJob {
+    NewJob::of("work", &17)
+}
+
+/// One that no node here serves.
+pub(super) fn unserved() -> NewJob {
+    NewJob::of("unserved", &17)
+}
+
+/// A node.
+pub(super) fn node() -> NodeId {
+    NodeId::generate()
+}
+
+pub(super) fn terms(owner: NodeId) -> LockTerms {
+    LockTerms {
+        owner,
+        lease: LEASE,
+        types: vec!["work".to_owned(), "other-work".to_owned()].into(),
+    }
+}
+
+pub(super) fn take(owner: NodeId) -> HandOver {
+    HandOver::Take(terms(owner))
+}
+
+pub(super) fn done(job: &LockedJob) -> Completion {
+    Completion {
+        held: job.held(),
+        next: None,
+        failed_before: false,
+    }
+}
+
+pub(super) fn retry_after(job: &LockedJob, delay: Duration) -> Failure {
+    Failure {
+        held: job.held(),
+        to: Destination::Retry {
+            delay,
+            retries: job.job.retries - 1,
+            failures: job.job.failures + 1,
+        },
+        message: Some("no luck".to_owned()),
+        stack: Some("at the first step".to_owned()),
+    }
+}
+
+pub(super) fn give_up(job: &LockedJob) -> Failure {
+    Failure {
+        to: Destination::DeadLetter,
+        ..retry_after(job, Duration::ZERO)
+    }
+}
+
+pub(super) fn ids(ready: &[Ready]) -> Vec<JobId> {
+    ready.iter().map(|r| r.hint.id).collect()
+}
+
+pub(super) fn job_ids(jobs: &[LockedJob]) -> Vec<JobId> {
+    jobs.iter().map(|l| l.job.id).collect()
+}
+
+/// The reason for which this job was refused.
+pub(super) fn why(locked: &Locked, id: JobId) -> Option<Refusal> {
+    locked
+        .refused
+        .iter()
+        .find(|(refused, _)| *refused == id)
+        .map(|(_, why)| *why)
+}
+
+impl<S: Bench> World<S> {
+    pub(super) async fn open() -> Self {
+        let world = Self::empty().await;
+        world.store.up().await;
+        world
+    }
+
+    /// Without tables.
+    pub(super) async fn empty() -> Self {
+        let (store, scratch) = S::open().await;
+        Self {
+            store,
+            _scratch: scratch,
+        }
+    }
+
+    pub(super) async fn create(&self, jobs: Vec<NewJob>) -> Created {
+        let mut tx = self.store.begin().await.unwrap();
+        let created = self
+            .store
+            .insert(&mut tx, jobs, Origin::Hook)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        created
+    }
+
+    /// Create jobs that are ready at once; their hints, in creation order.
+    pub(super) async fn ready(&self, jobs: Vec<NewJob>) -> Vec<Hint> {
+        let count = jobs.len();
+        let hints: Vec<Hint> = self
+            .create(jobs)
+            .await
+            .ready
+            .into_iter()
+            .map(|r| r.hint)
+            .collect();
+        assert_eq!(hints.len(), count);
+        hints
+    }
+
+    pub(super) async fn one(&self, job: NewJob) -> Hint {
+        self.ready(vec![job]).await.remove(0)
+    }
+
+    pub(super) async fn lock(&self, owner: NodeId, hints: &[Hint]) -> Locked {
+        self.store.lock(&terms(owner), hints).await.unwrap()
+    }
+
+    /// Lock what a hint leads to.
+    pub(super) async fn hold(&self, owner: NodeId, hint: &Hint) -> LockedJob {
+        let mut locked = self.lock(owner, std::slice::from_ref(hint)).await;
+        assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
+        locked.jobs.remove(0)
+    }
+
+    /// Why a hint leads to nothing.
+    pub(super) async fn refusal(&self, owner: NodeId, hint: &Hint) -> Option<Refusal> {
+        let locked = self.lock(owner, std::slice::from_ref(hint)).await;
+        assert!(locked.jobs.is_empty(), "{:?}", locked.jobs);
+        why(&locked, hint.id)
+    }
+
+    pub(super) async fn complete(
+        &self,
+        owner: NodeId,
+        job: &LockedJob,
+        then: &HandOver,
+    ) -> Settled {
+        self.store
+            .complete(owner, &[done(job)], then)
+            .await
+            .unwrap()
+    }
+
+    pub(super) async fn fail(&self, owner: NodeId, failure: Failure) -> Settled {
+        let failed = self.store.fail(owner, &[failure], &HandOver::Hint).await;
+        failed.unwrap()
+    }
+
+    pub(super) async fn release(&self, owner: NodeId, held: Held) -> Settled {
+        self.store.release(owner, &[held]).await.unwrap()
+    }
+
+    /// Let a job's lease have ended a second ago.
+    pub(super) async fn expire(&self, id: JobId) {
+        let sql = format!(
+            "UPDATE {{s}}job_lease SET expires_at = {{now}} - {{second}} WHERE job_id = '{id}'"
+        );
+        assert_eq!(self.store.execute(&sql).await, 1);
+    }
+
+    /// Let time pass for a waiting job.
+    pub(super) async fn make_due(&self, id: JobId, seconds_ago: u32) {
+        let sql = format!(
+            "UPDATE {{s}}timer_job SET due_at = {{now}} - {seconds_ago} * {{second}} WHERE id = '{id}'"
+        );
+        assert_eq!(self.store.execute(&sql).await, 1);
+    }
+
+    /// Let jobs have been ready for a while.
+    pub(super) async fn make_old(&self, seconds: u32) {
+        let sql = format!("UPDATE {{s}}job SET ready_at = ready_at - {seconds} * {{second}}");
+        self.store.execute(&sql).await;
+    }
+
+    pub(super) async fn rows(&self, table: &str) -> i64 {
+        self.store
+            .number(&format!("SELECT count(*) FROM {{s}}{table}"))
+            .await
+    }
+
+    pub(super) async fn view(&self, id: JobId) -> Option<JobView> {
+        self.store.get(id).await.unwrap().map(|(view, _, _)| view)
+    }
+
+    pub(super) async fn state(&self, id: JobId) -> Option<JobState> {
+        self.view(id).await.map(|view| view.state)
+    }
+
+    pub(super) async fn find(&self, filter: JobFilter) -> Vec<JobId> {
+        let found = self.store.find(&filter).await.unwrap();
+        assert_eq!(
+            found.len() as i64,
+            self.store.count(&filter).await.unwrap().min(filter.limit)
+        );
+        found.into_iter().map(|view| view.id).collect()
+    }
+
+    pub(super) async fn turn(&self, node: NodeId) -> TurnOutcome {
+        let turn = Turn {
+            node,
+            lease: LEASE,
+            transport: "in-process",
+            reset_at_most: 100,
+            hint_at_most: 100,
+        };
+        self.store.take_turn(&turn).await.unwrap()
+    }
+
+    /// A turn of a node that leads.
+    pub(super) async fn lead(&self, node: NodeId) -> TurnReport {
+        match self.turn(node).await {
+            TurnOutcome::Leads(report) => *report,
+            follows @ TurnOutcome::Follows { .. } => panic!("{follows:?}"),
+        }
+    }
+}

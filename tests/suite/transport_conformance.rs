@@ -1,0 +1,78 @@
+//! What every transport must do: one suite, run on the in-process transport and on RabbitMQ.
+//!
+//! Each case is an async function over any transport, named by the behaviour that the contract in
+//! `jobwire_core::transport` asks for. Nothing is concluded from silence: that a message is held back,
+//! or gone, is shown by what somebody else receives, or by what comes next.
+
+mod control;
+mod holding;
+mod publishing;
+mod receiving;
+pub(crate) mod world;
+
+/// A test of each case on each transport.
+macro_rules! conformance {
+    ($($module:ident { $($case:ident),+ $(,)? })+) => {
+        mod on_in_process {
+            $(mod $module {
+                use crate::transport_conformance::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::in_process().await).await;
+                })+
+            })+
+        }
+        mod on_rabbitmq {
+            $(mod $module {
+                use crate::transport_conformance::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::rabbitmq().await).await;
+                })+
+            })+
+        }
+        mod on_rabbitmq_quorum_queues {
+            $(mod $module {
+                use crate::transport_conformance::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::rabbitmq_quorum().await).await;
+                })+
+            })+
+        }
+    };
+}
+
+conformance! {
+    publishing {
+        hints_arrive_whole_and_in_order,
+        ten_thousand_hints_leave_in_one_call,
+        nothing_to_publish_is_no_error,
+        a_marker_comes_after_what_was_confirmed_before_it,
+        lanes_do_not_mix,
+        what_nobody_receives_waits,
+        a_closed_transport_says_so,
+    }
+    receiving {
+        no_more_arrive_at_once_than_were_asked_for,
+        a_receive_that_is_given_up_loses_nothing,
+        all_lanes_of_a_subscription_are_received,
+        no_more_are_unsettled_than_the_prefetch,
+        settling_makes_room,
+    }
+    holding {
+        a_message_goes_to_one_receiver,
+        what_is_unsettled_goes_to_another_receiver,
+        what_is_settled_never_comes_back,
+        settling_out_of_order_forgets_only_what_was_settled,
+        what_is_given_back_goes_to_another_receiver,
+        a_paused_receiver_leaves_everything_to_others,
+        a_paused_receiver_may_still_settle_what_it_has,
+        a_resumed_receiver_receives_again,
+        a_ticket_of_a_receiver_that_is_gone_is_harmless,
+    }
+    control {
+        every_listener_hears_what_is_told,
+        what_a_newer_node_says_does_no_harm,
+    }
+}

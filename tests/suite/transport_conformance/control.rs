@@ -1,0 +1,35 @@
+//! Rule 5 of the contract: control messages reach every node, best effort.
+
+use chrono::DateTime;
+use jobwire_core::job::NodeId;
+use jobwire_core::transport::Control;
+
+use super::world::{World, soon};
+
+pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
+    let (mut one, mut two) = (world.transport.listen(), world.transport.listen());
+    let said = [
+        Control::LeaderAlive {
+            node: NodeId::generate(),
+            term: 7,
+        },
+        Control::TimerSet {
+            due: DateTime::from_timestamp_micros(1_763_695_885_123_456).unwrap(),
+        },
+        Control::Look,
+    ];
+    for control in &said {
+        world.transport.publisher().tell(control.clone());
+    }
+    for control in said {
+        assert_eq!(soon("hearing", one.recv()).await.unwrap(), control);
+        assert_eq!(soon("hearing", two.recv()).await.unwrap(), control);
+    }
+}
+
+pub(crate) async fn what_a_newer_node_says_does_no_harm(world: &World) {
+    let mut listener = world.transport.listen();
+    world.transport.publisher().tell(Control::Unknown);
+    world.transport.publisher().tell(Control::Look);
+    while soon("hearing", listener.recv()).await.unwrap() != Control::Look {}
+}

@@ -1,0 +1,115 @@
+//! Rule 2 of the contract: a message goes to one receiver, and to another if the first one leaves.
+
+use super::world::{World, drain, ids, sorted, take, tickets};
+
+pub(crate) async fn a_message_goes_to_one_receiver(world: &World) {
+    let mut one = world.receiver(10).await;
+    let mut two = world.receiver(10).await;
+    let sent = world.publish(20).await;
+    let (mut first, second) = tokio::join!(take(&mut one, 10), take(&mut two, 10));
+    first.extend(second);
+    assert_eq!(sorted(ids(&first)), sorted(sent));
+}
+
+pub(crate) async fn what_is_unsettled_goes_to_another_receiver(world: &World) {
+    let sent = world.publish(4).await;
+    let mut first = world.receiver(10).await;
+    let deliveries = take(&mut first, 4).await;
+    first.settle(&tickets(&deliveries[..1])).await;
+    drop(first);
+    let mut second = world.receiver(10).await;
+    let deliveries = take(&mut second, 3).await;
+    assert!(deliveries.iter().all(|delivery| delivery.redelivered));
+    assert_eq!(sorted(ids(&deliveries)), sorted(sent[1..].to_vec()));
+}
+
+pub(crate) async fn what_is_settled_never_comes_back(world: &World) {
+    world.publish(10).await;
+    let mut first = world.receiver(10).await;
+    drain(&mut first, 10).await;
+    drop(first);
+    let after = world.publish(1).await;
+    let mut second = world.receiver(10).await;
+    assert_eq!(drain(&mut second, 1).await, after);
+}
+
+pub(crate) async fn settling_out_of_order_forgets_only_what_was_settled(world: &World) {
+    let sent = world.publish(6).await;
+    let mut first = world.receiver(10).await;
+    let held = tickets(&take(&mut first, 6).await);
+    first.settle(&[held[4], held[1]]).await;
+    first.settle(&[held[0]]).await;
+    // Twice is as good as once.
+    first.settle(&[held[0], held[1]]).await;
+    drop(first);
+    let mut second = world.receiver(10).await;
+    let left = vec![sent[2], sent[3], sent[5]];
+    assert_eq!(sorted(ids(&take(&mut second, 3).await)), sorted(left));
+}
+
+pub(crate) async fn what_is_given_back_goes_to_another_receiver(world: &World) {
+    let sent = world.publish(3).await;
+    let mut first = world.receiver(3).await;
+    let held = take(&mut first, 3).await;
+    // Without this it might come back to the one who gave it.
+    first.pause().await;
+    first.give_back(&tickets(&held[1..])).await;
+    let mut second = world.receiver(10).await;
+    let deliveries = take(&mut second, 2).await;
+    assert!(deliveries.iter().all(|delivery| delivery.redelivered));
+    assert_eq!(sorted(ids(&deliveries)), sorted(sent[1..].to_vec()));
+}
+
+pub(crate) async fn a_paused_receiver_leaves_everything_to_others(world: &World) {
+    let mut first = world.receiver(10).await;
+    let mut sent = world.publish(3).await;
+    first.pause().await;
+    sent.extend(world.publish(3).await);
+    let mut second = world.receiver(10).await;
+    assert_eq!(sorted(drain(&mut second, 6).await), sorted(sent));
+}
+
+pub(crate) async fn a_paused_receiver_may_still_settle_what_it_has(world: &World) {
+    world.publish(2).await;
+    let mut first = world.receiver(2).await;
+    let held = tickets(&take(&mut first, 2).await);
+    first.pause().await;
+    first.settle(&held).await;
+    drop(first);
+    let after = world.publish(1).await;
+    let mut second = world.receiver(10).await;
+    assert_eq!(drain(&mut second, 1).await, after);
+}
+
+pub(crate) async fn a_resumed_receiver_receives_again(world: &World) {
+    let mut receiver = world.receiver(10).await;
+    let held_sent = world.publish(2).await;
+    let held = take(&mut receiver, 2).await;
+    for _ in 0..3 {
+        receiver.pause().await;
+        let sent = world.publish(2).await;
+        receiver.resume().await;
+        assert_eq!(drain(&mut receiver, 2).await, sent);
+    }
+    // Tickets live through the pauses.
+    assert_eq!(ids(&held), held_sent);
+    receiver.settle(&tickets(&held)).await;
+    drop(receiver);
+    let after = world.publish(1).await;
+    let mut second = world.receiver(10).await;
+    assert_eq!(drain(&mut second, 1).await, after);
+}
+
+pub(crate) async fn a_ticket_of_a_receiver_that_is_gone_is_harmless(world: &World) {
+    let sent = world.publish(3).await;
+    let mut first = world.receiver(10).await;
+    let old = tickets(&take(&mut first, 3).await);
+    drop(first);
+    let mut second = world.receiver(10).await;
+    take(&mut second, 3).await;
+    second.settle(&old).await;
+    second.give_back(&old).await;
+    drop(second);
+    let mut third = world.receiver(10).await;
+    assert_eq!(sorted(drain(&mut third, 3).await), sorted(sent));
+}

@@ -1,0 +1,108 @@
+//! Rule 1 of the contract: say of each message whether the broker has it.
+
+use chrono::DateTime;
+use jobwire_core::hint::{Body, Marker};
+use jobwire_core::job::NodeId;
+use jobwire_core::transport::TransportError;
+use jobwire_core::{Hint, JobId, Lane};
+
+use super::world::{SOON, World, drain, ids, soon, take};
+
+pub(crate) async fn hints_arrive_whole_and_in_order(world: &World) {
+    let sent: Vec<Hint> = (0..20)
+        .map(|n| Hint {
+            instance: Some(format!("order-{n}")),
+            committed_at: DateTime::from_timestamp_micros(1_763_695_885_123_456 + n),
+            trace_parent: Some(format!("00-{n:032x}-b7ad6b7169203331-01")),
+            ..Hint::new(JobId::generate())
+        })
+        .collect();
+    let mut receiver = world.receiver(32).await;
+    let publisher = world.transport.publisher();
+    for hint in &sent {
+        let published = publisher.publish(&world.lane, vec![hint.clone()]);
+        soon("publishing", published).await.unwrap();
+    }
+    let deliveries = take(&mut receiver, sent.len()).await;
+    let mut received = Vec::new();
+    for delivery in deliveries {
+        assert_eq!(delivery.lane, world.lane);
+        assert!(!delivery.redelivered);
+        assert!(
+            delivery
+                .published_at
+                .is_some_and(|at| at <= delivery.received_at)
+        );
+        if let Body::Hints(hints) = delivery.body {
+            received.extend(hints);
+        }
+    }
+    assert_eq!(received, sent);
+}
+
+pub(crate) async fn ten_thousand_hints_leave_in_one_call(world: &World) {
+    let hints: Vec<Hint> = (0..10_000).map(|_| Hint::new(JobId::generate())).collect();
+    let sent: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    let mut receiver = world.receiver(64).await;
+    let publisher = world.transport.publisher();
+    let (published, received) = tokio::join!(
+        soon("publishing", publisher.publish(&world.lane, hints)),
+        drain(&mut receiver, sent.len()),
+    );
+    published.unwrap();
+    assert_eq!(received, sent);
+}
+
+pub(crate) async fn nothing_to_publish_is_no_error(world: &World) {
+    let published = world
+        .transport
+        .publisher()
+        .publish(&world.lane, Vec::new())
+        .await;
+    published.unwrap();
+}
+
+pub(crate) async fn a_marker_comes_after_what_was_confirmed_before_it(world: &World) {
+    let mut receiver = world.receiver(100).await;
+    let before = world.publish(30).await;
+    let marker = Marker {
+        number: 42,
+        node: NodeId::generate(),
+    };
+    let publisher = world.transport.publisher();
+    let published = publisher.publish_marker(&world.lane, marker);
+    soon("publishing", published).await.unwrap();
+    let deliveries = take(&mut receiver, before.len() + 1).await;
+    let (last, rest) = deliveries.split_last().unwrap();
+    assert_eq!(last.body, Body::Marker(marker));
+    assert_eq!(ids(rest), before);
+}
+
+pub(crate) async fn lanes_do_not_mix(world: &World) {
+    let other = Lane("other".into());
+    let (here, there) = (world.publish(3).await, world.publish_to(&other, 3).await);
+    let mut receiver = world.receiver(10).await;
+    assert_eq!(drain(&mut receiver, 3).await, here);
+    let mut receiver = world.receiver_of(&[other], 10).await;
+    assert_eq!(drain(&mut receiver, 3).await, there);
+}
+
+pub(crate) async fn what_nobody_receives_waits(world: &World) {
+    let sent = world.publish(5).await;
+    let mut receiver = world.receiver(10).await;
+    assert_eq!(drain(&mut receiver, 5).await, sent);
+}
+
+pub(crate) async fn a_closed_transport_says_so(world: &World) {
+    let mut receiver = world.receiver(10).await;
+    let publisher = world.transport.publisher();
+    assert!(publisher.health().publishing && publisher.health().receiving);
+    soon("closing", world.transport.close(SOON)).await;
+    let published = publisher.publish(&world.lane, vec![Hint::new(JobId::generate())]);
+    let published = soon("publishing", published).await;
+    assert!(matches!(published, Err(TransportError::Closed)));
+    let received = soon("receiving", receiver.receive(1)).await;
+    assert!(matches!(received, Err(TransportError::Closed)));
+    let health = publisher.health();
+    assert!(!health.publishing && !health.receiving && health.problem.is_some());
+}

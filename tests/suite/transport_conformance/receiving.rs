@@ -1,0 +1,72 @@
+//! Rule 3 of the contract: hold back what a receiver has not asked for; and cancel-safety.
+
+use std::time::Duration;
+
+use jobwire_core::Lane;
+
+use super::world::{World, drain, ids, soon, sorted, take, tickets};
+
+pub(crate) async fn no_more_arrive_at_once_than_were_asked_for(world: &World) {
+    world.publish(10).await;
+    let mut receiver = world.receiver(10).await;
+    let mut left = 10;
+    while left > 0 {
+        let deliveries = soon("receiving", receiver.receive(3)).await.unwrap();
+        assert!((1..=3).contains(&deliveries.len()));
+        left -= deliveries.len();
+    }
+}
+
+pub(crate) async fn a_receive_that_is_given_up_loses_nothing(world: &World) {
+    let mut receiver = world.receiver(100).await;
+    let publishing = world.publish(200);
+    let receiving = async {
+        let mut received = Vec::new();
+        while received.len() < 200 {
+            // Far too short for a broker to answer: most calls are given up half-way.
+            let receive = receiver.receive(7);
+            if let Ok(got) = tokio::time::timeout(Duration::from_micros(100), receive).await {
+                let deliveries = got.unwrap();
+                receiver.settle(&tickets(&deliveries)).await;
+                received.extend(ids(&deliveries));
+            }
+        }
+        received
+    };
+    let (sent, received) = tokio::join!(publishing, soon("receiving", receiving));
+    assert_eq!(received, sent);
+}
+
+pub(crate) async fn all_lanes_of_a_subscription_are_received(world: &World) {
+    let lanes = ["one", "two", "three"].map(|name| Lane(name.into()));
+    let mut receiver = world.receiver_of(&lanes, 8).await;
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        for lane in &lanes {
+            sent.extend(world.publish_to(lane, 1).await);
+        }
+    }
+    assert_eq!(sorted(drain(&mut receiver, 15).await), sorted(sent));
+}
+
+pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
+    let sent = world.publish(5).await;
+    let mut first = world.receiver(3).await;
+    let held = take(&mut first, 3).await;
+    // The other two are shown to have been left to others.
+    let mut second = world.receiver(10).await;
+    assert_eq!(ids(&take(&mut second, 2).await), sent[3..]);
+    assert_eq!(ids(&held), sent[..3]);
+}
+
+pub(crate) async fn settling_makes_room(world: &World) {
+    let sent = world.publish(6).await;
+    let mut receiver = world.receiver(2).await;
+    let mut received = Vec::new();
+    for _ in 0..3 {
+        let deliveries = take(&mut receiver, 2).await;
+        receiver.settle(&tickets(&deliveries)).await;
+        received.extend(ids(&deliveries));
+    }
+    assert_eq!(received, sent);
+}

@@ -1,0 +1,134 @@
+//! A transport alone with itself, and short ways to say what a case needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
+use jobwire_core::hint::Body;
+use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, Transport};
+use jobwire_core::{Hint, InProcessTransport, JobId, Lane};
+use jobwire_tests::shared;
+
+/// A failing test ends after this; a passing one never gets near it.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// A transport on which nobody else publishes.
+pub(crate) struct World {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) lane: Lane,
+}
+
+impl World {
+    pub(crate) async fn in_process() -> Self {
+        Self::of(Arc::new(InProcessTransport::new()))
+    }
+
+    pub(crate) async fn rabbitmq() -> Self {
+        Self::rabbitmq_with(QueueType::Classic).await
+    }
+
+    pub(crate) async fn rabbitmq_quorum() -> Self {
+        Self::rabbitmq_with(QueueType::Quorum).await
+    }
+
+    async fn rabbitmq_with(queue_type: QueueType) -> Self {
+        let space = shared::rabbitmq().await.space().await;
+        let options = AmqpOptions {
+            prefix: space.prefix,
+            queue_type,
+            ..AmqpOptions::default()
+        };
+        let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
+        Self::of(Arc::new(transport))
+    }
+
+    fn of(transport: Arc<dyn Transport>) -> Self {
+        Self {
+            transport,
+            lane: Lane::default(),
+        }
+    }
+
+    /// A receiver of the lane.
+    pub(crate) async fn receiver(&self, prefetch: u16) -> Box<dyn Receiver> {
+        self.receiver_of(std::slice::from_ref(&self.lane), prefetch)
+            .await
+    }
+
+    pub(crate) async fn receiver_of(&self, lanes: &[Lane], prefetch: u16) -> Box<dyn Receiver> {
+        let subscription = Subscription {
+            lanes: lanes.to_vec(),
+            prefetch,
+        };
+        soon("subscribing", self.transport.subscribe(subscription))
+            .await
+            .unwrap()
+    }
+
+    /// Publish hints, each in a message of its own.
+    pub(crate) async fn publish(&self, count: usize) -> Vec<JobId> {
+        self.publish_to(&self.lane, count).await
+    }
+
+    pub(crate) async fn publish_to(&self, lane: &Lane, count: usize) -> Vec<JobId> {
+        let publisher = self.transport.publisher();
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let id = JobId::generate();
+            let published = publisher.publish(lane, vec![Hint::new(id)]);
+            soon("publishing", published).await.unwrap();
+            ids.push(id);
+        }
+        ids
+    }
+}
+
+/// Fail, rather than hang, when something does not come.
+pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(SOON, coming).await {
+        Ok(came) => came,
+        Err(_) => panic!("{what} took longer than {SOON:?}"),
+    }
+}
+
+/// Receive until this many messages have come.
+pub(crate) async fn take(receiver: &mut Box<dyn Receiver>, messages: usize) -> Vec<Delivery> {
+    let mut taken = Vec::new();
+    while taken.len() < messages {
+        let received = receiver.receive(messages - taken.len());
+        taken.extend(soon("receiving", received).await.unwrap());
+    }
+    taken
+}
+
+/// Receive and settle until hints for this many jobs have come.
+pub(crate) async fn drain(receiver: &mut Box<dyn Receiver>, hints: usize) -> Vec<JobId> {
+    let mut ids = Vec::new();
+    while ids.len() < hints {
+        let deliveries = soon("receiving", receiver.receive(256)).await.unwrap();
+        receiver.settle(&tickets(&deliveries)).await;
+        ids.extend(deliveries.iter().flat_map(ids_of));
+    }
+    ids
+}
+
+pub(crate) fn ids_of(delivery: &Delivery) -> Vec<JobId> {
+    match &delivery.body {
+        Body::Hints(hints) => hints.iter().map(|hint| hint.id).collect(),
+        Body::Marker(_) => Vec::new(),
+    }
+}
+
+pub(crate) fn ids(deliveries: &[Delivery]) -> Vec<JobId> {
+    deliveries.iter().flat_map(ids_of).collect()
+}
+
+/// The ids in order, for comparing where the order does not matter.
+pub(crate) fn sorted(mut ids: Vec<JobId>) -> Vec<JobId> {
+    ids.sort_unstable();
+    ids
+}
+
+pub(crate) fn tickets(deliveries: &[Delivery]) -> Vec<Ticket> {
+    deliveries.iter().map(|delivery| delivery.ticket).collect()
+}

@@ -1,0 +1,98 @@
+//! A small world for tests of nodes: a database of its own, a transport, and a record of what ran.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{
+    CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgStore, Store, Transport,
+};
+use jobwire_tests::{eventually, shared};
+
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A migrated PostgreSQL database, an in-process transport and a producer's hook.
+pub(crate) struct World {
+    pub(crate) url: String,
+    pub(crate) store: PgStore,
+    pub(crate) transport: InProcessTransport,
+    pub(crate) jobs: Jobs<PgStore>,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let url = shared::postgres().await.create_database().await;
+        let store = PgStore::connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        let transport = InProcessTransport::new();
+        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        let jobs = store.jobs(hook);
+        Self {
+            url,
+            store,
+            transport,
+            jobs,
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(self.transport.clone())
+    }
+
+    pub(crate) fn node(&self) -> jobwire_core::node::NodeBuilder {
+        Node::builder(self.store.clone(), self.transport()).options(quick())
+    }
+
+    /// Wait until no job is left in any table.
+    pub(crate) async fn until_empty(&self) {
+        self.until_left(0).await;
+    }
+
+    pub(crate) async fn until_left(&self, left: i64) {
+        let filter = JobFilter::default();
+        eventually("the job tables reach the expected size", SOON, || async {
+            (self.store.count(&filter).await.unwrap() == left).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql)
+            .fetch_one(self.store.pool())
+            .await
+            .unwrap()
+    }
+}
+
+/// Options for tests: takeover within seconds.
+pub(crate) fn quick() -> NodeOptions {
+    let mut options = NodeOptions::default();
+    options.lease = Duration::from_secs(3);
+    options.sweep_interval = Duration::from_secs(1);
+    options.suspect_after = Duration::from_secs(1);
+    options.hook.max_age = Duration::from_secs(1);
+    options.shutdown_timeout = Duration::from_secs(5);
+    options
+}
+
+/// What handlers noted, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    pub(crate) fn add(&self, note: impl Into<String>) {
+        self.0.lock().unwrap().push(note.into());
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) async fn until(&self, count: usize) -> Vec<String> {
+        eventually(&format!("{count} notes"), SOON, || async {
+            let notes = self.all();
+            (notes.len() >= count).then_some(notes)
+        })
+        .await
+    }
+}
