@@ -13,6 +13,7 @@
 //! | a broken network in front of either | [`Proxy::start`] |
 //! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
 //! | the `jobwire` program itself | [`Program::jobwire`] |
+//! | certificates for TLS, trusted or not | [`Authority::new`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
 //! Two environment variables point [`shared`] at servers that already run:
@@ -30,6 +31,7 @@
 
 mod amqp_handshake;
 pub mod cargo;
+pub mod certificates;
 pub mod database;
 pub mod http;
 pub mod lines;
@@ -48,6 +50,7 @@ pub mod server;
 pub mod shared;
 pub mod wait;
 
+pub use certificates::{Authority, Identity};
 pub use nix::sys::signal::Signal;
 pub use postgres::{Postgres, Stop};
 pub use program::{Program, Running};
