@@ -138,6 +138,16 @@ metrics! {
         "1 while the broker takes no messages (memory or disk alarm).";
     BROKER_RECONNECTS = "jobwire_broker_reconnects_total" Counter ["direction"]
         "Connections to the broker made anew.";
+    BROKER_ROUND_TRIP = "jobwire_broker_round_trip_seconds" Seconds ["direction"]
+        "How long the broker takes to answer when it is asked for nothing, one sample an interval: publish, receive.";
+    BROKER_UNCONFIRMED = "jobwire_broker_unconfirmed_messages" Gauge []
+        "Messages that this process has handed to the broker's client and that the broker has not confirmed yet.";
+    LANE_WAITING = "jobwire_lane_waiting_messages" Gauge ["lane"]
+        "Messages of the lane that wait in the broker (RabbitMQ: ready; Kafka: the group's lag). Every node says the same of a lane: take the maximum.";
+    LANE_UNSETTLED = "jobwire_lane_unsettled_messages" Gauge ["lane"]
+        "Messages of the lane that this node has taken and not settled yet.";
+    LANE_CONSUMERS = "jobwire_lane_consumers" Gauge ["lane"]
+        "Consumers of the lane over all nodes, where the broker tells (RabbitMQ): take the maximum.";
     TASK_RESTARTS = "jobwire_task_restarts_total" Counter ["task"]
         "Background tasks that died and were started again.";
     POOL_CONNECTIONS = "jobwire_pool_connections" Gauge ["state"]

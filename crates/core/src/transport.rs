@@ -11,6 +11,7 @@
 //! 5. Carry [`Control`] messages to every node, best effort.
 
 pub mod in_process;
+mod security;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::hint::{Body, Hint, Marker};
 use crate::job::{JobId, Lane, NodeId};
+
+pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
 
 /// Why a transport could not do something.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -43,6 +46,10 @@ pub enum TransportError {
         /// What to do about it.
         remedy: String,
     },
+    /// A setting can't work, or the broker is not the one that the settings describe: nothing was
+    /// sent. Needs an operator.
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
     /// The message did not fit into the transport's own bound.
     #[error("the transport is full")]
     Full,
@@ -55,7 +62,7 @@ impl TransportError {
     /// Goes away by itself, without an operator.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(self, Self::Refused { .. } | Self::Closed)
+        !matches!(self, Self::Refused { .. } | Self::Setting(_) | Self::Closed)
     }
 }
 

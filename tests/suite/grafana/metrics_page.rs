@@ -64,6 +64,8 @@ fn unit(name: &str, kind: Kind) -> &'static str {
         }
         _ if name.contains("jobs") || name == "jobwire_slots" => "jobs",
         _ if name.contains("hints") => "hints",
+        _ if name.ends_with("_messages") => "messages",
+        _ if name.ends_with("_consumers") => "consumers",
         _ if name.contains("lease") => "leases",
         _ => "",
     }

@@ -1,0 +1,260 @@
+//! What secures the connection to a broker: the same settings, with the same meaning, on every broker.
+//!
+//! A transport that goes over a network takes [`BrokerSecurity`] with its options, asks
+//! [`mistakes`](BrokerSecurity::mistakes) before it connects, and reads the files itself, with its own
+//! TLS library. Nothing here, and nothing in a transport, turns verification off: a broker that is
+//! spoken to over TLS shows a certificate of a trusted authority that names the host, or there is no
+//! connection.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How a connection to a broker is secured. By default: TLS where the URL says so, trusting what this
+/// machine trusts; without TLS only to this machine itself.
+///
+/// ```
+/// use jobwire_core::transport::{BrokerSecurity, Plaintext};
+/// let security = BrokerSecurity {
+///     ca: Some("/etc/jobwire/ca.pem".into()),
+///     ..BrokerSecurity::default()
+/// };
+/// assert_eq!(security.plaintext, Plaintext::Loopback);
+/// assert!(security.mistakes(true, ["broker.example.org"]).is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrokerSecurity {
+    /// A PEM file with the authorities that sign the broker's certificate; only these are trusted.
+    /// Setting `broker_tls_ca`. Default: those that this machine trusts.
+    pub ca: Option<PathBuf>,
+    /// A PEM file with this client's own certificate, and those between it and its authority. Setting
+    /// `broker_tls_certificate`. Default: none.
+    pub certificate: Option<PathBuf>,
+    /// A PEM file with the certificate's private key, not encrypted. Setting `broker_tls_key`.
+    pub key: Option<PathBuf>,
+    /// Where a connection may go without TLS. Setting `broker_plaintext`.
+    pub plaintext: Plaintext,
+}
+
+/// Where a connection may go without TLS: everybody on the way reads the password and may forge hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Plaintext {
+    /// To this machine only.
+    #[default]
+    Loopback,
+    /// Anywhere: the network is trusted, or encrypts by itself.
+    Allow,
+}
+
+impl fmt::Display for Plaintext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Loopback => "loopback",
+            Self::Allow => "allow",
+        })
+    }
+}
+
+impl FromStr for Plaintext {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "loopback" => Ok(Self::Loopback),
+            "allow" => Ok(Self::Allow),
+            _ => Err("write `loopback` or `allow`".to_owned()),
+        }
+    }
+}
+
+/// A setting that can't work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("setting `{setting}`: {problem}; {remedy}")]
+pub struct BadSetting {
+    /// Its key.
+    pub setting: &'static str,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl BrokerSecurity {
+    /// Everything that can't work with a URL that asks for TLS (or not) to these hosts. Looks at no file.
+    #[must_use]
+    pub fn mistakes<'a>(
+        &self,
+        tls: bool,
+        hosts: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<BadSetting> {
+        let mut mistakes = Vec::new();
+        let mut wrong = |setting, problem: String, remedy: &str| {
+            mistakes.push(BadSetting {
+                setting,
+                problem,
+                remedy: remedy.to_owned(),
+            });
+        };
+        if !tls {
+            for (setting, file) in self.files() {
+                if file.is_some() {
+                    wrong(
+                        setting,
+                        "has no effect, since the broker's URL does not ask for TLS".to_owned(),
+                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as `broker_url`, or leave this setting out",
+                    );
+                }
+            }
+            let strange = hosts.into_iter().find(|host| !is_loopback(host));
+            if let (Plaintext::Loopback, Some(host)) = (self.plaintext, strange) {
+                wrong(
+                    "broker_url",
+                    format!(
+                        "would send the password and every hint to '{host}' unencrypted, for \
+                         everybody on the way to read and to forge"
+                    ),
+                    "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka); or, where the network \
+                     itself can be trusted, set `broker_plaintext` to `allow`",
+                );
+            }
+            return mistakes;
+        }
+        match (&self.certificate, &self.key) {
+            (Some(_), None) => wrong(
+                "broker_tls_key",
+                "is missing, but `broker_tls_certificate` is set".to_owned(),
+                "name the file with the private key of that certificate",
+            ),
+            (None, Some(_)) => wrong(
+                "broker_tls_certificate",
+                "is missing, but `broker_tls_key` is set".to_owned(),
+                "name the file with the certificate of that key",
+            ),
+            _ => {}
+        }
+        mistakes
+    }
+
+    /// Each file, with the setting that names it.
+    #[must_use]
+    pub fn files(&self) -> [(&'static str, Option<&PathBuf>); 3] {
+        [
+            ("broker_tls_ca", self.ca.as_ref()),
+            ("broker_tls_certificate", self.certificate.as_ref()),
+            ("broker_tls_key", self.key.as_ref()),
+        ]
+    }
+}
+
+/// Is this name or address (an IPv6 address with or without brackets) this machine itself?
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
+    let host = host.strip_prefix('[').unwrap_or(host);
+    let host = host.strip_suffix(']').unwrap_or(host);
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        return address.is_loopback();
+    }
+    if let Ok(address) = host.parse::<Ipv6Addr>() {
+        return address.is_loopback()
+            || address.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback());
+    }
+    // RFC 6761 keeps this name, and all below it, for the machine itself.
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(mistakes: &[BadSetting]) -> Vec<&'static str> {
+        mistakes.iter().map(|mistake| mistake.setting).collect()
+    }
+
+    #[test]
+    fn only_this_machine_is_loopback() {
+        for host in [
+            "localhost",
+            "LOCALHOST.",
+            "mq.localhost",
+            "127.0.0.1",
+            "127.8.9.1",
+            "::1",
+            "[::1]",
+            "::ffff:127.0.0.1",
+        ] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in [
+            "",
+            "broker",
+            "localhost.example.org",
+            "notlocalhost",
+            "127.0.0.1.example.org",
+            "10.0.0.1",
+            "0.0.0.0",
+            "::",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn without_tls_only_this_machine_is_spoken_to_unless_a_setting_says_so() {
+        let mut security = BrokerSecurity::default();
+        assert!(security.mistakes(false, ["localhost", "::1"]).is_empty());
+        let mistakes = security.mistakes(false, ["localhost", "broker"]);
+        assert_eq!(settings(&mistakes), ["broker_url"]);
+        let said = mistakes[0].to_string();
+        for part in ["'broker'", "amqps://", "tls=true", "broker_plaintext"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert!(security.mistakes(true, ["broker"]).is_empty());
+        security.plaintext = Plaintext::Allow;
+        assert!(security.mistakes(false, ["broker"]).is_empty());
+    }
+
+    #[test]
+    fn files_that_would_be_ignored_are_a_mistake() {
+        let security = BrokerSecurity {
+            ca: Some("ca.pem".into()),
+            certificate: Some("client.pem".into()),
+            key: Some("client.key".into()),
+            ..BrokerSecurity::default()
+        };
+        assert!(security.mistakes(true, ["broker"]).is_empty());
+        assert_eq!(
+            settings(&security.mistakes(false, ["localhost"])),
+            ["broker_tls_ca", "broker_tls_certificate", "broker_tls_key"]
+        );
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        let mut security = BrokerSecurity {
+            certificate: Some("client.pem".into()),
+            ..BrokerSecurity::default()
+        };
+        assert_eq!(
+            settings(&security.mistakes(true, ["broker"])),
+            ["broker_tls_key"]
+        );
+        security.key = security.certificate.take();
+        assert_eq!(
+            settings(&security.mistakes(true, ["broker"])),
+            ["broker_tls_certificate"]
+        );
+    }
+
+    #[test]
+    fn where_plaintext_may_go_is_a_word() {
+        for word in [Plaintext::Loopback, Plaintext::Allow] {
+            assert_eq!(word.to_string().parse(), Ok(word));
+        }
+        assert!("never".parse::<Plaintext>().is_err());
+    }
+}
