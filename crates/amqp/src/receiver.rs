@@ -23,9 +23,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection::Link;
 use crate::lane::{LaneReceiver, Verdict};
-use crate::rarely::Rarely;
 use crate::session::Session;
 use crate::topology::Topology;
+use jobwire_core::rarely::Rarely;
 
 /// How long a call waits for the connection to come back.
 const PATIENCE: Duration = Duration::from_secs(1);

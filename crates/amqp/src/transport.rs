@@ -20,10 +20,10 @@ use crate::connection::{Direction, Keeper, Link};
 use crate::control::{ControlLine, control};
 use crate::endpoint::Endpoint;
 use crate::options::AmqpOptions;
-use crate::packing::pack;
 use crate::publisher::LanePublishers;
 use crate::receiver::AmqpReceiver;
 use crate::topology::Topology;
+use jobwire_core::packing::pack;
 
 /// How long [`AmqpTransport::connect`] waits for the broker.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(2);

@@ -1,9 +1,10 @@
 //! Many hints in few messages, none of them larger than a reader looks at.
 
-use jobwire_core::hint::{Hint, MAX_MESSAGE_BYTES, Message};
+use crate::hint::{Hint, MAX_MESSAGE_BYTES, Message};
 
 /// Encode hints, `most` to a message, in order.
-pub(crate) fn pack(hints: Vec<Hint>, most: usize) -> Vec<Vec<u8>> {
+#[must_use]
+pub fn pack(hints: Vec<Hint>, most: usize) -> Vec<Vec<u8>> {
     let mut messages = Vec::with_capacity(hints.len().div_ceil(most.max(1)));
     let mut rest = hints.into_iter().peekable();
     while rest.peek().is_some() {
@@ -34,8 +35,8 @@ fn encode(mut hints: Vec<Hint>, messages: &mut Vec<Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jobwire_core::hint::Body;
-    use jobwire_core::job::JobId;
+    use crate::hint::Body;
+    use crate::job::JobId;
 
     fn unpack(messages: &[Vec<u8>]) -> Vec<Hint> {
         let bodies = messages.iter().map(|m| Message::decode(m).unwrap().body);

@@ -7,14 +7,14 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// Says when to write the line.
 #[derive(Debug, Default)]
-pub(crate) struct Rarely {
+pub struct Rarely {
     last: Option<Instant>,
     held_back: u64,
 }
 
 impl Rarely {
     /// How many lines were held back since the last one, if it is time for one.
-    pub(crate) fn now(&mut self) -> Option<u64> {
+    pub fn now(&mut self) -> Option<u64> {
         if self.last.is_some_and(|last| last.elapsed() < EVERY) {
             self.held_back += 1;
             return None;
