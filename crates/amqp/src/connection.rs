@@ -10,6 +10,9 @@
 //! Publishing and consuming have a connection each, because the broker stops reading from one that
 //! publishes while an alarm lasts: acknowledgements must not get stuck behind it.
 //!
+//! Of several hosts each attempt tries all, one after the other; the next attempt begins with the one
+//! behind. Files of TLS are read again for each attempt.
+//!
 //! The pause goes back to its shortest once a session has lived for a while; a broker that accepts
 //! and hangs up is not hammered. Metrics: `jobwire_broker_up`, `jobwire_broker_blocked`,
 //! `jobwire_broker_reconnects_total`.
@@ -24,9 +27,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Address, Endpoint};
 use crate::options::AmqpOptions;
 use crate::session::Session;
+use crate::{error, tls};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// A session that lived this long shows that the broker is well.
@@ -102,6 +106,8 @@ pub(crate) struct Keeper {
     pub(crate) options: AmqpOptions,
     /// Ends the connection, and this.
     pub(crate) stop: CancellationToken,
+    /// How many hosts were tried so far: the next one is the one behind them.
+    turn: usize,
     state: watch::Sender<State>,
 }
 
@@ -117,6 +123,7 @@ impl Keeper {
             endpoint,
             options,
             stop,
+            turn: 0,
             state: watch::Sender::new(State::default()),
         }
     }
@@ -128,7 +135,7 @@ impl Keeper {
     }
 
     /// Runs until told to stop.
-    pub(crate) async fn keep(self) {
+    pub(crate) async fn keep(mut self) {
         let mut wait = FIRST_WAIT;
         let mut number = 0;
         self.report(false);
@@ -153,18 +160,51 @@ impl Keeper {
         });
     }
 
-    /// One session, or one failed attempt.
-    async fn once(&self, number: u64) {
-        let direction = self.direction.as_str();
-        let endpoint = &self.endpoint;
-        let name = format!("{} ({direction})", self.options.connection_name);
-        let opening = Session::open(number, endpoint, &self.options, &name);
-        let opened = tokio::select! {
-            () = self.stop.cancelled() => return,
-            opened = opening => opened,
+    /// Try each host once, beginning behind the last one that was tried.
+    async fn open(&mut self, number: u64) -> Result<(Arc<Session>, Address), TransportError> {
+        let name = format!(
+            "{} ({})",
+            self.options.connection_name,
+            self.direction.as_str()
+        );
+        let tls = if self.endpoint.is_tls() {
+            let security = self.options.security.clone();
+            let read = tokio::task::spawn_blocking(move || tls::connector(&security));
+            let read = read.await;
+            Some(read.map_err(|e| TransportError::Unreachable(e.to_string()))??)
+        } else {
+            None
         };
-        let session = match opened {
-            Ok(session) => session,
+        let hosts = self.endpoint.hosts();
+        let mut failures = Vec::new();
+        for at in hosts.iter().cycle().skip(self.turn).take(hosts.len()) {
+            self.turn = (self.turn + 1) % hosts.len();
+            let opening = Session::open(
+                number,
+                &self.endpoint,
+                at,
+                tls.clone(),
+                &self.options,
+                &name,
+            );
+            match opening.await {
+                Ok(session) => return Ok((session, at.clone())),
+                Err(problem) => failures.push(problem),
+            }
+        }
+        Err(error::together(failures))
+    }
+
+    /// One session, or one failed attempt.
+    async fn once(&mut self, number: u64) {
+        let direction = self.direction.as_str();
+        let stop = self.stop.clone();
+        let opened = tokio::select! {
+            () = stop.cancelled() => return,
+            opened = self.open(number) => opened,
+        };
+        let (session, at) = match opened {
+            Ok(opened) => opened,
             Err(problem) => {
                 self.remember(problem);
                 return;
@@ -173,7 +213,8 @@ impl Keeper {
         if number > 1 {
             metrics::counter!(BROKER_RECONNECTS, "direction" => direction).increment(1);
         }
-        tracing::info!(%endpoint, direction, "connected to the broker");
+        let broker = self.endpoint.at(&at);
+        tracing::info!(broker, direction, "connected to the broker");
         // Before anybody publishes: else it could miss that the broker blocks.
         let events = session.events();
         self.state.send_replace(State {
@@ -187,7 +228,7 @@ impl Keeper {
             session.end(GOODBYE).await;
             return;
         }
-        tracing::warn!(%endpoint, direction, %why, "lost the connection to the broker; will connect again");
+        tracing::warn!(broker, direction, %why, "lost the connection to the broker; will connect again");
         session.abandon();
         self.state.send_replace(State {
             session: None,

@@ -1,59 +1,130 @@
 //! Where the broker is, and who we are to it: the parsed URL, which never shows its password.
+//!
+//! ```text
+//! amqp[s]://[user:password@]host[:port][,host[:port]]…[/virtual-host][?heartbeat=10&auth_mechanism=external]
+//! ```
+//! Several hosts are nodes of one cluster. They are tried in random order, so that a fleet spreads over
+//! them, and in turn from then on.
 
 use std::fmt;
+use std::time::Duration;
 
-use jobwire_core::transport::TransportError;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use jobwire_core::transport::{BadSetting, BrokerSecurity, is_loopback};
+use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
+use rand::seq::SliceRandom;
 use url::{Host, Url};
+
+const REMEDY: &str = "give --broker (JOBWIRE_BROKER_URL) as \
+                      amqp://user:password@host:5672/virtual-host, or amqps://; several hosts with \
+                      commas between them";
+
+/// What may be set behind the `?`. Anything else would have no effect: an error rather than a surprise.
+const PARAMETERS: [&str; 5] = [
+    "heartbeat",
+    "auth_mechanism",
+    "frame_max",
+    "channel_max",
+    "connection_timeout",
+];
 
 /// A broker's address with credentials. `Debug` and `Display` leave the password out.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
+    /// Of all hosts alike; names the first.
     uri: AMQPUri,
+    hosts: Vec<Address>,
+}
+
+/// One node of the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Name or address; an IPv6 address without its brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
 }
 
 impl Endpoint {
-    /// Read `amqp://user:password@host:port/vhost`, or `amqps://`.
+    /// Read the URL. Where it names no user and there is a certificate to show, that is the log-in.
     ///
     /// An empty path means the virtual host `/`, as most people expect, and not the one whose name
     /// is empty, as the specification has it.
-    pub(crate) fn parse(text: &str) -> Result<Self, TransportError> {
-        let mistake = |problem: String| TransportError::Refused {
-            problem: format!("the broker's URL is wrong: {problem}"),
-            remedy: "give --broker (JOBWIRE_BROKER_URL) as \
-                     amqp://user:password@host:5672/virtual-host, or amqps://"
-                .to_owned(),
-        };
-        // The errors of this parser do not repeat its input, and so no password.
-        let url = Url::parse(text).map_err(|e| mistake(e.to_string()))?;
+    pub(crate) fn parse(text: &str, security: &BrokerSecurity) -> Result<Self, BadSetting> {
+        // The errors of the parsers below do not repeat their input, and so no password.
+        let (first, more) = split(text);
+        let url = Url::parse(&first).map_err(|e| mistake(e.to_string()))?;
         if !matches!(url.scheme(), "amqp" | "amqps") {
             return Err(mistake(format!(
                 "it begins with '{}:', not with 'amqp:' or 'amqps:'",
                 url.scheme()
             )));
         }
-        let host = match url.host() {
-            Some(Host::Domain("")) | None => return Err(mistake("it names no host".to_owned())),
-            Some(Host::Ipv6(address)) => address.to_string(),
-            Some(other) => other.to_string(),
-        };
-        if url.path_segments().is_some_and(|s| s.count() > 1) {
-            return Err(mistake(
-                "the virtual host holds a '/'; write it as %2F".to_owned(),
-            ));
-        }
-        let mut uri: AMQPUri = text.parse().map_err(mistake)?;
-        // The parser below lapin takes an IPv6 address for "localhost".
-        uri.authority.host = host;
+        let host = host(&url)?;
+        look_behind_the_hosts(&url)?;
+        let mut uri: AMQPUri = first.parse().map_err(|e: String| mistake(e))?;
         if uri.vhost.is_empty() {
             "/".clone_into(&mut uri.vhost);
         }
-        Ok(Self { uri })
+        let port = uri.authority.port;
+        let mut hosts = vec![Address { host, port }];
+        for more in more {
+            let address = format!("{}://{more}", url.scheme());
+            let url = Url::parse(&address).map_err(|e| mistake(e.to_string()))?;
+            let port = url.port().unwrap_or_else(|| uri.scheme.default_port());
+            hosts.push(Address {
+                host: self::host(&url)?,
+                port,
+            });
+        }
+        let has_user = !url.username().is_empty() || url.password().is_some();
+        if uri.query.auth_mechanism.is_none() && !has_user && security.certificate.is_some() {
+            uri.query.auth_mechanism = Some(SASLMechanism::External);
+        }
+        let endpoint = Self { uri, hosts };
+        if endpoint.is_external() && (!endpoint.is_tls() || security.certificate.is_none()) {
+            return Err(BadSetting {
+                setting: "broker_tls_certificate",
+                problem: "is missing, but the URL says 'auth_mechanism=external': logging in by a \
+                          certificate"
+                    .to_owned(),
+                remedy: "write amqps:// and name the files with certificate and key \
+                         (broker_tls_certificate, broker_tls_key)"
+                    .to_owned(),
+            });
+        }
+        Ok(endpoint)
+    }
+
+    /// What can't work of a URL together with the settings that secure it.
+    pub(crate) fn mistakes(&self, security: &BrokerSecurity) -> Vec<BadSetting> {
+        security.mistakes(self.is_tls(), self.hosts.iter().map(|at| at.host.as_str()))
+    }
+
+    /// The same, its hosts in another order.
+    pub(crate) fn shuffled(mut self) -> Self {
+        self.hosts.shuffle(&mut rand::rng());
+        self
+    }
+
+    pub(crate) fn hosts(&self) -> &[Address] {
+        &self.hosts
     }
 
     /// What lapin connects to, with our heartbeat unless the URL names one.
-    pub(crate) fn uri(&self, heartbeat: std::time::Duration) -> AMQPUri {
+    pub(crate) fn uri(&self, at: &Address, heartbeat: Duration) -> AMQPUri {
         let mut uri = self.uri.clone();
+        // The parser below lapin takes an IPv6 address for "localhost".
+        at.host.clone_into(&mut uri.authority.host);
+        uri.authority.port = at.port;
         let seconds = u16::try_from(heartbeat.as_secs()).unwrap_or(u16::MAX);
         uri.query.heartbeat.get_or_insert(seconds);
         uri
@@ -63,27 +134,120 @@ impl Endpoint {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
-    pub(crate) fn user(&self) -> &str {
-        &self.uri.authority.userinfo.username
+    /// Does nothing leave this machine?
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.hosts.iter().all(|at| is_loopback(&at.host))
+    }
+
+    /// Is the certificate the log-in?
+    pub(crate) fn is_external(&self) -> bool {
+        self.uri.query.auth_mechanism == Some(SASLMechanism::External)
+    }
+
+    /// Who we are to the broker, in words.
+    pub(crate) fn user(&self) -> String {
+        if self.is_external() {
+            "(named by the client certificate)".to_owned()
+        } else {
+            format!("'{}'", self.uri.authority.userinfo.username)
+        }
     }
 
     pub(crate) fn vhost(&self) -> &str {
         &self.uri.vhost
     }
+
+    /// One of the hosts, as it may be shown.
+    pub(crate) fn at(&self, address: &Address) -> String {
+        self.shown(&address.to_string())
+    }
+
+    fn shown(&self, hosts: &str) -> String {
+        let user = if self.is_external() {
+            String::new()
+        } else {
+            format!("{}@", self.uri.authority.userinfo.username)
+        };
+        format!(
+            "{}://{user}{hosts} (virtual host '{}')",
+            self.uri.scheme, self.uri.vhost
+        )
+    }
+}
+
+fn mistake(problem: impl Into<String>) -> BadSetting {
+    BadSetting {
+        setting: "broker_url",
+        problem: format!("the broker's URL is wrong: {}", problem.into()),
+        remedy: REMEDY.to_owned(),
+    }
+}
+
+/// The URL with its first host only, and the other hosts. The standard knows only one.
+fn split(text: &str) -> (String, Vec<&str>) {
+    let alone = || (text.to_owned(), Vec::new());
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return alone();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let (user, hosts) = match authority.rfind('@') {
+        Some(at) => authority.split_at(at + 1),
+        None => ("", authority),
+    };
+    let Some((first, more)) = hosts.split_once(',') else {
+        return alone();
+    };
+    let url = format!("{scheme}://{user}{first}{tail}");
+    (url, more.split(',').collect())
+}
+
+/// Behind a password with an unencoded `/` or `?` stands the rest of that password.
+fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
+    if url.path_segments().is_some_and(|s| s.count() > 1) {
+        return Err(mistake("the virtual host holds a '/'; write it as %2F"));
+    }
+    let rest = [Some(url.path()), url.query(), url.fragment()];
+    if rest.iter().flatten().any(|part| part.contains('@')) {
+        return Err(mistake(
+            "there is an '@' behind the hosts; write it as %40, and in a password '/' as %2F, '?' as \
+             %3F, '#' as %23",
+        ));
+    }
+    if url
+        .query_pairs()
+        .any(|(key, _)| !PARAMETERS.contains(&&*key))
+    {
+        return Err(mistake(format!(
+            "a parameter behind '?' is not known (known are {}); TLS is set by broker_tls_ca, \
+             broker_tls_certificate and broker_tls_key",
+            PARAMETERS.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+fn host(url: &Url) -> Result<String, BadSetting> {
+    let named = match url.host() {
+        Some(Host::Domain("")) | None => return Err(mistake("it names no host")),
+        Some(Host::Ipv6(address)) => return Ok(address.to_string()),
+        Some(other) => other.to_string(),
+    };
+    // The standard lets nearly everything pass in the name of a host, as an unknown scheme may mean it.
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if named.chars().all(plain) {
+        Ok(named)
+    } else {
+        Err(mistake(
+            "the name of a host holds other than letters, digits, '-', '_' or '.'",
+        ))
+    }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authority = &self.uri.authority;
-        write!(
-            f,
-            "{}://{}@{}:{} (virtual host '{}')",
-            self.uri.scheme,
-            authority.userinfo.username,
-            authority.host,
-            authority.port,
-            self.uri.vhost
-        )
+        let hosts: Vec<String> = self.hosts.iter().map(ToString::to_string).collect();
+        f.write_str(&self.shown(&hosts.join(",")))
     }
 }
 
@@ -96,24 +260,60 @@ impl fmt::Debug for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    fn parse(url: &str) -> Result<Endpoint, BadSetting> {
+        Endpoint::parse(url, &BrokerSecurity::default())
+    }
+
+    fn uri(endpoint: &Endpoint) -> AMQPUri {
+        endpoint.uri(&endpoint.hosts[0], Duration::from_secs(7))
+    }
+
+    fn certified() -> BrokerSecurity {
+        BrokerSecurity {
+            certificate: Some("client.pem".into()),
+            key: Some("client.key".into()),
+            ..BrokerSecurity::default()
+        }
+    }
 
     #[test]
     fn a_password_is_never_shown() {
-        let endpoint = Endpoint::parse("amqp://bob:s3cr%2Ft@[::1]:5673/%2Fjobs").unwrap();
+        let endpoint = parse("amqp://bob:s3cr%2Ft@[::1]:5673/%2Fjobs").unwrap();
         assert_eq!(
             endpoint.to_string(),
-            "amqp://bob@::1:5673 (virtual host '/jobs')"
+            "amqp://bob@[::1]:5673 (virtual host '/jobs')"
+        );
+        assert_eq!(uri(&endpoint).authority.userinfo.password, "s3cr/t");
+        assert_eq!(uri(&endpoint).authority.host, "::1");
+        assert!(!format!("{endpoint:?}").contains("s3cr"));
+    }
+
+    #[test]
+    fn several_hosts_share_everything_else() {
+        let endpoint =
+            parse("amqp://bob:hunter2@h1,[::1]:5673,10.0.0.3:5674/jobs?heartbeat=3").unwrap();
+        assert_eq!(
+            endpoint.to_string(),
+            "amqp://bob@h1:5672,[::1]:5673,10.0.0.3:5674 (virtual host 'jobs')"
+        );
+        let third = endpoint.uri(&endpoint.hosts[2], Duration::from_secs(7));
+        assert_eq!(third.authority.host, "10.0.0.3");
+        assert_eq!(third.authority.port, 5674);
+        assert_eq!(third.authority.userinfo.password, "hunter2");
+        assert_eq!(
+            (third.vhost.as_str(), third.query.heartbeat),
+            ("jobs", Some(3))
         );
         assert_eq!(
-            endpoint
-                .uri(Duration::from_secs(10))
-                .authority
-                .userinfo
-                .password,
-            "s3cr/t"
+            endpoint.at(&endpoint.hosts[1]),
+            "amqp://bob@[::1]:5673 (virtual host 'jobs')"
         );
-        assert!(!format!("{endpoint:?}").contains("s3cr"));
+        let tls = parse("amqps://h1,h2").unwrap();
+        assert!(tls.hosts.iter().all(|at| at.port == 5671));
+        let mut hosts = endpoint.clone().shuffled().hosts;
+        hosts.sort_by_key(|at| at.port);
+        assert_eq!(hosts, endpoint.hosts);
     }
 
     #[test]
@@ -122,13 +322,26 @@ mod tests {
             ("bob:hunter2@host", "begins with 'bob:'"),
             ("http://bob:hunter2@host/", "begins with 'http:'"),
             ("amqp://bob:hunter2@host:99999/", "port"),
+            ("amqp://bob:hunter2@h1,h2:99999/", "port"),
             ("amqp:///jobs", "no host"),
             ("amqp:hunter2", "no host"),
+            ("amqp://bob:hunter2@h1,,h2/", "no host"),
+            ("amqp://bob:hunter2@h1,/", "no host"),
+            ("amqp://bob:hunter2@h1,[::1", "address"),
+            ("amqp://bob:1/hunter2@host", "'@'"),
+            ("amqp://bob:1?hunter2@host", "'@'"),
+            ("amqp://bob:1#hunter2@host", "'@'"),
+            (
+                "amqps://bob:hunter2@host?verify=verify_none",
+                "broker_tls_ca",
+            ),
+            ("amqp://bob:hunter2@h1;h2/", "name of a host"),
             ("amqp://bob:hunter2@host/a/b", "%2F"),
             ("amqp://bob:hunter2@host/?heartbeat=soon", "digit"),
+            ("amqp://bob:hunter2@host/?auth_mechanism=magic", "mechanism"),
             ("", "relative URL"),
         ] {
-            let error = Endpoint::parse(url).unwrap_err().to_string();
+            let error = parse(url).unwrap_err().to_string();
             assert!(error.contains(problem), "{url}: {error}");
             assert!(error.contains("--broker"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
@@ -138,12 +351,32 @@ mod tests {
     #[test]
     fn an_empty_path_is_the_usual_virtual_host() {
         for url in ["amqp://host", "amqp://host/", "amqp://host/%2F"] {
-            assert_eq!(Endpoint::parse(url).unwrap().vhost(), "/");
+            assert_eq!(parse(url).unwrap().vhost(), "/");
         }
-        let tls = Endpoint::parse("amqps://host").unwrap();
+        let tls = parse("amqps://host").unwrap();
         assert!(tls.is_tls());
-        assert_eq!(tls.uri(Duration::from_secs(7)).authority.port, 5671);
-        let named = Endpoint::parse("amqp://host?heartbeat=3").unwrap();
-        assert_eq!(named.uri(Duration::from_secs(7)).query.heartbeat, Some(3));
+        assert_eq!(uri(&tls).authority.port, 5671);
+        let named = parse("amqp://host?heartbeat=3").unwrap();
+        assert_eq!(uri(&named).query.heartbeat, Some(3));
+    }
+
+    #[test]
+    fn a_certificate_is_the_log_in_where_nobody_is_named() {
+        let external = |url| Endpoint::parse(url, &certified()).unwrap().is_external();
+        assert!(external("amqps://host/jobs"));
+        assert!(external("amqps://bob:pw@host/?auth_mechanism=external"));
+        assert!(!external("amqps://bob:pw@host/"));
+        assert!(!external("amqps://host/?auth_mechanism=plain"));
+        assert!(!parse("amqps://host/").unwrap().is_external());
+        let shown = Endpoint::parse("amqps://host", &certified()).unwrap();
+        assert_eq!(shown.to_string(), "amqps://host:5671 (virtual host '/')");
+    }
+
+    #[test]
+    fn a_log_in_by_certificate_needs_one() {
+        let missing = parse("amqps://host/?auth_mechanism=external").unwrap_err();
+        assert_eq!(missing.setting, "broker_tls_certificate");
+        let plain = Endpoint::parse("amqp://localhost/?auth_mechanism=external", &certified());
+        assert_eq!(plain.unwrap_err().setting, "broker_tls_certificate");
     }
 }

@@ -4,11 +4,12 @@
 //! refused therefore runs on a channel that nothing else depends on, and is told apart by
 //! [`Operation`], because older brokers do not say which right was missing.
 
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
 use lapin::ErrorKind;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Address, Endpoint};
 use crate::options::QueueType;
+use crate::tls;
 
 /// What was attempted, for the remedy.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,7 @@ const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
+const COMMAND_INVALID: u16 = 503;
 const NOT_ALLOWED: u16 = 530;
 
 /// The broker's own code and words, if it was the broker who objected.
@@ -39,38 +41,67 @@ pub(crate) fn answer(error: &lapin::Error) -> Option<(u16, String)> {
     }
 }
 
-/// Why there is no connection.
-pub(crate) fn connecting(error: &lapin::Error, endpoint: &Endpoint) -> TransportError {
+/// Why there is no connection to one of the hosts.
+pub(crate) fn connecting(
+    error: &lapin::Error,
+    endpoint: &Endpoint,
+    at: &Address,
+    security: &BrokerSecurity,
+) -> TransportError {
+    let place = endpoint.at(at);
     if let Some((code, said)) = answer(error) {
         let remedy = match code {
+            ACCESS_REFUSED | COMMAND_INVALID if endpoint.is_external() => {
+                "enable the broker's plugin rabbitmq_auth_mechanism_ssl, list EXTERNAL in its \
+                 `auth_mechanisms`, and add a user of the certificate's name (by \
+                 `ssl_cert_login_from`: its distinguished or its common name); or name user and \
+                 password in --broker"
+                    .to_owned()
+            }
             ACCESS_REFUSED => format!(
-                "check the user name and the password in --broker (user '{}')",
+                "check the user name and the password in --broker (user {})",
                 endpoint.user()
             ),
             NOT_ALLOWED => format!(
-                "check that the virtual host '{}' exists and that user '{}' may use it \
+                "check that the virtual host '{}' exists and that user {} may use it \
                  (rabbitmqctl set_permissions)",
                 endpoint.vhost(),
                 endpoint.user()
             ),
-            _ => return TransportError::Unreachable(format!("{endpoint}: {said}")),
+            _ => return TransportError::Unreachable(format!("{place}: {said}")),
         };
         return TransportError::Refused {
-            problem: format!("{endpoint}: {said}"),
+            problem: format!("{place}: {said}"),
             remedy,
         };
     }
-    let said = error.to_string();
-    if endpoint.is_tls() && said.to_ascii_lowercase().contains("certificate") {
-        return TransportError::Refused {
-            problem: format!("{endpoint}: {said}"),
-            remedy:
-                "add the certificate authority to this machine's trust store, and name the host \
-                     as its certificate does"
-                    .to_owned(),
-        };
+    if let ErrorKind::IOError(io) = error.kind()
+        && let Some(explained) = tls::explain(io, &place, security)
+    {
+        return explained;
     }
-    TransportError::Unreachable(format!("{endpoint}: {said}"))
+    TransportError::Unreachable(format!("{place}: {error}"))
+}
+
+/// What went wrong with each host of a cluster, as one: what needs an operator counts for more.
+pub(crate) fn together(failures: Vec<TransportError>) -> TransportError {
+    let said: Vec<String> = failures
+        .iter()
+        .map(|failure| match failure {
+            TransportError::Unreachable(said) => said.clone(),
+            TransportError::Refused { problem, .. } => problem.clone(),
+            TransportError::Setting(bad) => bad.problem.clone(),
+            other => other.to_string(),
+        })
+        .collect();
+    let problem = said.join("; ");
+    match failures.into_iter().find(|failure| !failure.is_transient()) {
+        Some(TransportError::Refused { remedy, .. }) => TransportError::Refused { problem, remedy },
+        Some(TransportError::Setting(bad)) => {
+            TransportError::Setting(BadSetting { problem, ..bad })
+        }
+        _ => TransportError::Unreachable(problem),
+    }
 }
 
 /// Why an operation on a connection failed.
@@ -122,7 +153,7 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
         Operation::Publish(exchange) => format!("the 'write' right on '{exchange}'"),
         Operation::Talk => "the rights listed in the documentation".to_owned(),
     };
-    format!("give user '{user}' in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
+    format!("give user {user} in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
 }
 
 /// `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…': received … but current is …`
@@ -159,7 +190,8 @@ mod tests {
     }
 
     fn operating_on(code: u16, words: &str, operation: Operation<'_>) -> TransportError {
-        let endpoint = Endpoint::parse("amqp://bob:hunter2@host").unwrap();
+        let endpoint = Endpoint::parse("amqp://bob:hunter2@host", &BrokerSecurity::default());
+        let endpoint = endpoint.unwrap();
         operating(&said(code, words), operation, &endpoint, QueueType::Classic)
     }
 
@@ -205,5 +237,25 @@ mod tests {
         assert!(
             !operating_on(404, "NOT_FOUND - no queue 'q'", Operation::Declare("q")).is_transient()
         );
+    }
+
+    #[test]
+    fn of_several_hosts_all_are_named_and_what_needs_an_operator_counts() {
+        let away = |host: &str| TransportError::Unreachable(format!("{host}: refused"));
+        let both = together(vec![away("h1"), away("h2")]);
+        assert!(both.is_transient());
+        assert_eq!(
+            both.to_string(),
+            "the broker is unreachable: h1: refused; h2: refused"
+        );
+        let password = TransportError::Refused {
+            problem: "h2: ACCESS_REFUSED".to_owned(),
+            remedy: "check the password".to_owned(),
+        };
+        let refused = together(vec![away("h1"), password]);
+        assert!(!refused.is_transient());
+        for part in ["h1", "h2", "check the password"] {
+            assert!(refused.to_string().contains(part), "{refused}");
+        }
     }
 }

@@ -63,6 +63,7 @@ mod options;
 mod publisher;
 mod receiver;
 mod session;
+mod tls;
 mod topology;
 mod transport;
 

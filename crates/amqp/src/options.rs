@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
+
+use crate::endpoint::Endpoint;
 
 /// Settings of the RabbitMQ transport. The defaults suit a single broker; in a cluster set
 /// [`queue_type`](Self::queue_type) to [`QueueType::Quorum`].
@@ -50,7 +52,8 @@ pub struct AmqpOptions {
     /// The interval of heartbeats; a peer silent for twice as long is given up. 1 s to 10 min, whole
     /// seconds. Default: 10 s.
     pub heartbeat: Duration,
-    /// How long connecting may take, name resolution, TLS and log-in included. Default: 10 s.
+    /// How long connecting may take, name resolution, TLS and log-in included. Several hosts share it,
+    /// two seconds each at least. Default: 10 s.
     pub connect_timeout: Duration,
     /// The longest pause between two attempts to reconnect; they begin at 50 ms and double, with
     /// jitter. Default: 5 s.
@@ -58,6 +61,12 @@ pub struct AmqpOptions {
     /// Shown as the connections' name by the broker's tools, followed by the direction.
     /// Default: `jobwire`.
     pub connection_name: String,
+    /// Whom to trust, who we are, and where the connection may go without TLS. Default: the machine's
+    /// trust store, no certificate, and without TLS to this machine only.
+    pub security: BrokerSecurity,
+    /// How often the broker is asked what waits in the lanes of this process, for metrics. `None`:
+    /// never. 100 ms to 1 h. Default: 10 s.
+    pub statistics_interval: Option<Duration>,
 }
 
 impl Default for AmqpOptions {
@@ -74,6 +83,8 @@ impl Default for AmqpOptions {
             connect_timeout: Duration::from_secs(10),
             max_reconnect_wait: Duration::from_secs(5),
             connection_name: "jobwire".to_owned(),
+            security: BrokerSecurity::default(),
+            statistics_interval: Some(Duration::from_secs(10)),
         }
     }
 }
@@ -120,7 +131,24 @@ impl AmqpOptions {
                 &format!("the {name} is 10ms to 1h"),
             );
         }
+        let interval = self.statistics_interval;
+        check(
+            interval.is_none_or(|interval| {
+                interval >= Duration::from_millis(100) && interval <= Duration::from_secs(3600)
+            }),
+            "the interval of statistics is 100ms to 1h, or none",
+        );
         mistakes
+    }
+
+    /// What is wrong with a URL and with [`security`](Self::security), without connecting or looking
+    /// at a file.
+    #[must_use]
+    pub fn mistakes_with(&self, url: &str) -> Vec<BadSetting> {
+        match Endpoint::parse(url, &self.security) {
+            Ok(endpoint) => endpoint.mistakes(&self.security),
+            Err(mistake) => vec![mistake],
+        }
     }
 
     /// All mistakes at once, as an error.
@@ -213,9 +241,10 @@ mod tests {
             confirm_window: 0,
             heartbeat: Duration::ZERO,
             confirm_timeout: Duration::ZERO,
+            statistics_interval: Some(Duration::ZERO),
             ..AmqpOptions::default()
         };
-        assert_eq!(options.mistakes().len(), 5);
+        assert_eq!(options.mistakes().len(), 6);
         assert!(options.validate().is_err());
     }
 

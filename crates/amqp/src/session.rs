@@ -18,18 +18,20 @@ use futures_util::{Stream, StreamExt};
 use jobwire_core::metrics::BROKER_BLOCKED;
 use jobwire_core::transport::TransportError;
 use lapin::options::ConfirmSelectOptions;
-use lapin::tcp::OwnedTLSConfig;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::tcp::RustlsConnector;
+use lapin::uri::AMQPUri;
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Address, Endpoint};
 use crate::error;
 use crate::options::AmqpOptions;
 
 /// How long a broker may take for what is no publishing: opening a channel, declaring, consuming.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The least that one of several hosts gets of the time for connecting.
+const SHARE: Duration = Duration::from_secs(2);
 /// Not every end of a connection is announced; so look, too.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -85,16 +87,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connect and log in.
+    /// Connect and log in to one of the broker's hosts, over TLS where there is a connector.
     pub(crate) async fn open(
         number: u64,
         endpoint: &Endpoint,
+        at: &Address,
+        tls: Option<RustlsConnector>,
         options: &AmqpOptions,
         name: &str,
     ) -> Result<Arc<Self>, TransportError> {
         let socket = Owned(Socket::default());
         let kept = socket.0.clone();
-        let patience = options.connect_timeout;
+        let patience = patience(options.connect_timeout, endpoint.hosts().len());
         let properties = ConnectionProperties::default()
             .with_connection_name(name.into())
             .with_client_property("product".into(), "Jobwire".into())
@@ -102,7 +106,7 @@ impl Session {
         let runtime = lapin::runtime::default_runtime()
             .map_err(|e| TransportError::Unreachable(e.to_string()))?;
         let connecting = Connection::connector(
-            endpoint.uri(options.heartbeat),
+            endpoint.uri(at, options.heartbeat),
             runtime,
             // Runs on lapin's thread, which must end even if nobody answers.
             async move |uri: AMQPUri, runtime| {
@@ -115,12 +119,9 @@ impl Session {
                         let socket = plain.get_ref().as_fd().try_clone_to_owned()?;
                         kept.keep(socket.into());
                     }
-                    match uri.scheme {
-                        AMQPScheme::AMQP => Ok(stream),
-                        AMQPScheme::AMQPS => {
-                            let trust = OwnedTLSConfig::default();
-                            stream.into_tls(&host, trust.as_ref()).await
-                        }
+                    match &tls {
+                        Some(tls) => stream.into_rustls(tls, &host).await,
+                        None => Ok(stream),
                     }
                 });
                 match connected.await {
@@ -132,10 +133,11 @@ impl Session {
         );
         let connection = match tokio::time::timeout(patience, connecting).await {
             Ok(Ok(connection)) => connection,
-            Ok(Err(e)) => return Err(error::connecting(&e, endpoint)),
+            Ok(Err(e)) => return Err(error::connecting(&e, endpoint, at, &options.security)),
             Err(_) => {
                 return Err(TransportError::Unreachable(format!(
-                    "{endpoint}: no answer within {patience:?}"
+                    "{}: no answer within {patience:?}",
+                    endpoint.at(at)
                 )));
             }
         };
@@ -272,5 +274,25 @@ impl Session {
             () = self.over() => Err(self.why()),
             () = tokio::time::sleep(ANSWER) => Err(TransportError::Timeout(ANSWER)),
         }
+    }
+}
+
+/// How long one of several hosts may take: one that is switched off must not hold up the others.
+fn patience(all: Duration, hosts: usize) -> Duration {
+    let hosts = u32::try_from(hosts.max(1)).unwrap_or(u32::MAX);
+    (all / hosts).max(SHARE.min(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_share_the_patience() {
+        let all = Duration::from_secs(10);
+        assert_eq!(patience(all, 1), all);
+        assert_eq!(patience(all, 2), Duration::from_secs(5));
+        assert_eq!(patience(all, 50), SHARE);
+        assert_eq!(patience(Duration::from_secs(1), 3), Duration::from_secs(1));
     }
 }

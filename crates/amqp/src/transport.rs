@@ -22,6 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::options::AmqpOptions;
 use crate::publisher::LanePublishers;
 use crate::receiver::AmqpReceiver;
+use crate::tls;
 use crate::topology::Topology;
 use jobwire_core::packing::pack;
 
@@ -60,20 +61,26 @@ impl Drop for Shared {
 }
 
 impl AmqpTransport {
-    /// Connect to `amqp://user:password@host:port/virtual-host`, or `amqps://`.
+    /// Connect to `amqps://user:password@host:port/virtual-host`, or `amqp://`; the hosts of a cluster
+    /// are separated by commas.
     ///
     /// Comes back within two seconds. A broker that is away is no error: the transport goes on
     /// trying in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or
-    /// the broker refuses user, password or virtual host.
+    /// Where an operator is needed. [`TransportError::Setting`]: the URL is wrong, a file of TLS can't
+    /// be used, or the broker is not the one that they describe. [`TransportError::Refused`]: another
+    /// option is wrong, or the broker refuses user, password or virtual host.
     pub async fn connect(url: &str, options: AmqpOptions) -> Result<Self, TransportError> {
         options.validate()?;
-        let endpoint = Endpoint::parse(url)?;
-        if endpoint.is_tls() && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody else may install one in the same moment; theirs is as good.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+        let endpoint = Endpoint::parse(url, &options.security)?.shuffled();
+        if let Some(mistake) = endpoint.mistakes(&options.security).into_iter().next() {
+            return Err(mistake.into());
+        }
+        if endpoint.is_tls() {
+            tls::connector(&options.security)?;
+        } else if !endpoint.is_loopback() {
+            tracing::info!(%endpoint, "the connections to the broker are not encrypted (broker_plaintext)");
         }
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
         let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
