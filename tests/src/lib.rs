@@ -9,17 +9,18 @@
 //! | --- | --- |
 //! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
 //! | a fresh space on the shared RabbitMQ | [`shared::rabbitmq`]`().await.space().await` |
-//! | a PostgreSQL or RabbitMQ to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`] |
-//! | a broken network in front of either | [`Proxy::start`] |
+//! | a prefix of topics of its own on the shared Kafka | [`shared::kafka`]`().await.space()` |
+//! | a PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
+//! | a broken network in front of one | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
 //! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
 //! | the `jobwire` program itself | [`Program::jobwire`] |
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
-//! Two environment variables point [`shared`] at servers that already run:
-//! `JOBWIRE_TEST_POSTGRES_URL` (a superuser's URL) and `JOBWIRE_TEST_AMQP_URL`.
-//! `cargo run -p jobwire-tests --bin servers -- COMMAND` starts both servers once
-//! and runs a command that finds them there.
+//! Environment variables point [`shared`] at servers that already run:
+//! `JOBWIRE_TEST_POSTGRES_URL` (a superuser's URL), `JOBWIRE_TEST_AMQP_URL` and
+//! `JOBWIRE_TEST_KAFKA_URL`. `cargo run -p jobwire-tests --bin servers -- COMMAND`
+//! starts all of them once and runs a command that finds them there.
 //!
 //! Everything here reports failure by panicking: a harness that cannot do its
 //! work must fail the test, never skip it.
@@ -34,6 +35,9 @@ pub mod cargo;
 pub mod certificates;
 pub mod database;
 pub mod http;
+pub mod kafka;
+mod kafka_jars;
+pub mod kafka_settings;
 pub mod lines;
 pub mod need;
 pub mod port;
@@ -51,6 +55,8 @@ pub mod shared;
 pub mod wait;
 
 pub use certificates::{Authority, Identity};
+pub use kafka::Kafka;
+pub use kafka_settings::KafkaSettings;
 pub use nix::sys::signal::Signal;
 pub use postgres::{Postgres, Stop};
 pub use program::{Program, Running};

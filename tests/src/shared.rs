@@ -1,10 +1,11 @@
-//! One PostgreSQL and one RabbitMQ for all tests of a process.
+//! One PostgreSQL, one RabbitMQ and one Kafka for all tests of a process.
 //!
 //! Started when the first test asks. Tests keep out of each other's way by a
-//! database or a virtual host of their own. A test that stops or kills a server
-//! starts its own with [`crate::Postgres::start`] or [`crate::RabbitMq::start`].
+//! database, a virtual host or a prefix of topics of their own. A test that stops or
+//! kills a server starts its own with [`crate::Postgres::start`],
+//! [`crate::RabbitMq::start`] or [`crate::Kafka::start`].
 
-use crate::{Postgres, RabbitMq, RabbitMqCtl, database};
+use crate::{Kafka, Postgres, RabbitMq, RabbitMqCtl, database};
 use tokio::sync::OnceCell;
 use url::Url;
 use uuid::Uuid;
@@ -14,6 +15,9 @@ pub const POSTGRES_URL: &str = "JOBWIRE_TEST_POSTGRES_URL";
 
 /// The URL of a RabbitMQ that already runs.
 pub const AMQP_URL: &str = "JOBWIRE_TEST_AMQP_URL";
+
+/// The URL of a Kafka that already runs, without a prefix of topics.
+pub const KAFKA_URL: &str = "JOBWIRE_TEST_KAFKA_URL";
 
 /// How the program `servers` tells tests the way to `rabbitmqctl`: with it, they make
 /// virtual hosts on the node that `servers` started.
@@ -50,9 +54,10 @@ pub struct SharedRabbitMq {
 /// A part of a broker in which a test is alone.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// A virtual host of its own, if this broker lets us make one.
+    /// On RabbitMQ a virtual host of its own, if this broker lets us make one.
     pub url: String,
-    /// Begins the names of the test's queues: they are then alone in any case.
+    /// Begins the names of the test's queues or topics: they are then alone in any
+    /// case.
     pub prefix: String,
 }
 
@@ -81,9 +86,37 @@ impl SharedRabbitMq {
             .create_vhost()
             .await
             .unwrap_or_else(|| self.url.clone());
-        let prefix = format!("test-{}-", Uuid::new_v4().simple());
+        let prefix = prefix();
         Space { url, prefix }
     }
+}
+
+/// The Kafka broker that tests share.
+#[derive(Debug)]
+pub struct SharedKafka {
+    url: String,
+    _broker: Option<Kafka>,
+}
+
+impl SharedKafka {
+    /// The URL, without a prefix of topics.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A place where a test is alone.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        Space {
+            url: self.url.clone(),
+            prefix: prefix(),
+        }
+    }
+}
+
+fn prefix() -> String {
+    format!("test-{}-", Uuid::new_v4().simple())
 }
 
 /// The shared PostgreSQL, started if it is not there yet.
@@ -122,6 +155,23 @@ pub async fn rabbitmq() -> &'static SharedRabbitMq {
                 url: node.url(),
                 ctl,
                 _node: Some(node),
+            }
+        })
+        .await
+}
+
+/// The shared Kafka, started if it is not there yet.
+pub async fn kafka() -> &'static SharedKafka {
+    static SHARED: OnceCell<SharedKafka> = OnceCell::const_new();
+    SHARED
+        .get_or_init(async || {
+            if let Some(url) = variable(KAFKA_URL) {
+                return SharedKafka { url, _broker: None };
+            }
+            let broker = Kafka::start().await;
+            SharedKafka {
+                url: broker.url(),
+                _broker: Some(broker),
             }
         })
         .await

@@ -1,12 +1,13 @@
-//! Runs a command beside a private PostgreSQL and a private RabbitMQ:
+//! Runs a command beside a private PostgreSQL, RabbitMQ and Kafka:
 //!
 //! ```text
 //! cargo run -p jobwire-tests --bin servers -- COMMAND ARGUMENTS…
 //! ```
 //!
 //! The command, and every test that it runs, finds them through
-//! `JOBWIRE_TEST_POSTGRES_URL` and `JOBWIRE_TEST_AMQP_URL`; it has no standard input.
-//! The servers are stopped when it ends, and its exit code is passed on.
+//! `JOBWIRE_TEST_POSTGRES_URL`, `JOBWIRE_TEST_AMQP_URL` and `JOBWIRE_TEST_KAFKA_URL`;
+//! it has no standard input. The servers are stopped when it ends, and its exit code
+//! is passed on.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -14,7 +15,7 @@
     reason = "a program of the tests"
 )]
 
-use jobwire_tests::{Postgres, RabbitMq, Signal, cargo, reaper, shared};
+use jobwire_tests::{Kafka, Postgres, RabbitMq, Signal, cargo, reaper, shared};
 use nix::unistd::Pid;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -30,8 +31,8 @@ async fn main() -> ExitCode {
     };
     let mut interrupted = signal(SignalKind::interrupt()).expect("SIGINT can be caught");
     let mut terminated = signal(SignalKind::terminate()).expect("SIGTERM can be caught");
-    let servers = async { tokio::join!(Postgres::start(), RabbitMq::start()) };
-    let (postgres, rabbitmq) = tokio::select! {
+    let servers = async { tokio::join!(Postgres::start(), RabbitMq::start(), Kafka::start()) };
+    let (postgres, rabbitmq, kafka) = tokio::select! {
         servers = servers => servers,
         _ = interrupted.recv() => return code_of_signal(Signal::SIGINT),
         _ = terminated.recv() => return code_of_signal(Signal::SIGTERM),
@@ -47,7 +48,8 @@ async fn main() -> ExitCode {
         .stdin(Stdio::null())
         .env(shared::POSTGRES_URL, postgres.url("postgres"))
         .env(shared::AMQP_URL, rabbitmq.url())
-        .env(shared::RABBITMQCTL, rabbitmq.ctl().address());
+        .env(shared::RABBITMQCTL, rabbitmq.ctl().address())
+        .env(shared::KAFKA_URL, kafka.url());
     let mut child = match tokio::process::Command::from(command).spawn() {
         Ok(child) => child,
         Err(error) => {

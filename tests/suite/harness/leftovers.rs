@@ -20,12 +20,13 @@ fn servers(temporary: &Scratch, script: &str) -> Program {
         .args(["sh", "-c", script])
 }
 
-/// Starts `servers`, whose servers are up when it returns, and the ports of both.
+/// Starts `servers`, whose servers are up when it returns, and the ports of all.
 async fn started(temporary: &Scratch) -> (Running, Vec<u16>) {
-    let script = "echo $JOBWIRE_TEST_POSTGRES_URL; echo $JOBWIRE_TEST_AMQP_URL; exec sleep 1000";
+    let script = "echo $JOBWIRE_TEST_POSTGRES_URL; echo $JOBWIRE_TEST_AMQP_URL
+        echo $JOBWIRE_TEST_KAFKA_URL; exec sleep 1000";
     let running = servers(temporary, script).start();
     let mut ports = Vec::new();
-    for scheme in ["postgres://", "amqp://"] {
+    for scheme in ["postgres://", "amqp://", "kafka://"] {
         let url = url::Url::parse(&running.wait_for_line(scheme, START).await);
         ports.push(
             url.ok()

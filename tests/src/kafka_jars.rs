@@ -1,0 +1,57 @@
+//! Apache Kafka's programs: the jars that `scripts/setup kafka` fetched, run by Java.
+
+use crate::need;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A main class with what every one of them needs. `home` takes what the Java virtual
+/// machine would otherwise leave in the system's place for temporary files.
+///
+/// # Panics
+/// If Java or Kafka is missing and cannot be installed.
+pub(crate) fn command(home: &Path, main_class: &str) -> Command {
+    let java = need::directory_of("java", "default-jre-headless", java_home).join("java");
+    let mut command = Command::new(java);
+    command
+        .current_dir(home)
+        // Options that somebody set for other programs would be taken, and printed.
+        .env_remove("JAVA_TOOL_OPTIONS")
+        .env_remove("JDK_JAVA_OPTIONS")
+        // Small and quick to start; nobody runs long enough for the better compiler.
+        .args(["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC"])
+        .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
+        .arg("-XX:+ExitOnOutOfMemoryError")
+        .arg(format!("-Djava.io.tmpdir={}", home.display()))
+        .arg(format!(
+            "-Dlog4j2.configurationFile={}",
+            home.join("log4j2.properties").display()
+        ))
+        .arg("-cp")
+        .arg(directory().join("*"))
+        .arg(main_class);
+    command
+}
+
+fn java_home() -> Vec<PathBuf> {
+    let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
+    home.map(|home| PathBuf::from(home).join("bin"))
+        .into_iter()
+        .collect()
+}
+
+/// Where the jars are; fetched by whoever asks first.
+fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
+        let output = Command::new(script).arg("kafka").output();
+        let output = output.unwrap_or_else(|error| panic!("cannot start {script}: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "the tests need Apache Kafka, and `scripts/setup kafka` failed:\n{said}"
+        );
+        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+    })
+}
