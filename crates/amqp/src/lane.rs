@@ -26,6 +26,7 @@ use lapin::{Channel, Consumer};
 use tokio::time::Sleep;
 
 use crate::session::Session;
+use crate::statistics::Share;
 use crate::topology::Topology;
 
 /// How long to leave the broker alone after it refused or failed.
@@ -61,10 +62,18 @@ pub(crate) struct LaneReceiver {
     consumer: Option<Consumer>,
     opening: Option<Opening>,
     pause: Option<Pin<Box<Sleep>>>,
+    /// Tells the statistics of `undecided`.
+    unsettled: Share,
 }
 
 impl LaneReceiver {
-    pub(crate) fn new(lane: Lane, queue: String, prefetch: u16, epochs: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(
+        lane: Lane,
+        queue: String,
+        prefetch: u16,
+        epochs: Arc<AtomicU64>,
+        unsettled: Share,
+    ) -> Self {
         Self {
             lane,
             queue,
@@ -74,6 +83,7 @@ impl LaneReceiver {
             consumer: None,
             opening: None,
             pause: None,
+            unsettled,
         }
     }
 
@@ -110,6 +120,7 @@ impl LaneReceiver {
                         continue;
                     };
                     open.undecided.insert(delivery.delivery_tag);
+                    self.unsettled.set(open.undecided.len());
                     let ticket = Ticket {
                         epoch: open.epoch,
                         number: delivery.delivery_tag,
@@ -171,6 +182,7 @@ impl LaneReceiver {
                         epoch: self.epochs.fetch_add(1, Ordering::Relaxed),
                         undecided: BTreeSet::new(),
                     });
+                    self.unsettled.set(0);
                 }
                 self.consumer = Some(consumer);
                 Ok(())
@@ -200,6 +212,7 @@ impl LaneReceiver {
             .filter(|t| t.epoch == open.epoch && open.undecided.remove(&t.number))
             .map(|t| t.number)
             .collect();
+        self.unsettled.set(open.undecided.len());
         decided.sort_unstable();
         let (one_answer, single) = split(&decided, open.undecided.first().copied());
         for (tag, multiple) in one_answer
@@ -246,6 +259,7 @@ impl LaneReceiver {
         self.consumer = None;
         self.opening = None;
         self.pause = None;
+        self.unsettled.set(0);
         if let Some(open) = self.open.take()
             && open.channel.status().connected()
         {

@@ -116,6 +116,32 @@ impl LanePublishers {
         told.await.unwrap_or(Err(TransportError::Closed))
     }
 
+    /// Messages that are not confirmed yet, and the lanes that are published to; `None` while that
+    /// changes.
+    pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
+        let lanes = self.lanes.try_lock().ok()?;
+        let open = lanes.open.iter().filter_map(|(lane, state)| match state {
+            LaneState::Open(publisher) => Some((lane, publisher)),
+            LaneState::Refused(..) => None,
+        });
+        let window = self.options.confirm_window;
+        let unconfirmed = open
+            .clone()
+            .map(|(_, publisher)| window.saturating_sub(publisher.window.available_permits()))
+            .sum();
+        let usable = open.filter(|(_, publisher)| publisher.is_usable());
+        Some((unconfirmed, usable.map(|(lane, _)| lane.clone()).collect()))
+    }
+
+    /// A lane's queue was found to be gone: declare it again with the next message.
+    pub(crate) fn queue_is_gone(&self, lane: &Lane) {
+        if let Ok(lanes) = self.lanes.try_lock()
+            && let Some(LaneState::Open(publisher)) = lanes.open.get(lane)
+        {
+            publisher.unroutable.store(true, Ordering::Release);
+        }
+    }
+
     /// The task of one publish.
     async fn run(
         self: Arc<Self>,

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::connection::Link;
 use crate::lane::{LaneReceiver, Verdict};
 use crate::session::Session;
+use crate::statistics::Unsettled;
 use crate::topology::Topology;
 use jobwire_core::rarely::Rarely;
 
@@ -48,6 +49,7 @@ impl AmqpReceiver {
         link: Link,
         topology: Topology,
         subscription: &Subscription,
+        unsettled: &Unsettled,
         epochs: &Arc<AtomicU64>,
         closing: CancellationToken,
         tasks: TaskTracker,
@@ -55,7 +57,13 @@ impl AmqpReceiver {
         let shares = shares(subscription.prefetch, subscription.lanes.len());
         let lanes = subscription.lanes.iter().zip(shares);
         let lanes = lanes.map(|(lane, share)| {
-            LaneReceiver::new(lane.clone(), topology.queue(lane), share, epochs.clone())
+            LaneReceiver::new(
+                lane.clone(),
+                topology.queue(lane),
+                share,
+                epochs.clone(),
+                unsettled.share(lane),
+            )
         });
         Self {
             lanes: lanes.collect(),

@@ -97,6 +97,22 @@ impl Topology {
         .await
     }
 
+    /// What the broker says of a lane's queue, on a channel that ends where there is no such queue.
+    pub(crate) async fn look(
+        &self,
+        channel: &Channel,
+        lane: &Lane,
+    ) -> Result<lapin::Queue, TransportError> {
+        let queue = self.queue(lane);
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let looked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
+        let looked = looked.await;
+        looked.map_err(|e| self.explain(&e, Operation::Declare(&queue)))
+    }
+
     /// Make sure that the control exchange exists.
     pub(crate) async fn ensure_control(&self, session: &Session) -> Result<(), TransportError> {
         let exchange = self.control_exchange();

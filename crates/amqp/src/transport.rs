@@ -22,6 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::options::AmqpOptions;
 use crate::publisher::LanePublishers;
 use crate::receiver::AmqpReceiver;
+use crate::statistics::{Statistics, Unsettled};
 use crate::tls;
 use crate::topology::Topology;
 use jobwire_core::packing::pack;
@@ -41,6 +42,7 @@ struct Shared {
     receive: Link,
     publishers: Arc<LanePublishers>,
     control: ControlLine,
+    unsettled: Unsettled,
     /// Tells apart the channels of all receivers.
     epochs: Arc<AtomicU64>,
     /// No new work.
@@ -96,14 +98,27 @@ impl AmqpTransport {
         let (telling, hearing) = far_end.start(publish.clone(), receive.clone());
         keepers.spawn(telling);
         keepers.spawn(hearing);
+        let publishers = Arc::new(LanePublishers::new(
+            publish.clone(),
+            topology.clone(),
+            options.clone(),
+            tasks.clone(),
+            closing.clone(),
+        ));
+        let unsettled = Unsettled::default();
+        if let Some(interval) = options.statistics_interval {
+            let statistics = Statistics {
+                interval,
+                topology: topology.clone(),
+                publishers: publishers.clone(),
+                receive: receive.clone(),
+                unsettled: unsettled.clone(),
+            };
+            keepers.spawn(stop.clone().run_until_cancelled_owned(statistics.run()));
+        }
         let transport = Self(Arc::new(Shared {
-            publishers: Arc::new(LanePublishers::new(
-                publish.clone(),
-                topology.clone(),
-                options.clone(),
-                tasks.clone(),
-                closing.clone(),
-            )),
+            publishers,
+            unsettled,
             endpoint,
             options,
             topology,
@@ -158,6 +173,7 @@ impl Transport for AmqpTransport {
             shared.receive.clone(),
             shared.topology.clone(),
             &subscription,
+            &shared.unsettled,
             &shared.epochs,
             shared.closing.clone(),
             shared.tasks.clone(),

@@ -215,7 +215,7 @@ async fn broker(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
 #[cfg(not(feature = "amqp"))]
 async fn broker(_: &Settings) -> Result<Arc<dyn Transport>, Error> {
     Err(Error::Failed(
-        "this program was built without a broker".to_owned(),
+        "this program was built without RabbitMQ (feature `amqp`)".to_owned(),
     ))
 }
 

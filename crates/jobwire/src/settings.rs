@@ -4,6 +4,7 @@
 //! `JOBWIRE_…`, flag. All mistakes are reported at once, each with the setting, where it came from, the
 //! value and what to do. Passwords in URLs are never shown. docs/configuration.md is made from the table.
 
+mod broker;
 mod check;
 mod environment;
 mod file;
@@ -19,11 +20,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::Lane;
+use jobwire_core::transport::Plaintext;
 
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
-pub use value::{HttpAddress, LogFormat, QueueType, Value};
+pub use value::{HttpAddress, Interval, LogFormat, QueueType, Value};
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +106,17 @@ settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
         "Where the jobs live: `sqlite:PATH` (made and migrated by itself) or `postgres://user:password@host/database`.";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
-        "What carries the hints: `in-process:` (one node), `amqp://user:password@host/virtual-host` or `amqps://…`.";
+        "What carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host`, or `amqp://…` without TLS. Several hosts of a cluster are separated by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
+    broker_tls_ca: Option<PathBuf> = "", "broker-tls-ca" "FILE",
+        "PEM file with the authorities that sign the broker's certificate; only these are then trusted. Where none is given: those that this machine trusts.";
+    broker_tls_certificate: Option<PathBuf> = "", "broker-tls-certificate" "FILE",
+        "PEM file with the certificate that this program shows to the broker. With `amqps://` and no user in the URL it is also the log-in (EXTERNAL). The files are read again with each new connection.";
+    broker_tls_key: Option<PathBuf> = "", "broker-tls-key" "FILE",
+        "PEM file with the private key of `broker_tls_certificate`, not encrypted.";
+    broker_plaintext: Plaintext = "loopback", "broker-plaintext" "WHERE",
+        "Where a broker may be spoken to without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+    broker_statistics_interval: Interval = "10s", "broker-statistics-interval" "DURATION",
+        "How often a node asks the broker how much waits in its lanes, for metrics; `off` for never.";
     http: HttpAddress = "127.0.0.1:7070", "http" "ADDRESS",
         "Where `run` serves /metrics, /healthz and /readyz; `off` for nowhere. Where the default is taken, a free port is used and printed.";
     http_allow_hosts: Vec<String> = "", "http-allow-hosts" "HOSTS",

@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::handlers::AllowList;
 
-use super::{Mistake, SecretUrl, Settings};
+use super::{Mistake, SecretUrl, Settings, broker};
 
 /// Everything that can't work.
 pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
@@ -15,9 +15,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     if let Err(problem) = database(&settings.database_url) {
         wrong.push(("database_url", problem));
     }
-    if let Err(problem) = broker(&settings.broker_url) {
-        wrong.push(("broker_url", problem));
-    }
+    wrong.extend(broker::check(settings));
     if let Err(options) = settings.node_options().validate() {
         wrong.extend(options.into_iter().map(|bad| (bad.option, bad.problem)));
     }
@@ -65,26 +63,6 @@ fn database(url: &SecretUrl) -> Result<(), String> {
     }
 }
 
-fn broker(url: &SecretUrl) -> Result<(), String> {
-    let forms = "write `in-process:`, `amqp://user:password@host:5672/virtual-host` or `amqps://…`";
-    match url.scheme() {
-        "in-process" if url.expose() == "in-process:" => Ok(()),
-        "amqp" | "amqps" if cfg!(feature = "amqp") => Url::parse(url.expose())
-            .map(drop)
-            .map_err(|e| format!("the URL can't be read ({e}); {forms}")),
-        "amqp" | "amqps" => Err(
-            "this program was built without RabbitMQ; build it with the feature `amqp`".to_owned(),
-        ),
-        "kafka" => Err(
-            "Kafka is not in this release; use RabbitMQ (`amqp://…`) or `in-process:`".to_owned(),
-        ),
-        "" | "in-process" => Err(format!("is not a broker's URL; {forms}")),
-        other => Err(format!(
-            "`{other}` is no broker that this program knows; {forms}"
-        )),
-    }
-}
-
 /// Each of the transport's settings by itself, so that the transport's own words are put to the right one.
 #[cfg(feature = "amqp")]
 fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
@@ -109,6 +87,13 @@ fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
             "amqp_confirm_timeout",
             AmqpOptions {
                 confirm_timeout: given.confirm_timeout,
+                ..AmqpOptions::default()
+            },
+        ),
+        (
+            "broker_statistics_interval",
+            AmqpOptions {
+                statistics_interval: given.statistics_interval,
                 ..AmqpOptions::default()
             },
         ),

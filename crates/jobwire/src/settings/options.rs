@@ -1,5 +1,6 @@
 //! From settings to the options of the library.
 
+use jobwire_core::transport::BrokerSecurity;
 use jobwire_core::{HookOptions, NodeOptions, PgOptions, SqliteOptions};
 
 use super::Settings;
@@ -45,6 +46,17 @@ impl Settings {
         options
     }
 
+    /// How the connection to any broker is secured.
+    #[must_use]
+    pub fn broker_security(&self) -> BrokerSecurity {
+        BrokerSecurity {
+            ca: self.broker_tls_ca.clone(),
+            certificate: self.broker_tls_certificate.clone(),
+            key: self.broker_tls_key.clone(),
+            plaintext: self.broker_plaintext,
+        }
+    }
+
     /// How RabbitMQ is used.
     #[cfg(feature = "amqp")]
     #[must_use]
@@ -58,6 +70,8 @@ impl Settings {
             declare: self.amqp_declare,
             hints_per_message: self.amqp_hints_per_message,
             confirm_timeout: self.amqp_confirm_timeout,
+            security: self.broker_security(),
+            statistics_interval: self.broker_statistics_interval.duration(),
             ..jobwire_amqp::AmqpOptions::default()
         }
     }

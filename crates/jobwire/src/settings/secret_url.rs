@@ -31,9 +31,15 @@ impl SecretUrl {
     }
 
     fn redacted(&self) -> String {
-        let Ok(mut url) = Url::parse(&self.0) else {
+        let (first, more) = split_hosts(&self.0);
+        let Ok(mut url) = Url::parse(&first) else {
             return redact_unreadable(&self.0);
         };
+        // Behind a password with an unencoded `/` or `?` stands the rest of that password.
+        let rest = [Some(url.path()), url.query(), url.fragment()];
+        if rest.iter().flatten().any(|part| part.contains('@')) {
+            return redact_unreadable(&self.0);
+        }
         if !url.has_authority() {
             // `user:password@host`, its scheme forgotten, reads as a URL too.
             return if url.scheme() == "sqlite" {
@@ -66,8 +72,36 @@ impl SecretUrl {
                 .collect();
             url.query_pairs_mut().clear().extend_pairs(pairs);
         }
-        url.to_string()
+        with_hosts(url.as_str(), more)
     }
+}
+
+/// Where the authority of a URL begins and ends.
+fn authority(text: &str) -> Option<(usize, usize)> {
+    let begin = text.find("://")? + 3;
+    let length = text.get(begin..)?.find(['/', '?', '#']);
+    Some((begin, length.map_or(text.len(), |length| begin + length)))
+}
+
+/// A URL with its first host only, which is all that the standard knows, and the hosts behind it.
+fn split_hosts(text: &str) -> (String, &str) {
+    let split = || {
+        let (begin, end) = authority(text)?;
+        let (head, tail) = (text.get(..end)?, text.get(end..)?);
+        let hosts = head.rfind('@').map_or(begin, |at| at + 1);
+        let comma = hosts + head.get(hosts..)?.find(',')?;
+        Some((format!("{}{tail}", head.get(..comma)?), head.get(comma..)?))
+    };
+    split().unwrap_or_else(|| (text.to_owned(), ""))
+}
+
+/// The opposite of [`split_hosts`].
+fn with_hosts(url: &str, more: &str) -> String {
+    let mut url = url.to_owned();
+    if let Some((_, end)) = authority(&url) {
+        url.insert_str(end, more);
+    }
+    url
 }
 
 /// A URL that can't be read may have its password anywhere before the last `@`.
@@ -112,6 +146,21 @@ mod tests {
                 "postgres://***@db:no-port/jobs",
             ),
             ("me:secret@db", "***@db"),
+            (
+                "amqps://me:se,cret@h1:5671,[::1]:5672,h3/jobs?heartbeat=3",
+                "amqps://me:***@h1:5671,[::1]:5672,h3/jobs?heartbeat=3",
+            ),
+            (
+                "kafka://me:secret@k1,k2:9093?password=secret",
+                "kafka://me:***@k1,k2:9093?password=***",
+            ),
+            (
+                "amqp://me:secret@h1,h2:no-port/",
+                "amqp://me:***@h1,h2:no-port/",
+            ),
+            ("amqp://me:1/secret@h1,h2", "amqp://***@h1,h2"),
+            ("amqp://me:1,2/secret@h1", "amqp://***@h1"),
+            ("amqp://me:1?secret@h1", "amqp://***@h1"),
         ] {
             let url = SecretUrl::new(url);
             assert_eq!(url.to_string(), shown);
@@ -126,6 +175,7 @@ mod tests {
             "sqlite::memory:",
             "in-process:",
             "postgres://db/jobs",
+            "amqp://h1:5672,h2:5672/jobs",
             "nonsense",
         ] {
             assert_eq!(SecretUrl::new(url).to_string(), url);

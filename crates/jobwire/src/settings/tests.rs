@@ -142,7 +142,15 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
             "not in this release",
         ),
         ("broker_url", "in-process", "`in-process:`"),
-        ("broker_url", "amqp://me:secret@mq:port", "can't be read"),
+        ("broker_url", "amqp://me:secret@mq:port", "invalid port"),
+        ("broker_url", "amqps://me:secret@mq,", "no host"),
+        ("broker_url", "mqtt://me:secret@mq", "`mqtt` is no broker"),
+        (
+            "broker_url",
+            "amqp://me:secret@127.0.0.1,mq/jobs",
+            "to 'mq' unencrypted",
+        ),
+        ("broker_url", "amqps://mq?verify=none", "is not known"),
     ] {
         let said = mistakes("", &[], &[(key, url)]);
         assert!(said.contains(part), "{part} in {said}");
@@ -197,4 +205,67 @@ fn the_page_in_docs_is_the_one_of_the_table() {
         markdown::page(),
         "write it anew: cargo run -p jobwire -- config --markdown > docs/configuration.md"
     );
+}
+
+#[test]
+#[cfg(feature = "amqp")]
+fn a_broker_elsewhere_needs_tls_or_permission() {
+    let url = ("broker_url", "amqp://me:secret@mq/jobs");
+    let said = mistakes("", &[], &[url]);
+    for part in ["'mq'", "amqps://", "`broker_plaintext`", "`allow`"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(load("", &[], &[url, ("broker_plaintext", "allow")]).is_ok());
+    assert!(
+        load(
+            "",
+            &[],
+            &[("broker_url", "amqps://me:secret@h1,h2:5671/jobs")]
+        )
+        .is_ok()
+    );
+    assert!(mistakes("", &[], &[("broker_plaintext", "yes")]).contains("`loopback` or `allow`"));
+}
+
+#[test]
+#[cfg(feature = "amqp")]
+fn settings_of_tls_that_would_have_no_effect_are_named() {
+    let file = "broker_tls_ca = \"ca.pem\"\n";
+    for url in ["in-process:", "amqp://localhost"] {
+        let said = mistakes(file, &[], &[("broker_url", url)]);
+        assert!(
+            said.contains("jobwire.toml:1: setting `broker_tls_ca` is `ca.pem`: has no effect"),
+            "{said}"
+        );
+    }
+    let settings = load(file, &[], &[("broker_url", "amqps://mq")]).expect("all is well");
+    assert_eq!(settings.broker_tls_ca, Some("ca.pem".into()));
+    let alone = [
+        ("broker_url", "amqps://mq"),
+        ("broker_tls_certificate", "client.pem"),
+    ];
+    let said = mistakes("", &[], &alone);
+    assert!(
+        said.contains("setting `broker_tls_key`") && said.contains("is missing"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_key_that_was_pasted_is_not_shown() {
+    let pasted = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----";
+    let said = mistakes("", &[], &[("broker_tls_key", pasted)]);
+    assert!(
+        said.contains("name of a file") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+#[test]
+fn statistics_can_be_switched_off() {
+    let settings = load("", &[], &[("broker_statistics_interval", "off")]).expect("all is well");
+    assert_eq!(settings.broker_statistics_interval, Interval::Off);
+    assert!(mistakes("", &[], &[("broker_statistics_interval", "0s")]).contains("`off`"));
+    #[cfg(feature = "amqp")]
+    assert!(mistakes("", &[], &[("broker_statistics_interval", "1ms")]).contains("100ms to 1h"));
 }

@@ -1,8 +1,10 @@
 //! How the values of settings are read, and shown.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use jobwire_core::transport::Plaintext;
 use jobwire_core::{Lane, duration};
 
 use super::SecretUrl;
@@ -52,6 +54,72 @@ impl Value for Duration {
     }
     fn shown(&self) -> String {
         duration::write(*self)
+    }
+}
+
+impl Value for Option<PathBuf> {
+    fn read(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.starts_with("-----BEGIN") {
+            return Err("write the name of a file, not what is in it".to_owned());
+        }
+        Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+    }
+    fn shown(&self) -> String {
+        self.as_ref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default()
+    }
+    fn safe(text: &str) -> String {
+        // Whoever pastes a private key here shall not find it in a log.
+        text.split_once("-----BEGIN")
+            .map_or_else(|| text.to_owned(), |(before, _)| format!("{before}***"))
+    }
+}
+
+impl Value for Plaintext {
+    fn read(text: &str) -> Result<Self, String> {
+        text.trim().parse()
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// How often something is done, if at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// Never.
+    Off,
+    /// Once in this time.
+    Every(Duration),
+}
+
+impl Interval {
+    /// `None`: never.
+    #[must_use]
+    pub const fn duration(self) -> Option<Duration> {
+        match self {
+            Self::Off => None,
+            Self::Every(duration) => Some(duration),
+        }
+    }
+}
+
+impl Value for Interval {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "off" => Ok(Self::Off),
+            other => duration::parse(other)
+                .map(Self::Every)
+                .map_err(|e| format!("{e}; or write `off`")),
+        }
+    }
+    fn shown(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::Every(every) => duration::write(*every),
+        }
     }
 }
 

@@ -82,7 +82,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
 fn refused(about: &'static str, error: &TransportError, findings: &mut Findings) {
     match error {
         // It says itself what to do.
-        TransportError::Refused { .. } => findings.error(about, error),
+        TransportError::Refused { .. } | TransportError::Setting(_) => findings.error(about, error),
         error => findings.wrong(
             about,
             error.to_string(),
