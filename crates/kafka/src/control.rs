@@ -1,0 +1,185 @@
+//! What nodes tell each other: JSON over a topic with one partition, best effort.
+//!
+//! Telling hands a message to the producer and returns; what the producer does not take, or can't
+//! deliver in time, is lost: whoever did not hear it finds out from the database, later. This process
+//! hears itself at once, without the brokers. Every process reads the whole topic from its end on,
+//! without a group.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::transport::{Control, TransportError};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
+use rdkafka::message::Message as _;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::connection::Context;
+use crate::ending::end;
+use crate::error::{explain_error, is_missing_topic};
+use crate::publisher::LanePublishers;
+use crate::topology::Topology;
+
+/// Messages that a slow listener may be behind.
+const LISTEN_BUFFER: usize = 1024;
+/// The largest message that is looked at.
+const LARGEST: usize = 64 * 1024;
+const PAUSE: Duration = Duration::from_secs(1);
+/// The same, where an operator is needed.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+
+impl ConsumerContext for Context {}
+
+/// The near end: tell and listen.
+pub(crate) struct ControlLine {
+    process: String,
+    topic: String,
+    heard: broadcast::Sender<Control>,
+    publishers: Arc<LanePublishers>,
+}
+
+impl ControlLine {
+    pub(crate) fn new(topic: String, publishers: Arc<LanePublishers>) -> Self {
+        Self {
+            process: Uuid::new_v4().to_string(),
+            topic,
+            heard: broadcast::Sender::new(LISTEN_BUFFER),
+            publishers,
+        }
+    }
+
+    pub(crate) fn tell(&self, control: &Control) {
+        self.tell_here(control.clone());
+        match serde_json::to_vec(control) {
+            Ok(text) => {
+                if !self
+                    .publishers
+                    .send_and_forget(&self.topic, &self.process, &text)
+                {
+                    tracing::debug!("could not tell the other nodes");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a message to the other nodes can't be written"),
+        }
+    }
+
+    /// Only the listeners of this process hear it.
+    pub(crate) fn tell_here(&self, control: Control) {
+        // Nobody listens here: nobody here needs to know.
+        let _ = self.heard.send(control);
+    }
+
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Control> {
+        self.heard.subscribe()
+    }
+
+    pub(crate) fn listener(
+        &self,
+        mut config: ClientConfig,
+        context: Context,
+        topology: Topology,
+    ) -> Listener {
+        config
+            // Wanted by the client, and never joined.
+            .set("group.id", format!("{}.listener", self.topic))
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "latest")
+            .set("queued.max.messages.kbytes", "1024")
+            .set("fetch.error.backoff.ms", "200");
+        Listener {
+            process: self.process.clone(),
+            topic: self.topic.clone(),
+            heard: self.heard.clone(),
+            config,
+            context,
+            topology,
+        }
+    }
+}
+
+/// The far end: hears the others.
+pub(crate) struct Listener {
+    process: String,
+    topic: String,
+    heard: broadcast::Sender<Control>,
+    config: ClientConfig,
+    context: Context,
+    topology: Topology,
+}
+
+impl Listener {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let pause = tokio::select! {
+                () = stop.cancelled() => break,
+                opened = self.open() => match opened {
+                    Ok(consumer) => {
+                        let pause = self.hear(&consumer, &stop).await;
+                        let ending = end(consumer);
+                        if stop.is_cancelled() {
+                            ending.await;
+                            break;
+                        }
+                        pause
+                    }
+                    Err(problem) if problem.is_transient() => PAUSE,
+                    Err(problem) => {
+                        tracing::warn!(%problem, "cannot hear the other nodes; they work on, a little slower");
+                        LONG_PAUSE
+                    }
+                },
+            };
+            let _ = tokio::time::timeout(pause, stop.cancelled()).await;
+        }
+    }
+
+    async fn open(&self) -> Result<StreamConsumer<Context>, TransportError> {
+        self.topology.ensure_control().await?;
+        let explained = |error| explain_error(&error, &self.topic);
+        let consumer =
+            StreamConsumer::<Context>::from_config_and_context(&self.config, self.context.clone())
+                .map_err(explained)?;
+        let mut all = TopicPartitionList::new();
+        all.add_partition_offset(&self.topic, 0, Offset::End)
+            .map_err(explained)?;
+        consumer.assign(&all).map_err(explained)?;
+        Ok(consumer)
+    }
+
+    /// Hear until the topic is gone; says how long to wait then.
+    async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => return Duration::ZERO,
+                received = consumer.recv() => received,
+            };
+            match received {
+                Ok(message) => {
+                    let own = message.key() == Some(self.process.as_bytes());
+                    let text = message.payload().unwrap_or_default();
+                    if own || text.len() > LARGEST {
+                        continue;
+                    }
+                    match serde_json::from_slice(text) {
+                        Ok(control) => {
+                            // Nobody listens here: nobody here needs to know.
+                            let _ = self.heard.send(control);
+                        }
+                        Err(error) => tracing::debug!(%error, "heard something unreadable"),
+                    }
+                }
+                Err(error) => {
+                    self.context.note(&error, &self.topic);
+                    if error.rdkafka_error_code().is_some_and(is_missing_topic) {
+                        return PAUSE;
+                    }
+                    let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
+                }
+            }
+        }
+    }
+}

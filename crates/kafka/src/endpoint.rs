@@ -1,0 +1,428 @@
+//! Where the brokers are: the URL, and what is wrong with one that can't be read.
+//!
+//! ```text
+//! kafka://[user:password@]host[:port][,host[:port]]…[/prefix][?group=NAME&tls=true&sasl=MECHANISM]
+//! ```
+//!
+//! The standard URL has one host only, so the list of brokers is read here; names and passwords are
+//! percent-encoded as everywhere (`@` is `%40`, `,` is `%2C`).
+
+use std::fmt;
+
+use jobwire_core::Lane;
+use jobwire_core::transport::TransportError;
+
+use crate::security::Mechanism;
+
+/// The port of a broker that names none.
+const DEFAULT_PORT: u16 = 9092;
+/// The prefix of a URL that names none.
+const DEFAULT_PREFIX: &str = "jobwire";
+/// A topic's name has at most 249 characters, of which a lane may take 64 and `.lane.` six.
+const LONGEST_PREFIX: usize = 150;
+
+/// A URL, read. Names begin with the prefix: lanes are the topics `<prefix>.lane.<lane>`, what nodes
+/// tell each other goes over `<prefix>.control`, the nodes of a lane are the group
+/// `<prefix>.workers.<lane>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Brokers to ask first; they name the others. At least one.
+    pub(crate) brokers: Vec<Broker>,
+    prefix: String,
+    group: String,
+    pub(crate) tls: bool,
+    pub(crate) mechanism: Option<Mechanism>,
+    pub(crate) credentials: Option<Credentials>,
+}
+
+/// The address of one broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broker {
+    /// Name or address; an IPv6 address without its brackets.
+    pub(crate) host: String,
+    /// Default: 9092.
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A user and a password. Neither `Debug` nor `Display` shows the password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// The user.
+    pub(crate) user: String,
+    password: String,
+}
+
+impl Credentials {
+    /// The password, for the client library and nobody else.
+    pub(crate) fn password(&self) -> &str {
+        &self.password
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A URL that can't be read: which part, what is wrong with it, and what to do. Repeats nothing of the
+/// part before `@`, so no password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the broker's URL: {field} {problem}; {remedy}")]
+pub(crate) struct BadKafkaUrl {
+    /// `scheme`, `brokers`, `user`, `prefix`, or the parameter's name.
+    pub(crate) field: &'static str,
+    /// What is wrong with it.
+    pub(crate) problem: String,
+    /// What to do.
+    pub(crate) remedy: &'static str,
+}
+
+impl From<BadKafkaUrl> for TransportError {
+    fn from(bad: BadKafkaUrl) -> Self {
+        Self::Refused {
+            problem: format!("the broker's URL: {} {}", bad.field, bad.problem),
+            remedy: bad.remedy.to_owned(),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Read a URL.
+    ///
+    /// # Errors
+    /// [`BadKafkaUrl`] names the first part that can't be read.
+    pub(crate) fn parse(url: &str) -> Result<Self, BadKafkaUrl> {
+        let rest = url.strip_prefix("kafka://").ok_or(BadKafkaUrl {
+            field: "scheme",
+            problem: "is not `kafka://`".to_owned(),
+            remedy: "write kafka://host:9092/prefix",
+        })?;
+        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        let prefix = match path {
+            "" => DEFAULT_PREFIX.to_owned(),
+            path => valid_prefix(path)?,
+        };
+        let mut options = Self {
+            brokers: hosts.split(',').map(broker).collect::<Result<_, _>>()?,
+            group: format!("{prefix}.workers"),
+            prefix,
+            tls: false,
+            mechanism: None,
+            credentials: user.map(credentials).transpose()?,
+        };
+        options.set(parameters)?;
+        Ok(options)
+    }
+
+    /// What `bootstrap.servers` wants.
+    pub(crate) fn bootstrap(&self) -> String {
+        let brokers: Vec<String> = self.brokers.iter().map(ToString::to_string).collect();
+        brokers.join(",")
+    }
+
+    /// The topic of a lane.
+    pub(crate) fn topic(&self, lane: &Lane) -> String {
+        format!("{}.lane.{lane}", self.prefix)
+    }
+
+    /// The topic of what nodes tell each other.
+    pub(crate) fn control_topic(&self) -> String {
+        format!("{}.control", self.prefix)
+    }
+
+    /// The consumer group in which nodes share the partitions of a lane.
+    pub(crate) fn group(&self, lane: &Lane) -> String {
+        format!("{}.{lane}", self.group)
+    }
+
+    fn set(&mut self, parameters: &str) -> Result<(), BadKafkaUrl> {
+        let mut seen: Vec<String> = Vec::new();
+        for (name, value) in url::form_urlencoded::parse(parameters.as_bytes()) {
+            if seen.contains(&name.to_string()) {
+                return Err(BadKafkaUrl {
+                    field: "parameters",
+                    problem: format!("give {} twice", shown(&name)),
+                    remedy: "give it once",
+                });
+            }
+            match &*name {
+                "group" => self.group = valid_group(&value)?,
+                "tls" => self.tls = truth(&value)?,
+                "sasl" => self.mechanism = Some(mechanism(&value)?),
+                other => {
+                    return Err(BadKafkaUrl {
+                        field: "parameters",
+                        problem: format!("name {}, which is not known", shown(other)),
+                        remedy: "use `group`, `tls` or `sasl`",
+                    });
+                }
+            }
+            seen.push(name.into_owned());
+        }
+        Ok(())
+    }
+}
+
+/// As it can be logged: without the password.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("kafka://")?;
+        if let Some(credentials) = &self.credentials {
+            write!(f, "{}@", credentials.user)?;
+        }
+        for (n, broker) in self.brokers.iter().enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            write!(f, "{comma}{broker}")?;
+        }
+        write!(f, "/{} (group '{}'", self.prefix, self.group)?;
+        f.write_str(if self.tls { ", tls)" } else { ")" })
+    }
+}
+
+/// A part as an error may show it. Behind a password with an unencoded `/` or `?` the rest of that
+/// password stands where the prefix or a parameter is expected, up to the `@`.
+fn shown(text: &str) -> String {
+    if text.contains('@') {
+        "something with an `@`, which is not shown as it may be part of a password".to_owned()
+    } else {
+        format!("`{}`", text.escape_debug())
+    }
+}
+
+fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
+    let wrong = |problem: String, remedy| BadKafkaUrl {
+        field: "brokers",
+        problem,
+        remedy,
+    };
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest
+            .split_once(']')
+            .filter(|(host, _)| host.parse::<std::net::Ipv6Addr>().is_ok())
+            .ok_or_else(|| {
+                wrong(
+                    "hold a `[` without an IPv6 address and `]` behind it".to_owned(),
+                    "write for example [::1]:9092",
+                )
+            })?;
+        match after {
+            "" => (host, None),
+            after => (host, Some(after.strip_prefix(':').unwrap_or(after))),
+        }
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    if host.is_empty() {
+        return Err(wrong(
+            "hold an empty name".to_owned(),
+            "write host:port, several with commas between them",
+        ));
+    }
+    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    if !host.chars().all(named) {
+        return Err(wrong(
+            "hold a name with other than letters, digits, `-`, `_` or `.`".to_owned(),
+            "write host:port, several with commas between them; in a password write `/` as %2F, `?` as %3F",
+        ));
+    }
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(port) => port.parse().ok().filter(|p| *p > 0).ok_or_else(|| {
+            wrong(
+                format!("give no number from 1 to 65535 as the port of '{host}'"),
+                "write host:9092; in a password write `/` as %2F, `?` as %3F",
+            )
+        })?,
+    };
+    Ok(Broker {
+        host: host.to_owned(),
+        port,
+    })
+}
+
+fn credentials(text: &str) -> Result<Credentials, BadKafkaUrl> {
+    let wrong = |problem: &str, remedy| BadKafkaUrl {
+        field: "user",
+        problem: problem.to_owned(),
+        remedy,
+    };
+    let (user, password) = text
+        .split_once(':')
+        .ok_or_else(|| wrong("has no password", "write user:password@host"))?;
+    let decode = |part: &str| {
+        percent_decoded(part).ok_or_else(|| {
+            wrong(
+                "or password is not percent-encoded UTF-8",
+                "write `%` as %25, `@` as %40, `:` as %3A",
+            )
+        })
+    };
+    let (user, password) = (decode(user)?, decode(password)?);
+    if user.is_empty() {
+        return Err(wrong("is empty", "write user:password@host"));
+    }
+    Ok(Credentials { user, password })
+}
+
+/// `None` where a `%` is not followed by two hexadecimal digits, or the bytes are not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        if !code.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn valid_prefix(prefix: &str) -> Result<String, BadKafkaUrl> {
+    let ok = prefix.len() <= LONGEST_PREFIX
+        && prefix
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if ok {
+        Ok(prefix.to_owned())
+    } else {
+        Err(BadKafkaUrl {
+            field: "prefix",
+            problem: format!("is {}", shown(prefix)),
+            remedy: "use 1 to 150 letters, digits, `-`, `_` or `.`",
+        })
+    }
+}
+
+fn valid_group(group: &str) -> Result<String, BadKafkaUrl> {
+    if (1..=255).contains(&group.len()) && !group.chars().any(char::is_control) {
+        Ok(group.to_owned())
+    } else {
+        Err(BadKafkaUrl {
+            field: "group",
+            problem: format!("has {} bytes or a control character", group.len()),
+            remedy: "use 1 to 255 printable characters",
+        })
+    }
+}
+
+fn mechanism(value: &str) -> Result<Mechanism, BadKafkaUrl> {
+    value.parse().map_err(|()| BadKafkaUrl {
+        field: "sasl",
+        problem: format!("is {}", shown(value)),
+        remedy: "write sasl=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER",
+    })
+}
+
+fn truth(value: &str) -> Result<bool, BadKafkaUrl> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err(BadKafkaUrl {
+            field: "tls",
+            problem: format!("is {}", shown(other)),
+            remedy: "write tls=true or tls=false",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_url_takes_the_defaults() {
+        let endpoint = Endpoint::parse("kafka://localhost").unwrap();
+        assert_eq!(
+            endpoint.to_string(),
+            "kafka://localhost:9092/jobwire (group 'jobwire.workers')"
+        );
+        assert_eq!(endpoint.topic(&Lane::default()), "jobwire.lane.default");
+        assert_eq!(endpoint.control_topic(), "jobwire.control");
+        assert_eq!((endpoint.tls, endpoint.credentials), (false, None));
+    }
+
+    #[test]
+    fn every_part_of_a_url_is_read() {
+        let url = "kafka://bob:s3cr%2Ft%40@k1:9093,k2,[::1]:9094/billing?group=invoices&tls=true&sasl=SCRAM-SHA-256";
+        let endpoint = Endpoint::parse(url).unwrap();
+        let brokers: Vec<String> = endpoint.brokers.iter().map(ToString::to_string).collect();
+        assert_eq!(brokers, ["k1:9093", "k2:9092", "[::1]:9094"]);
+        assert_eq!(
+            (&*endpoint.prefix, &*endpoint.group),
+            ("billing", "invoices")
+        );
+        assert!(endpoint.tls);
+        assert_eq!(endpoint.mechanism, Some(Mechanism::ScramSha256));
+        assert_eq!(endpoint.group(&Lane::default()), "invoices.default");
+        assert_eq!(endpoint.credentials.unwrap().password(), "s3cr/t@");
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let endpoint = Endpoint::parse("kafka://bob:hunter2@host").unwrap();
+        assert!(!format!("{endpoint:?} {endpoint}").contains("hunter2"));
+        for url in [
+            "kafka:/bob:hunter2@host",
+            "kafka://bob:hunter2@",
+            "kafka://bob:hunter2@host:port",
+            "kafka://bob:hunter2%zz@host",
+            "kafka://bob:hunter2@host/a b",
+            "kafka://bob:hunter2@host?tsl=true",
+            "kafka://bob:hunter2/@host",
+            "kafka://bob:1/hunter2@host",
+            "kafka://bob:1?hunter2@host",
+        ] {
+            let error = Endpoint::parse(url).unwrap_err();
+            assert!(!format!("{error:?} {error}").contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_field_and_the_remedy() {
+        for (url, field) in [
+            ("", "scheme"),
+            ("amqp://host", "scheme"),
+            ("kafka://", "brokers"),
+            ("kafka://k1,,k2", "brokers"),
+            ("kafka://k1:0", "brokers"),
+            ("kafka://k1:99999", "brokers"),
+            ("kafka://[k1]:9092", "brokers"),
+            ("kafka://k 1", "brokers"),
+            ("kafka://bob@host", "user"),
+            ("kafka://:secret@host", "user"),
+            ("kafka://host/a/b", "prefix"),
+            ("kafka://host?group=", "group"),
+            ("kafka://host?tls=yes", "tls"),
+            ("kafka://host?sasl=GSSAPI", "sasl"),
+            ("kafka://host?acks=0", "parameters"),
+            ("kafka://host?tls=true&tls=false", "parameters"),
+        ] {
+            let error = Endpoint::parse(url).unwrap_err();
+            assert_eq!(error.field, field, "{url}: {error}");
+            assert!(!error.remedy.is_empty());
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! One lane, received: a consumer of the lane's group, polled by a task of its own.
+//!
+//! The task never waits for a handler or for the database, so rebalances and heartbeats are served
+//! whatever the node does. It takes no more than the lane's share of the prefetch:
+//!
+//! ```text
+//!            share held                     held for 200 ms
+//!   polling ────────────► waiting for room ────────────────► partitions paused, polling events only
+//!      ▲                     │ room                             │ half of the share is free
+//!      └─────────────────────┴──────────────────────────────────┘
+//! ```
+//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses the
+//! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
+//! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use chrono::Utc;
+use futures_util::{FutureExt, StreamExt};
+use jobwire_core::hint::{Body, Message};
+use jobwire_core::job::Lane;
+use jobwire_core::metrics::{HINTS_RECEIVED, HINTS_REDELIVERED, HINTS_UNREADABLE};
+use jobwire_core::rarely::Rarely;
+use jobwire_core::transport::{Delivery, TransportError};
+use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::statistics::Statistics;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::assignment::Assignment;
+use crate::connection::{Context, Link};
+use crate::ending::end;
+use crate::error::{explain_error, is_missing_topic};
+use crate::options::KafkaOptions;
+use crate::topology::Topology;
+
+/// Without room for so long, the partitions are paused.
+const HOLD_AFTER: Duration = Duration::from_millis(200);
+/// After an error of the group or a seek that failed, try again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// After a refusal or the end of a client, wait before the next.
+const PAUSE: Duration = Duration::from_secs(2);
+/// A member without a partition for so long has fewer partitions than nodes before it.
+const LONELY: Duration = Duration::from_secs(30);
+/// Messages decoded before the task looks at anything else.
+const BURST: usize = 256;
+
+pub(crate) type LaneConsumer = StreamConsumer<LaneContext>;
+
+/// What a lane's receiver and its task share.
+pub(crate) struct LaneState {
+    pub(crate) lane: Lane,
+    pub(crate) share: usize,
+    assignment: Mutex<Assignment>,
+    /// Something for the task to do.
+    pub(crate) wake: Notify,
+    /// Something for the receiver to return. One for all lanes.
+    arrived: Arc<Notify>,
+}
+
+impl LaneState {
+    pub(crate) fn assignment(&self) -> MutexGuard<'_, Assignment> {
+        self.assignment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The rebalance callbacks. They run while the task polls.
+pub(crate) struct LaneContext {
+    context: Context,
+    state: Weak<LaneState>,
+}
+
+impl ClientContext for LaneContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.context.log(level, facility, line);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        self.context.stats(statistics);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.context.error(error, reason);
+    }
+
+    fn generate_oauth_token(
+        &self,
+        config: Option<&str>,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.context.generate_oauth_token(config)
+    }
+}
+
+impl ConsumerContext for LaneContext {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Some(state) = self.state.upgrade() else {
+            return;
+        };
+        match rebalance {
+            Rebalance::Revoke(list) => {
+                tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were taken from this node");
+                state.assignment().revoked(numbers(list).into_iter());
+            }
+            Rebalance::Error(error) => {
+                tracing::warn!(lane = %state.lane, %error, "a rebalance failed");
+                state.assignment().revoke_all();
+            }
+            Rebalance::Assign(_) => {}
+        }
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let (Some(state), Rebalance::Assign(list)) = (self.state.upgrade(), rebalance) else {
+            return;
+        };
+        tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
+        let mut assignment = state.assignment();
+        assignment.assigned(numbers(list).into_iter());
+        assignment.problem = None;
+        if assignment.holding
+            && let Err(error) = consumer.pause(list)
+        {
+            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
+        }
+    }
+}
+
+fn numbers(list: &TopicPartitionList) -> Vec<i32> {
+    list.elements().iter().map(|e| e.partition()).collect()
+}
+
+/// Receives one lane until stopped.
+pub(crate) struct LaneTask {
+    pub(crate) state: Arc<LaneState>,
+    link: Link,
+    topology: Topology,
+    options: KafkaOptions,
+    config: ClientConfig,
+    context: Context,
+    stop: CancellationToken,
+    unreadable: Rarely,
+}
+
+/// Why a client is not polled any longer.
+enum Ended {
+    Stopped,
+    Broken,
+}
+
+impl LaneTask {
+    pub(crate) fn new(
+        lane: &Lane,
+        share: usize,
+        topology: &Topology,
+        options: &KafkaOptions,
+        base: (&ClientConfig, &Context),
+        epochs: &Arc<AtomicU64>,
+        arrived: &Arc<Notify>,
+        stop: CancellationToken,
+    ) -> Self {
+        let (config, context) = base;
+        let topic = topology.endpoint.topic(lane);
+        let state = Arc::new(LaneState {
+            lane: lane.clone(),
+            share: share.max(1),
+            assignment: Mutex::new(Assignment::new(topic, epochs.clone())),
+            wake: Notify::new(),
+            arrived: arrived.clone(),
+        });
+        Self {
+            config: configuration(
+                config.clone(),
+                &topology.endpoint.group(lane),
+                share,
+                options,
+            ),
+            state,
+            link: context.link.clone(),
+            topology: topology.clone(),
+            options: options.clone(),
+            context: context.clone(),
+            stop,
+            unreadable: Rarely::default(),
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let stop = self.stop.clone();
+        while !stop.is_cancelled() {
+            let opened = tokio::select! {
+                () = stop.cancelled() => break,
+                opened = self.open() => opened,
+            };
+            match opened {
+                Ok(consumer) => {
+                    self.state.assignment().consumer = Some(consumer.clone());
+                    let ended = self.poll(&consumer).await;
+                    self.state.assignment().ended();
+                    let ending = end(consumer);
+                    match ended {
+                        // Whoever waits for this task waits until the group has been left.
+                        Ended::Stopped => ending.await,
+                        Ended::Broken => pause(&stop).await,
+                    }
+                }
+                Err(problem) => {
+                    self.complain(problem);
+                    pause(&stop).await;
+                }
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Arc<LaneConsumer>, TransportError> {
+        self.topology.ensure_lane(&self.state.lane).await?;
+        let context = LaneContext {
+            context: self.context.clone(),
+            state: Arc::downgrade(&self.state),
+        };
+        let what = format!("lane '{}'", self.state.lane);
+        let consumer = LaneConsumer::from_config_and_context(&self.config, context)
+            .map_err(|error| explain_error(&error, &what))?;
+        consumer
+            .subscribe(&[&self.topic()])
+            .map_err(|error| explain_error(&error, &what))?;
+        Ok(Arc::new(consumer))
+    }
+
+    fn topic(&self) -> String {
+        self.topology.endpoint.topic(&self.state.lane)
+    }
+
+    /// Tell the caller, if it is worth telling; and the link, if it may be the brokers.
+    fn complain(&self, problem: TransportError) {
+        tracing::debug!(lane = %self.state.lane, %problem, "no hints for now");
+        if problem.is_transient() {
+            self.link.suspect(problem);
+        } else {
+            self.state.assignment().problem = Some(problem);
+            self.state.arrived.notify_one();
+        }
+    }
+
+    async fn poll(&mut self, consumer: &Arc<LaneConsumer>) -> Ended {
+        let (state, stop) = (self.state.clone(), self.stop.clone());
+        let mut messages = consumer.stream();
+        let mut flow = Flow::new(self.options.release_after);
+        loop {
+            let (may_poll, look_again) = flow.steer(&state, consumer, &self.topic());
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ended::Stopped,
+                () = state.wake.notified() => {}
+                message = messages.next(), if may_poll => {
+                    let mut next = message;
+                    let mut left = BURST;
+                    while let Some(message) = next {
+                        if let Err(error) = message.map(|message| self.take(&message)) {
+                            match self.failed(error, consumer).await {
+                                Some(ended) => return ended,
+                                None => break,
+                            }
+                        }
+                        left -= 1;
+                        if left == 0 || state.assignment().held() >= state.share {
+                            break;
+                        }
+                        next = messages.next().now_or_never().flatten();
+                    }
+                }
+                () = tokio::time::sleep_until(look_again) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, message: &BorrowedMessage<'_>) {
+        let read = Message::decode(message.payload().unwrap_or_default());
+        let state = &self.state;
+        let mut assignment = state.assignment();
+        let arrived = assignment.arrive(message.partition(), message.offset());
+        let Some((ticket, again)) = arrived else {
+            return;
+        };
+        if assignment.paused || assignment.holding {
+            // It was on its way when the partitions were paused.
+            assignment.give_back(&[ticket]);
+            return;
+        }
+        let lane = || state.lane.0.clone();
+        match read {
+            Ok(Message { published_at, body }) => {
+                if let Body::Hints(hints) = &body {
+                    let hints = hints.len() as u64;
+                    metrics::counter!(HINTS_RECEIVED, "lane" => lane()).increment(hints);
+                    if again {
+                        metrics::counter!(HINTS_REDELIVERED, "lane" => lane()).increment(hints);
+                    }
+                }
+                let stamped = || {
+                    let millis = message.timestamp().to_millis()?;
+                    chrono::DateTime::from_timestamp_millis(millis)
+                };
+                assignment.ready.push_back(Delivery {
+                    lane: state.lane.clone(),
+                    body,
+                    published_at: published_at.or_else(stamped),
+                    received_at: Utc::now(),
+                    redelivered: again,
+                    ticket,
+                });
+                drop(assignment);
+                state.arrived.notify_one();
+            }
+            Err(problem) => {
+                assignment.settle(&[ticket]);
+                drop(assignment);
+                metrics::counter!(HINTS_UNREADABLE, "lane" => lane()).increment(1);
+                if let Some(more) = self.unreadable.now() {
+                    let (partition, offset) = (message.partition(), message.offset());
+                    tracing::warn!(lane = %state.lane, partition, offset, %problem, more, "dropped an unreadable message");
+                }
+            }
+        }
+    }
+
+    async fn failed(&self, error: KafkaError, consumer: &Arc<LaneConsumer>) -> Option<Ended> {
+        let lane = &self.state.lane;
+        if let KafkaError::MessageConsumptionFatal(_) = error {
+            tracing::warn!(%lane, %error, "the consumer of a lane is beyond repair; starting another");
+            self.complain(explain_error(&error, &format!("lane '{lane}'")));
+            return Some(Ended::Broken);
+        }
+        self.context.note(&error, &format!("lane '{lane}'"));
+        if error.rdkafka_error_code().is_some_and(is_missing_topic) {
+            tracing::warn!(%lane, %error, "the lane's topic is gone");
+            let ensured = tokio::select! {
+                () = self.stop.cancelled() => return Some(Ended::Stopped),
+                ensured = self.topology.ensure_lane(lane) => ensured,
+            };
+            if let Err(problem) = ensured {
+                self.complain(problem);
+            } else if let Err(error) = consumer.subscribe(&[&self.topic()]) {
+                tracing::debug!(%lane, %error, "could not subscribe again");
+            }
+            pause(&self.stop).await;
+            return None;
+        }
+        let problem = explain_error(&error, &format!("lane '{lane}'"));
+        tracing::debug!(%lane, %problem, "the consumer of a lane met an error");
+        if !problem.is_transient() {
+            self.complain(problem);
+        }
+        None
+    }
+}
+
+async fn pause(stop: &CancellationToken) {
+    let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
+}
+
+/// Whether to poll, to hold the partitions, to give them up.
+struct Flow {
+    release_after: Duration,
+    full_since: Option<Instant>,
+    paused_since: Option<Instant>,
+    alone_since: Option<Instant>,
+    released: bool,
+    warned: bool,
+}
+
+impl Flow {
+    fn new(release_after: Duration) -> Self {
+        Self {
+            release_after,
+            full_since: None,
+            paused_since: None,
+            alone_since: None,
+            released: false,
+            warned: false,
+        }
+    }
+
+    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look again.
+    fn steer(
+        &mut self,
+        state: &LaneState,
+        consumer: &LaneConsumer,
+        topic: &str,
+    ) -> (bool, Instant) {
+        let now = Instant::now();
+        let mut look_again = now + LONELY;
+        let (held, paused) = {
+            let assignment = state.assignment();
+            (assignment.held(), assignment.paused)
+        };
+        let full = held >= state.share;
+        self.full_since = full.then(|| self.full_since.unwrap_or(now));
+        self.paused_since = paused.then(|| self.paused_since.unwrap_or(now));
+
+        let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
+        if paused || held_long {
+            hold(state, consumer);
+        } else if held <= state.share / 2 {
+            self.let_flow(state, consumer, topic, &mut look_again);
+        }
+        if let Some(full_since) = self.full_since {
+            look_again = look_again.min(full_since + HOLD_AFTER);
+        }
+        if let Some(paused_since) = self.paused_since
+            && !self.released
+        {
+            if now >= paused_since + self.release_after {
+                tracing::info!(lane = %state.lane, "no slot was free for long; this node's partitions go to others");
+                consumer.unsubscribe();
+                self.released = true;
+            } else {
+                look_again = look_again.min(paused_since + self.release_after);
+            }
+        }
+        self.notice_loneliness(state, now);
+        // Events are to be served also while nothing may be taken.
+        let holding = state.assignment().holding;
+        (
+            !full || holding,
+            look_again.max(now + Duration::from_millis(1)),
+        )
+    }
+
+    fn let_flow(
+        &mut self,
+        state: &LaneState,
+        consumer: &LaneConsumer,
+        topic: &str,
+        look_again: &mut Instant,
+    ) {
+        if std::mem::take(&mut self.released)
+            && let Err(error) = consumer.subscribe(&[topic])
+        {
+            tracing::warn!(lane = %state.lane, %error, "could not join the group again; trying on");
+            self.released = true;
+            *look_again = Instant::now() + AGAIN;
+            return;
+        }
+        let mut assignment = state.assignment();
+        if assignment.rewind {
+            assignment.rewind = false;
+            for (partition, offset) in assignment.rewinds() {
+                let offset = Offset::Offset(offset);
+                if let Err(error) = consumer.seek(topic, partition, offset, Duration::ZERO) {
+                    tracing::debug!(lane = %state.lane, partition, %error, "could not go back yet");
+                    assignment.rewind = true;
+                    *look_again = Instant::now() + AGAIN;
+                }
+            }
+        }
+        if assignment.holding {
+            let resumed = assignment.all().and_then(|all| consumer.resume(&all));
+            match resumed {
+                Ok(()) => assignment.holding = false,
+                Err(error) => {
+                    tracing::debug!(lane = %state.lane, %error, "partitions could not be resumed yet");
+                    *look_again = Instant::now() + AGAIN;
+                }
+            }
+        }
+    }
+
+    fn notice_loneliness(&mut self, state: &LaneState, now: Instant) {
+        let alone = !self.released && state.assignment().is_empty();
+        self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
+        self.warned &= alone;
+        if self.alone_since.is_some_and(|at| now >= at + LONELY) && !self.warned {
+            self.warned = true;
+            tracing::warn!(
+                lane = %state.lane,
+                "this node gets no partition of the lane's topic: it has fewer partitions than there are nodes; \
+                 add partitions"
+            );
+        }
+    }
+}
+
+fn hold(state: &LaneState, consumer: &LaneConsumer) {
+    let mut assignment = state.assignment();
+    if assignment.holding {
+        return;
+    }
+    // Before the call: what arrives from now on goes back.
+    assignment.holding = true;
+    let paused = assignment.all().and_then(|all| consumer.pause(&all));
+    if let Err(error) = paused {
+        tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
+    }
+}
+
+fn configuration(
+    mut config: ClientConfig,
+    group: &str,
+    share: usize,
+    options: &KafkaOptions,
+) -> ClientConfig {
+    let millis = |time: Duration| time.as_millis().to_string();
+    let heartbeat = (options.session_timeout / 3).min(Duration::from_secs(3));
+    config
+        .set("group.id", group)
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("session.timeout.ms", millis(options.session_timeout))
+        .set("heartbeat.interval.ms", millis(heartbeat))
+        .set("enable.auto.commit", "true")
+        .set("auto.commit.interval.ms", millis(options.commit_interval))
+        // What is settled is stored by us, in order, and only then committed.
+        .set("enable.auto.offset.store", "false")
+        // A group that knows nothing begins at the oldest hint: it may be of a job that still waits.
+        .set("auto.offset.reset", "earliest")
+        .set(
+            "queued.min.messages",
+            (share * 4).clamp(64, 100_000).to_string(),
+        )
+        .set("queued.max.messages.kbytes", "8192")
+        .set("fetch.queue.backoff.ms", "10")
+        .set("fetch.error.backoff.ms", "100")
+        .set(
+            "statistics.interval.ms",
+            millis(options.statistics_interval),
+        );
+    if let Some(instance) = &options.instance_id {
+        config.set("group.instance.id", instance);
+    }
+    if let Some(rack) = &options.rack {
+        config.set("client.rack", rack);
+    }
+    config
+}

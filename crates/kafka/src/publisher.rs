@@ -1,0 +1,368 @@
+//! Publishing: one idempotent producer, packed by partition, confirmed, and never waiting for room.
+//!
+//! Hints of one call are gathered by partition (protocol rule 17: a message holds ids of one partition
+//! only), packed, and handed to librdkafka, which batches them again by partition and sends them in
+//! order, `acks=all`, each exactly once into the log. A call ends when every message has its delivery
+//! report, at the latest after [`confirm_timeout`](crate::KafkaOptions::confirm_timeout), which is
+//! librdkafka's `message.timeout.ms` here. Its local queue is bounded; a message that finds it full
+//! fails at once ([`TransportError::Full`]).
+//!
+//! A producer whose idempotence broke for good (its state on the broker is lost) is replaced by a new one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jobwire_core::hint::Hint;
+use jobwire_core::job::Lane;
+use jobwire_core::packing::pack;
+use jobwire_core::transport::TransportError;
+use rdkafka::ClientConfig;
+use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+};
+use rdkafka::statistics::Statistics;
+use tokio::sync::{Notify, RwLock};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{Context, Link};
+use crate::error::{explain, explain_error, is_missing_topic, is_outage};
+use crate::options::KafkaOptions;
+use crate::partitioner::{key, partition};
+use crate::topology::Topology;
+
+/// How long a refusal is remembered before the brokers are asked again.
+const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
+/// A topic's partitions are counted again after this.
+const COUNT_AGAIN: Duration = Duration::from_secs(60);
+/// Longer than librdkafka takes to report a message that it gave up.
+const GRACE: Duration = Duration::from_secs(2);
+/// Messages that may wait in librdkafka, and their kilobytes.
+const QUEUE: (&str, &str) = ("100000", "65536");
+
+type Producer = ThreadedProducer<PublishContext>;
+
+/// The messages of one call: how many have no report yet, and what went wrong first.
+#[derive(Default)]
+pub(crate) struct Batch {
+    left: AtomicUsize,
+    failure: Mutex<Option<Code>>,
+    done: Notify,
+}
+
+impl Batch {
+    fn report(&self, result: Result<(), Code>) {
+        if let Err(code) = result {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            failure.get_or_insert(code);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.done.notify_one();
+        }
+    }
+
+    async fn wait(&self) -> Result<(), Code> {
+        while self.left.load(Ordering::Acquire) > 0 {
+            self.done.notified().await;
+        }
+        let failure = *self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// What happens beside the messages, and their delivery reports.
+pub(crate) struct PublishContext(Context);
+
+impl ClientContext for PublishContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.0.log(level, facility, line);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        self.0.stats(statistics);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.error(error, reason);
+    }
+
+    fn generate_oauth_token(
+        &self,
+        config: Option<&str>,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.0.generate_oauth_token(config)
+    }
+}
+
+impl ProducerContext for PublishContext {
+    type DeliveryOpaque = Arc<Batch>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, batch: Arc<Batch>) {
+        let reported = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Fail)),
+        };
+        batch.report(reported);
+    }
+}
+
+#[derive(Clone)]
+enum LaneState {
+    Open { partitions: i32, since: Instant },
+    Refused(TransportError, Instant),
+}
+
+/// Publishes to lanes.
+pub(crate) struct LanePublishers {
+    link: Link,
+    topology: Topology,
+    options: KafkaOptions,
+    config: ClientConfig,
+    context: Context,
+    producer: RwLock<Arc<Producer>>,
+    lanes: RwLock<HashMap<Lane, LaneState>>,
+    closing: CancellationToken,
+}
+
+impl LanePublishers {
+    pub(crate) fn start(
+        mut config: ClientConfig,
+        context: Context,
+        topology: Topology,
+        options: KafkaOptions,
+        closing: CancellationToken,
+    ) -> Result<Self, TransportError> {
+        let millis = |time: Duration| time.as_millis().to_string();
+        config
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("message.timeout.ms", millis(options.confirm_timeout))
+            .set(
+                "linger.ms",
+                format!("{}", options.linger.as_secs_f64() * 1_000.0),
+            )
+            .set("queue.buffering.max.messages", QUEUE.0)
+            .set("queue.buffering.max.kbytes", QUEUE.1)
+            .set(
+                "statistics.interval.ms",
+                millis(options.statistics_interval),
+            );
+        let producer = make(&config, &context)?;
+        Ok(Self {
+            link: context.link.clone(),
+            topology,
+            options,
+            config,
+            context,
+            producer: RwLock::new(Arc::new(producer)),
+            lanes: RwLock::default(),
+            closing,
+        })
+    }
+
+    /// Publish hints to a lane; returns when they are confirmed or have failed.
+    pub(crate) async fn publish(
+        &self,
+        lane: &Lane,
+        hints: Vec<Hint>,
+    ) -> Result<(), TransportError> {
+        if hints.is_empty() {
+            return Ok(());
+        }
+        if self.closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        if let Some(problem) = self.link.problem() {
+            return Err(problem);
+        }
+        let partitions = self.partitions(lane).await?;
+        let mut by_partition: BTreeMap<i32, (String, Vec<Hint>)> = BTreeMap::new();
+        for hint in hints {
+            let key = key(&hint);
+            let at = partition(key.as_bytes(), partitions);
+            let group = by_partition.entry(at).or_insert_with(|| (key, Vec::new()));
+            group.1.push(hint);
+        }
+        let messages: Vec<(i32, String, Vec<u8>)> = by_partition
+            .into_iter()
+            .flat_map(|(at, (key, hints))| {
+                pack(hints, self.options.hints_per_message)
+                    .into_iter()
+                    .map(move |message| (at, key.clone(), message))
+            })
+            .collect();
+        let producer = self.producer.read().await.clone();
+        let topic = self.topology.endpoint.topic(lane);
+        let batch = Arc::new(Batch::default());
+        batch.left.store(messages.len(), Ordering::Release);
+        let mut rest = messages.len();
+        for (at, key, message) in &messages {
+            let record = BaseRecord::with_opaque_to(&topic, batch.clone())
+                .partition(*at)
+                .key(key)
+                .payload(message);
+            rest -= 1;
+            if let Err((error, _)) = producer.send(record) {
+                batch.report(Err(error.rdkafka_error_code().unwrap_or(Code::Fail)));
+                for _ in 0..rest {
+                    batch.report(Err(Code::QueueFull));
+                }
+                break;
+            }
+        }
+        let patience = self.options.confirm_timeout + GRACE;
+        match tokio::time::timeout(patience, batch.wait()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(code)) => Err(self.failed(lane, &topic, code, &producer).await),
+            Err(_) => {
+                let late = TransportError::Timeout(self.options.confirm_timeout);
+                self.link.suspect(late.clone());
+                Err(late)
+            }
+        }
+    }
+
+    async fn failed(
+        &self,
+        lane: &Lane,
+        topic: &str,
+        code: Code,
+        producer: &Arc<Producer>,
+    ) -> TransportError {
+        if is_missing_topic(code) {
+            // Made again, or counted again, with the next publish.
+            self.lanes.write().await.remove(lane);
+        }
+        if producer.client().fatal_error().is_some() {
+            self.replace(producer).await;
+        }
+        if code == Code::MessageTimedOut {
+            let late = TransportError::Timeout(self.options.confirm_timeout);
+            self.link.suspect(late.clone());
+            return late;
+        }
+        let problem = explain(code, &format!("topic '{topic}'"));
+        if is_outage(code) {
+            self.link.suspect(problem.clone());
+        }
+        problem
+    }
+
+    async fn replace(&self, broken: &Arc<Producer>) {
+        let mut current = self.producer.write().await;
+        if !Arc::ptr_eq(&current, broken) {
+            return;
+        }
+        match make(&self.config, &self.context) {
+            Ok(producer) => {
+                tracing::warn!(
+                    "the brokers lost the state of our producer; going on with a new one"
+                );
+                let former = std::mem::replace(&mut *current, Arc::new(producer));
+                // Its end waits for its thread.
+                drop(tokio::task::spawn_blocking(move || drop(former)));
+            }
+            Err(problem) => tracing::error!(%problem, "no new producer could be made"),
+        }
+    }
+
+    /// The partitions of a lane; its topic is made where it is missing.
+    pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
+        match self.lanes.read().await.get(lane) {
+            Some(LaneState::Open { partitions, since }) if since.elapsed() < COUNT_AGAIN => {
+                return Ok(*partitions);
+            }
+            Some(LaneState::Refused(problem, since)) if since.elapsed() < REMEMBER_REFUSAL => {
+                return Err(problem.clone());
+            }
+            _ => {}
+        }
+        let mut lanes = self.lanes.write().await;
+        // Somebody else may have asked meanwhile.
+        if let Some(LaneState::Open { partitions, since }) = lanes.get(lane)
+            && since.elapsed() < COUNT_AGAIN
+        {
+            return Ok(*partitions);
+        }
+        let since = Instant::now();
+        let ensured = self.topology.ensure_lane(lane).await;
+        match &ensured {
+            Ok(partitions) => {
+                let partitions = *partitions;
+                lanes.insert(lane.clone(), LaneState::Open { partitions, since });
+            }
+            Err(problem) if problem.is_transient() => {
+                self.link.suspect(problem.clone());
+            }
+            Err(problem) => {
+                lanes.insert(lane.clone(), LaneState::Refused(problem.clone(), since));
+            }
+        }
+        ensured
+    }
+
+    /// Send something that nobody waits for; false where it was not even taken.
+    pub(crate) fn send_and_forget(&self, topic: &str, key: &str, message: &[u8]) -> bool {
+        let Ok(producer) = self.producer.try_read() else {
+            return false;
+        };
+        let batch = Arc::new(Batch::default());
+        batch.left.store(1, Ordering::Release);
+        let record = BaseRecord::with_opaque_to(topic, batch)
+            .partition(0)
+            .key(key)
+            .payload(message);
+        producer.send(record).is_ok()
+    }
+
+    /// Ask the brokers something. Blocks.
+    pub(crate) fn prober(&self) -> impl Fn() -> Result<(), TransportError> + Send + Sync + 'static {
+        let producer = self.producer.try_read().map(|p| Arc::downgrade(&p)).ok();
+        let (config, context) = (self.config.clone(), self.context.clone());
+        move || {
+            let ask = |producer: &Producer| {
+                producer
+                    .client()
+                    .fetch_metadata(None, crate::connection::ANSWER)
+                    .map(drop)
+                    .map_err(|error| explain_error(&error, "the brokers"))
+            };
+            match producer.as_ref().and_then(std::sync::Weak::upgrade) {
+                Some(producer) => ask(&producer),
+                // It was replaced.
+                None => ask(&make(&config, &context)?),
+            }
+        }
+    }
+
+    /// Wait for the reports of what is under way; blocks.
+    pub(crate) async fn flush(&self, within: Duration) {
+        let producer = self.producer.read().await.clone();
+        let flushed = tokio::task::spawn_blocking(move || producer.flush(within));
+        if let Ok(Err(error)) = flushed.await {
+            tracing::debug!(%error, "hints were still unconfirmed when the producer ended");
+        }
+    }
+}
+
+fn make(config: &ClientConfig, context: &Context) -> Result<Producer, TransportError> {
+    Producer::from_config_and_context(config, PublishContext(context.clone()))
+        .map_err(|error| explain_error(&error, "producer"))
+}
+
+impl Drop for LanePublishers {
+    /// The end of a producer waits for its thread, and for messages that are under way.
+    fn drop(&mut self) {
+        let producer = self.producer.get_mut().clone();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn_blocking(move || drop(producer)));
+        }
+    }
+}

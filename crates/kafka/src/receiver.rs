@@ -1,0 +1,111 @@
+//! Receiving: the lanes of one node, each polled by a task of its own ([`crate::lane`]).
+//!
+//! The receiver only hands over what has arrived, and passes decisions on. Dropping it stops the tasks,
+//! which leave their groups; what was not settled goes to whoever gets the partitions then.
+//! Kafka has no redelivery of a single message: what is given back is fetched again from the lowest such
+//! offset of its partition, here or by the next owner.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jobwire_core::transport::{Delivery, Receiver, Ticket, TransportError};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::Link;
+use crate::lane::LaneState;
+
+/// See the [module](self).
+pub(crate) struct KafkaReceiver {
+    pub(crate) lanes: Vec<Arc<LaneState>>,
+    pub(crate) link: Link,
+    pub(crate) arrived: Arc<Notify>,
+    /// Ends the lanes' tasks.
+    pub(crate) stop: CancellationToken,
+    pub(crate) closing: CancellationToken,
+    /// Where the next look begins, so that no lane is always last.
+    pub(crate) turn: usize,
+}
+
+impl KafkaReceiver {
+    fn take(&mut self, max: usize) -> Vec<Delivery> {
+        let mut deliveries = Vec::new();
+        let count = self.lanes.len();
+        self.turn = self.turn.wrapping_add(1);
+        for n in 0..count {
+            let lane = &self.lanes[(self.turn + n) % count];
+            let mut assignment = lane.assignment();
+            let some = assignment.ready.len().min(max - deliveries.len());
+            deliveries.extend(assignment.ready.drain(..some));
+        }
+        deliveries
+    }
+
+    /// What an operator has to hear, once.
+    fn problem(&self) -> Option<TransportError> {
+        self.lanes
+            .iter()
+            .find_map(|lane| lane.assignment().problem.take())
+    }
+}
+
+#[async_trait]
+impl Receiver for KafkaReceiver {
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
+        loop {
+            if self.closing.is_cancelled() {
+                return Err(TransportError::Closed);
+            }
+            let deliveries = self.take(max);
+            if !deliveries.is_empty() || max == 0 {
+                return Ok(deliveries);
+            }
+            if let Some(problem) = self.problem() {
+                return Err(problem);
+            }
+            tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return Err(TransportError::Closed),
+                () = self.arrived.notified() => {}
+                problem = self.link.goes_down() => return Err(problem),
+            }
+        }
+    }
+
+    async fn settle(&mut self, tickets: &[Ticket]) {
+        for lane in &self.lanes {
+            lane.assignment().settle(tickets);
+            lane.wake.notify_one();
+        }
+    }
+
+    async fn give_back(&mut self, tickets: &[Ticket]) {
+        for lane in &self.lanes {
+            lane.assignment().give_back(tickets);
+            lane.wake.notify_one();
+        }
+    }
+
+    async fn pause(&mut self) {
+        for lane in &self.lanes {
+            let mut assignment = lane.assignment();
+            assignment.paused = true;
+            assignment.give_back_ready();
+            drop(assignment);
+            lane.wake.notify_one();
+        }
+    }
+
+    async fn resume(&mut self) {
+        for lane in &self.lanes {
+            lane.assignment().paused = false;
+            lane.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for KafkaReceiver {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,233 @@
+//! Up to when has a lane been settled? Kafka answers with offsets, without a message.
+//!
+//! When the sweeper asks, the end of every partition is noted. All that lay before has been decided once
+//! the group's committed offsets have passed those ends. What retention removed counts as passed: it will
+//! never be delivered, so its jobs are orphans. A partition whose end moved back was wiped or made
+//! again; nothing of what it held will come either.
+//!
+//! ```text
+//!   settled(partition)  ⇔  max(committed, log start) ≥ end at the time of asking,  or end now < end then
+//! ```
+//! Exact but for one thing: a message whose delivery the producer gave up on may still arrive. The sweeper
+//! suspects nothing that is younger than that takes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jobwire_core::hint::Marker;
+use jobwire_core::job::Lane;
+use jobwire_core::transport::{Control, TransportError};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{ANSWER, Context};
+use crate::control::ControlLine;
+use crate::error::explain_error;
+use crate::topology::{Topology, blocking};
+
+/// How often the group's offsets are looked at while an answer is awaited.
+const LOOK: Duration = Duration::from_millis(500);
+const LOOK_RARELY: Duration = Duration::from_secs(5);
+/// Questions that may be open; more are refused.
+const OPEN: usize = 64;
+/// A client that nobody asked for so long is let go.
+const IDLE: Duration = Duration::from_secs(120);
+
+type Asker = BaseConsumer<Context>;
+
+/// The ends of a lane's partitions when the sweeper asked.
+struct Question {
+    lane: Lane,
+    marker: Marker,
+    ends: Vec<(i32, i64)>,
+}
+
+/// Where the sweeper asks.
+pub(crate) struct Settled {
+    topology: Topology,
+    config: ClientConfig,
+    context: Context,
+    askers: Mutex<HashMap<Lane, Arc<Asker>>>,
+    questions: mpsc::Sender<Question>,
+}
+
+/// The task that watches for the answers.
+pub(crate) struct Watch {
+    settled: Arc<Settled>,
+    asked: mpsc::Receiver<Question>,
+    control: Arc<ControlLine>,
+}
+
+pub(crate) fn settled(
+    mut config: ClientConfig,
+    context: Context,
+    topology: Topology,
+    control: Arc<ControlLine>,
+) -> (Arc<Settled>, Watch) {
+    config
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false");
+    let (questions, asked) = mpsc::channel(OPEN);
+    let settled = Arc::new(Settled {
+        topology,
+        config,
+        context,
+        askers: Mutex::default(),
+        questions,
+    });
+    let watch = Watch {
+        settled: settled.clone(),
+        asked,
+        control,
+    };
+    (settled, watch)
+}
+
+impl Settled {
+    /// Note where the lane ends now; [`Control::MarkerBack`] is heard here when all of it has been decided.
+    pub(crate) async fn ask(
+        &self,
+        lane: &Lane,
+        marker: Marker,
+        partitions: i32,
+    ) -> Result<(), TransportError> {
+        let asker = self.asker(lane)?;
+        let topic = self.topology.endpoint.topic(lane);
+        let ends = blocking(move || {
+            (0..partitions)
+                .map(|partition| Ok((partition, watermarks(&asker, &topic, partition)?.1)))
+                .collect::<Result<Vec<_>, TransportError>>()
+        })
+        .await?;
+        let question = Question {
+            lane: lane.clone(),
+            marker,
+            ends,
+        };
+        self.questions
+            .try_send(question)
+            .map_err(|_| TransportError::Full)
+    }
+
+    /// The client that may ask for the group of a lane.
+    fn asker(&self, lane: &Lane) -> Result<Arc<Asker>, TransportError> {
+        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(asker) = askers.get(lane) {
+            return Ok(asker.clone());
+        }
+        let mut config = self.config.clone();
+        config.set("group.id", self.topology.endpoint.group(lane));
+        let asker = Asker::from_config_and_context(&config, self.context.clone())
+            .map_err(|error| explain_error(&error, "offsets"))?;
+        let asker = Arc::new(asker);
+        askers.insert(lane.clone(), asker.clone());
+        Ok(asker)
+    }
+
+    fn forget_askers(&self) {
+        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, asker) in askers.drain() {
+            drop(crate::ending::end(asker));
+        }
+    }
+
+    /// Has it been settled?
+    async fn answer(&self, question: &Question) -> Result<bool, TransportError> {
+        let asker = self.asker(&question.lane)?;
+        let topic = self.topology.endpoint.topic(&question.lane);
+        let lane = question.lane.clone();
+        let ends = question.ends.clone();
+        blocking(move || {
+            let mut list = TopicPartitionList::new();
+            for (partition, _) in &ends {
+                list.add_partition(&topic, *partition);
+            }
+            let committed = asker
+                .committed_offsets(list, ANSWER)
+                .map_err(|error| explain_error(&error, &topic))?;
+            for (partition, end) in ends {
+                let committed = committed
+                    .find_partition(&topic, partition)
+                    .and_then(|found| match found.offset() {
+                        Offset::Offset(offset) => Some(offset),
+                        _ => None,
+                    });
+                if committed.is_some_and(|offset| offset >= end) {
+                    continue;
+                }
+                let (start, now) = watermarks(&asker, &topic, partition)?;
+                if now < end {
+                    tracing::warn!(%lane, partition, "a partition was wiped; the jobs that it hinted will be hinted again");
+                    continue;
+                }
+                if start < end {
+                    return Ok(false);
+                }
+                let seen = committed.unwrap_or(0).max(0);
+                if seen < start {
+                    tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+}
+
+/// Log start and end of a partition.
+fn watermarks(asker: &Asker, topic: &str, partition: i32) -> Result<(i64, i64), TransportError> {
+    asker
+        .fetch_watermarks(topic, partition, ANSWER)
+        .map_err(|error| explain_error(&error, topic))
+}
+
+impl Watch {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut open: Vec<Question> = Vec::new();
+        let mut look = LOOK;
+        loop {
+            let wait = if open.is_empty() { IDLE } else { look };
+            let asked = tokio::select! {
+                () = stop.cancelled() => break,
+                asked = tokio::time::timeout(wait, self.asked.recv()) => asked,
+            };
+            match asked {
+                Ok(Some(question)) => {
+                    if open.len() >= OPEN {
+                        open.remove(0);
+                    }
+                    open.push(question);
+                    look = LOOK;
+                    continue;
+                }
+                Ok(None) => break,
+                Err(_) if open.is_empty() => {
+                    self.settled.forget_askers();
+                    continue;
+                }
+                // A deep lane is not asked about twice a second for hours.
+                Err(_) => look = (look * 5 / 4).min(LOOK_RARELY),
+            }
+            let mut still_open = Vec::new();
+            for question in open {
+                match self.settled.answer(&question).await {
+                    Ok(true) => self.control.tell_here(Control::MarkerBack {
+                        lane: question.lane,
+                        marker: question.marker,
+                    }),
+                    Ok(false) => still_open.push(question),
+                    Err(problem) => {
+                        tracing::debug!(lane = %question.lane, %problem, "offsets can't be read");
+                        still_open.push(question);
+                    }
+                }
+            }
+            open = still_open;
+        }
+        self.settled.forget_askers();
+    }
+}

@@ -1,0 +1,265 @@
+//! The transport: one producer, one consumer per received lane, and what they share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jobwire_core::hint::{Hint, Marker};
+use jobwire_core::job::Lane;
+use jobwire_core::transport::{
+    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
+};
+use rdkafka::ClientConfig;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection::{Context, Link, configuration, keep};
+use crate::control::ControlLine;
+use crate::endpoint::Endpoint;
+use crate::lane::LaneTask;
+use crate::options::KafkaOptions;
+use crate::publisher::LanePublishers;
+use crate::receiver::KafkaReceiver;
+use crate::settled::{Settled, settled};
+use crate::statistics;
+use crate::topology::Topology;
+
+/// How long [`KafkaTransport::connect`] waits for the brokers.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(4);
+
+/// Hints over Kafka. See the [crate](crate) for an example. Cheap to clone; when the last clone,
+/// publisher and receiver is gone, the connections end.
+#[derive(Clone)]
+pub struct KafkaTransport(Arc<Shared>);
+
+struct Shared {
+    endpoint: Endpoint,
+    options: KafkaOptions,
+    config: ClientConfig,
+    context: Context,
+    topology: Topology,
+    link: Link,
+    publishers: Arc<LanePublishers>,
+    control: Arc<ControlLine>,
+    settled: Arc<Settled>,
+    /// Tells apart the assignments of all receivers.
+    epochs: Arc<AtomicU64>,
+    /// No new work.
+    closing: CancellationToken,
+    /// No connections.
+    stop: CancellationToken,
+    /// What has to end before the connections do.
+    tasks: TaskTracker,
+    /// What ends with the connections.
+    keepers: TaskTracker,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.stop.cancel();
+    }
+}
+
+impl KafkaTransport {
+    /// Connect to `kafka://[user:password@]host[:port][,…][/prefix][?group=NAME&tls=true&sasl=MECHANISM]`.
+    ///
+    /// Comes back within some seconds. Brokers that are away are no error: the transport goes on trying
+    /// in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or the
+    /// brokers refuse user, password or certificate.
+    pub async fn connect(url: &str, options: KafkaOptions) -> Result<Self, TransportError> {
+        options.validate()?;
+        let endpoint = Endpoint::parse(url)?;
+        let config = configuration(&endpoint, &options)?;
+        let link = Link::new();
+        let context = Context {
+            link: link.clone(),
+            tokens: options.tokens.clone(),
+            statistics: statistics::record,
+        };
+        let topology = Topology::new(
+            endpoint.clone(),
+            options.clone(),
+            config.clone(),
+            context.clone(),
+        );
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
+        let publishers = Arc::new(LanePublishers::start(
+            config.clone(),
+            context.clone(),
+            topology.clone(),
+            options.clone(),
+            closing.clone(),
+        )?);
+        keepers.spawn(keep(
+            link.clone(),
+            endpoint.clone(),
+            stop.clone(),
+            publishers.prober(),
+        ));
+        let control = Arc::new(ControlLine::new(
+            endpoint.control_topic(),
+            publishers.clone(),
+        ));
+        let listener = control.listener(config.clone(), context.clone(), topology.clone());
+        keepers.spawn(listener.run(stop.clone()));
+        let (settled, watch) = settled(
+            config.clone(),
+            context.clone(),
+            topology.clone(),
+            control.clone(),
+        );
+        keepers.spawn(watch.run(stop.clone()));
+        let transport = Self(Arc::new(Shared {
+            endpoint,
+            options,
+            config,
+            context,
+            topology,
+            link,
+            publishers,
+            control,
+            settled,
+            epochs: Arc::new(AtomicU64::new(1)),
+            closing,
+            stop,
+            tasks,
+            keepers,
+        }));
+        // A refusal is worth failing for; anything else passes.
+        match transport.0.link.first_attempt(FIRST_ATTEMPT).await {
+            Err(problem) if !problem.is_transient() => Err(problem),
+            _ => Ok(transport),
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for KafkaTransport {
+    fn name(&self) -> &'static str {
+        "kafka"
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::new(self.clone())
+    }
+
+    async fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        let shared = &self.0;
+        if shared.closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        if shared.link.is_up() {
+            for lane in &subscription.lanes {
+                match shared.publishers.partitions(lane).await {
+                    Err(problem) if !problem.is_transient() => return Err(problem),
+                    _ => {}
+                }
+            }
+        }
+        let arrived = Arc::new(Notify::new());
+        let stop = shared.closing.child_token();
+        let share = usize::from(subscription.prefetch) / subscription.lanes.len().max(1);
+        let mut lanes = Vec::new();
+        for lane in &subscription.lanes {
+            let task = LaneTask::new(
+                lane,
+                share,
+                &shared.topology,
+                &shared.options,
+                (&shared.config, &shared.context),
+                &shared.epochs,
+                &arrived,
+                stop.clone(),
+            );
+            lanes.push(task.state.clone());
+            shared.tasks.spawn(task.run());
+        }
+        Ok(Box::new(KafkaReceiver {
+            lanes,
+            link: shared.link.clone(),
+            arrived,
+            stop,
+            closing: shared.closing.clone(),
+            turn: 0,
+        }))
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Control> {
+        self.0.control.listen()
+    }
+
+    /// Receivers leave their groups, what is under way is confirmed, then the clients end; what has not
+    /// ended in time is left behind.
+    async fn close(&self, within: Duration) {
+        let end = Instant::now() + within;
+        self.0.closing.cancel();
+        self.0.tasks.close();
+        let _ = tokio::time::timeout_at(end, self.0.tasks.wait()).await;
+        self.0
+            .publishers
+            .flush(end.saturating_duration_since(Instant::now()))
+            .await;
+        self.0.stop.cancel();
+        self.0.keepers.close();
+        let _ = tokio::time::timeout_at(end, self.0.keepers.wait()).await;
+    }
+}
+
+#[async_trait]
+impl Publisher for KafkaTransport {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        self.0.publishers.publish(lane, hints).await
+    }
+
+    async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        if self.0.closing.is_cancelled() {
+            return Err(TransportError::Closed);
+        }
+        if let Some(problem) = self.0.link.problem() {
+            return Err(problem);
+        }
+        let partitions = self.0.publishers.partitions(lane).await?;
+        self.0.settled.ask(lane, marker, partitions).await
+    }
+
+    fn tell(&self, control: Control) {
+        self.0.control.tell(&control);
+    }
+
+    fn health(&self) -> TransportHealth {
+        if self.0.closing.is_cancelled() {
+            return TransportHealth {
+                problem: Some(TransportError::Closed.to_string()),
+                ..TransportHealth::default()
+            };
+        }
+        let problem = self.0.link.problem();
+        TransportHealth {
+            publishing: problem.is_none(),
+            receiving: problem.is_none(),
+            blocked: false,
+            problem: problem.map(|problem| problem.to_string()),
+        }
+    }
+}
+
+impl fmt::Debug for KafkaTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaTransport")
+            .field("endpoint", &self.0.endpoint)
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
+    }
+}
