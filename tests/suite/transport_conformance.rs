@@ -1,4 +1,4 @@
-//! What every transport must do: one suite, run on the in-process transport and on RabbitMQ.
+//! What every transport must do: one suite, run on the in-process transport, on RabbitMQ and on Kafka.
 //!
 //! Each case is an async function over any transport, named by the behaviour that the contract in
 //! `jobwire_core::transport` asks for. Nothing is concluded from silence: that a message is held back,
@@ -28,6 +28,15 @@ macro_rules! conformance {
                 $(#[tokio::test]
                 async fn $case() {
                     cases::$case(&World::rabbitmq().await).await;
+                })+
+            })+
+        }
+        mod on_kafka {
+            $(mod $module {
+                use crate::transport_conformance::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::kafka().await).await;
                 })+
             })+
         }

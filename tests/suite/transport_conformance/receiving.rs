@@ -53,6 +53,13 @@ pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
     let sent = world.publish(5).await;
     let mut first = world.receiver(3).await;
     let held = take(&mut first, 3).await;
+    if world.is_log {
+        // One place is free then, and one message comes.
+        first.settle(&tickets(&held[..1])).await;
+        let next = soon("receiving", first.receive(10)).await.unwrap();
+        assert_eq!(ids(&next), sent[3..4]);
+        return;
+    }
     // The other two are shown to have been left to others.
     let mut second = world.receiver(10).await;
     assert_eq!(ids(&take(&mut second, 2).await), sent[3..]);

@@ -7,6 +7,7 @@ use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
 use jobwire_core::hint::Body;
 use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, Transport};
 use jobwire_core::{Hint, InProcessTransport, JobId, Lane};
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::shared;
 
 /// A failing test ends after this; a passing one never gets near it.
@@ -16,6 +17,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) struct World {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) lane: Lane,
+    /// A log remembers how far it was read, and has one reader at a time: a message that was decided
+    /// behind one that was not comes again, nobody says that it does, and no marker travels.
+    pub(crate) is_log: bool,
 }
 
 impl World {
@@ -42,10 +46,49 @@ impl World {
         Self::of(Arc::new(transport))
     }
 
+    /// With one partition, so that there is one order.
+    pub(crate) async fn kafka() -> Self {
+        let space = shared::kafka().await.space();
+        let options = KafkaOptions {
+            partitions: 1,
+            commit_interval: Duration::from_millis(100),
+            release_after: Duration::from_secs(2),
+            ..KafkaOptions::default()
+        };
+        let url = format!("{}/{}", space.url, space.prefix);
+        let transport = KafkaTransport::connect(&url, options).await.unwrap();
+        Self {
+            is_log: true,
+            ..Self::of(Arc::new(transport))
+        }
+    }
+
     fn of(transport: Arc<dyn Transport>) -> Self {
         Self {
             transport,
             lane: Lane::default(),
+            is_log: false,
+        }
+    }
+
+    /// What comes to the next receiver after these of `sent` have been settled.
+    pub(crate) fn left(&self, sent: &[JobId], settled: &[usize]) -> Vec<JobId> {
+        let low = (0..sent.len()).find(|n| !settled.contains(n));
+        let comes = |n: usize| {
+            if self.is_log {
+                low.is_some_and(|low| n >= low)
+            } else {
+                !settled.contains(&n)
+            }
+        };
+        let left = sent.iter().enumerate().filter(|(n, _)| comes(*n));
+        sorted(left.map(|(_, id)| *id).collect())
+    }
+
+    /// Of messages that somebody had before.
+    pub(crate) fn assert_redelivered(&self, deliveries: &[Delivery]) {
+        if !self.is_log {
+            assert!(deliveries.iter().all(|delivery| delivery.redelivered));
         }
     }
 
