@@ -36,6 +36,22 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
+impl Identity {
+    /// Puts another's certificate and key into its files, as who renews certificates does.
+    ///
+    /// # Panics
+    /// If the files can't be written.
+    pub fn become_like(&self, other: &Identity) {
+        for (from, to) in [
+            (&other.key, &self.key),
+            (&other.certificate, &self.certificate),
+        ] {
+            std::fs::copy(from, to)
+                .unwrap_or_else(|error| panic!("cannot write {}: {error}", to.display()));
+        }
+    }
+}
+
 impl Authority {
     /// Makes an authority with a key and a name of its own.
     #[must_use]

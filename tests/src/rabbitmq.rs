@@ -1,5 +1,8 @@
 //! A private RabbitMQ node, to use and to abuse.
 
+pub mod tls;
+
+use self::tls::{PLUGINS, Tls};
 use crate::rabbitmqctl::{NODE, RabbitMqCtl, USER};
 use crate::{Scratch, Server, Signal, amqp_handshake, eventually, need, port};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +14,7 @@ use uuid::Uuid;
 const START: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(60);
 
-/// One node without plugins, with an epmd, a cookie, directories and loopback ports
+/// One node without plugins (but for what TLS needs), with an epmd, a cookie, directories and loopback ports
 /// of its own; all stay the same over [`RabbitMq::stop`], [`RabbitMq::kill`] and
 /// [`RabbitMq::start_again`].
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct RabbitMq {
     ctl: RabbitMqCtl,
     port: u16,
     distribution_port: u16,
+    /// With its port.
+    tls: Option<(Tls, u16)>,
     password: String,
     scratch: Scratch,
 }
@@ -32,6 +37,18 @@ impl RabbitMq {
     /// # Panics
     /// If RabbitMQ is missing and cannot be installed, or does not start.
     pub async fn start() -> RabbitMq {
+        RabbitMq::start_with(None).await
+    }
+
+    /// The same, with a TLS listener beside the plain one.
+    ///
+    /// # Panics
+    /// As [`RabbitMq::start`].
+    pub async fn start_with_tls(tls: Tls) -> RabbitMq {
+        RabbitMq::start_with(Some((tls, port::free()))).await
+    }
+
+    async fn start_with(tls: Option<(Tls, u16)>) -> RabbitMq {
         let scratch = Scratch::new();
         let epmd_port = port::free();
         let ctl = RabbitMqCtl::new(scratch.path(), epmd_port);
@@ -43,6 +60,7 @@ impl RabbitMq {
             ctl,
             port: port::free(),
             distribution_port: port::free(),
+            tls,
             password: Uuid::new_v4().simple().to_string(),
             scratch,
         };
@@ -55,9 +73,10 @@ impl RabbitMq {
         let cookie = self.scratch.write(".erlang.cookie", &self.password);
         std::fs::set_permissions(&cookie, std::fs::Permissions::from_mode(0o400))
             .unwrap_or_else(|error| panic!("cannot protect {}: {error}", cookie.display()));
-        let _ = self.scratch.write("enabled_plugins", "[].\n");
+        let plugins = self.tls.as_ref().map_or("[].\n", |_| PLUGINS);
+        let _ = self.scratch.write("enabled_plugins", plugins);
         let RabbitMq { port, password, .. } = self;
-        let settings = format!(
+        let mut settings = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
              loopback_users = none\n\
              default_user = {USER}\n\
@@ -68,6 +87,9 @@ impl RabbitMq {
              log.console = true\n\
              log.console.level = warning\n"
         );
+        if let Some((tls, port)) = &self.tls {
+            settings.push_str(&tls.settings(*port));
+        }
         let _ = self.scratch.write("rabbitmq.conf", settings);
     }
 
@@ -81,6 +103,21 @@ impl RabbitMq {
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str, vhost: &str) -> String {
         format!("amqp://{user}:{password}@127.0.0.1:{}/{vhost}", self.port)
+    }
+
+    /// The URL over TLS of a virtual host, as the node's administrator, under this name of
+    /// the machine; `None` without TLS.
+    #[must_use]
+    pub fn tls_url(&self, host: &str, vhost: &str) -> Option<String> {
+        let (_, port) = self.tls.as_ref()?;
+        let password = &self.password;
+        Some(format!("amqps://{USER}:{password}@{host}:{port}/{vhost}"))
+    }
+
+    /// The port of the TLS listener, if there is one.
+    #[must_use]
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls.as_ref().map(|(_, port)| *port)
     }
 
     /// The address, for a [`crate::Proxy`].

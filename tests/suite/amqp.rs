@@ -7,5 +7,6 @@ mod bad_input;
 mod broken;
 mod queues;
 mod refused;
+mod tls;
 mod unavailable;
 mod world;

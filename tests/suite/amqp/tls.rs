@@ -1,0 +1,379 @@
+//! TLS against a real broker: who is trusted, who we are, and what is said where that does not fit.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::Lane;
+use jobwire_core::transport::{BrokerSecurity, Plaintext, Publisher, TransportError};
+use jobwire_tests::rabbitmq::tls::{ClientCertificates, Tls};
+use jobwire_tests::rabbitmqctl::User;
+use jobwire_tests::{Authority, Identity, RabbitMq, Scratch, eventually};
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+use super::world::*;
+
+/// A broker with a private authority, which looks at certificates and does not ask for them.
+struct Secured {
+    authority: Authority,
+    broker: RabbitMq,
+}
+
+impl Secured {
+    /// The one that the tests here share.
+    async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Secured> = OnceCell::const_new();
+        SHARED
+            .get_or_init(|| async {
+                let authority = Authority::new();
+                let broker = RabbitMq::start_with_tls(Tls {
+                    // Not for 127.0.0.1.
+                    identity: authority.server_for(&["localhost"]),
+                    clients: ClientCertificates::Welcome(authority.certificate().to_owned()),
+                })
+                .await;
+                Self { authority, broker }
+            })
+            .await
+    }
+
+    /// A fresh virtual host, with user and password, under this name of the machine.
+    async fn url(&self, host: &str) -> String {
+        let vhost = self.broker.ctl().create_vhost().await;
+        self.broker.tls_url(host, &vhost).unwrap()
+    }
+
+    /// A certificate for a fresh user of a fresh virtual host, and the URL that names no user.
+    async fn certified(&self) -> (Identity, String) {
+        let ctl = self.broker.ctl();
+        let vhost = ctl.create_vhost().await;
+        let name = self.user(&vhost).await;
+        let url = format!(
+            "amqps://localhost:{}/{vhost}",
+            self.broker.tls_port().unwrap()
+        );
+        (self.authority.client(&name), url)
+    }
+
+    async fn user(&self, vhost: &str) -> String {
+        let name = format!("user-{}", Uuid::new_v4().simple());
+        let user = User {
+            name: &name,
+            // Nobody ever says it.
+            password: &Uuid::new_v4().simple().to_string(),
+            vhost,
+            configure: ".*",
+            write: ".*",
+            read: ".*",
+        };
+        self.broker.ctl().add_user(&user).await;
+        name
+    }
+}
+
+fn trusting(authority: &Path) -> BrokerSecurity {
+    BrokerSecurity {
+        ca: Some(authority.to_owned()),
+        ..BrokerSecurity::default()
+    }
+}
+
+fn as_client(authority: &Path, identity: &Identity) -> BrokerSecurity {
+    BrokerSecurity {
+        certificate: Some(identity.certificate.clone()),
+        key: Some(identity.key.clone()),
+        ..trusting(authority)
+    }
+}
+
+/// The time for connecting is for slow machines: nothing here waits for it to pass.
+fn secured(security: BrokerSecurity) -> AmqpOptions {
+    AmqpOptions {
+        security,
+        connect_timeout: SOON,
+        ..options("jobwire")
+    }
+}
+
+/// The transport has no connection for this reason, sooner or later: a slow machine connects in the
+/// background.
+async fn refused(url: &str, security: BrokerSecurity) -> String {
+    let transport = match AmqpTransport::connect(url, secured(security)).await {
+        Ok(transport) => transport,
+        Err(problem) => {
+            assert!(!problem.is_transient(), "{problem}");
+            return problem.to_string();
+        }
+    };
+    eventually("the reason", SOON, || async {
+        let health = Publisher::health(&transport);
+        assert!(!health.publishing, "connected");
+        health
+            .problem
+            .filter(|problem| !problem.contains("no connection has been made"))
+    })
+    .await
+}
+
+#[track_caller]
+fn says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
+async fn works(transport: &AmqpTransport) {
+    until_healthy(transport).await;
+    let lane = Lane::default();
+    let mut receiver = subscribe(transport, &lane, 10).await.unwrap();
+    let id = publish_at_last(transport, &lane).await;
+    arrives(&mut receiver, id).await;
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_where_it_is_named() {
+    let world = Secured::shared().await;
+    let url = world.url("localhost").await;
+    let transport = connect(&url, secured(trusting(world.authority.certificate()))).await;
+    works(&transport).await;
+    let plain = world
+        .broker
+        .ctl()
+        .run(&["list_connections", "ssl", "vhost"])
+        .await;
+    let vhost = url.rsplit('/').next().unwrap();
+    for line in plain.lines().filter(|line| line.contains(vhost)) {
+        assert!(line.starts_with("true"), "not encrypted: {line}");
+    }
+}
+
+#[tokio::test]
+async fn a_broker_of_another_authority_is_refused() {
+    let world = Secured::shared().await;
+    let url = world.url("localhost").await;
+    let remedy = ["broker_tls_ca", "localhost", "trust store", "authority"];
+    // This machine does not trust it.
+    says(&refused(&url, BrokerSecurity::default()).await, &remedy);
+    // Only the named authority is trusted.
+    let stranger = Authority::new();
+    says(
+        &refused(&url, trusting(stranger.certificate())).await,
+        &remedy,
+    );
+    let user = url::Url::parse(&url).unwrap();
+    let said = refused(&url, trusting(stranger.certificate())).await;
+    assert!(!said.contains(user.password().unwrap()), "{said}");
+}
+
+#[tokio::test]
+async fn a_broker_that_goes_by_another_name_is_refused() {
+    let world = Secured::shared().await;
+    let url = world.url("127.0.0.1").await;
+    let said = refused(&url, trusting(world.authority.certificate())).await;
+    says(
+        &said,
+        &["broker_url", "another host", "localhost", "127.0.0.1"],
+    );
+}
+
+#[tokio::test]
+async fn a_port_without_tls_is_told_apart() {
+    let world = Secured::shared().await;
+    let plain = format!("amqps://{}/", world.broker.address());
+    let plain = plain.replace("127.0.0.1", "localhost");
+    let said = refused(&plain, trusting(world.authority.certificate())).await;
+    says(&said, &["broker_url", "does not speak TLS", "5671"]);
+}
+
+#[tokio::test]
+async fn a_certificate_is_the_log_in() {
+    let world = Secured::shared().await;
+    let (identity, url) = world.certified().await;
+    let security = as_client(world.authority.certificate(), &identity);
+    let transport = connect(&url, secured(security.clone())).await;
+    works(&transport).await;
+    // A user that is named counts, unless the URL says otherwise.
+    let named = url.replace("amqps://", "amqps://nobody:hunter2@");
+    let said = refused(&named, security.clone()).await;
+    says(&said, &["password", "'nobody'"]);
+    assert!(!said.contains("hunter2"), "{said}");
+    let external = format!("{named}?auth_mechanism=external");
+    works(&connect(&external, secured(security)).await).await;
+}
+
+#[tokio::test]
+async fn a_certificate_without_a_user_is_told_what_to_do() {
+    let world = Secured::shared().await;
+    let (_, url) = world.certified().await;
+    let unknown = world.authority.client("no-such-user");
+    let said = refused(&url, as_client(world.authority.certificate(), &unknown)).await;
+    says(&said, &["add a user", "rabbitmq_auth_mechanism_ssl"]);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_told_what_to_do() {
+    let world = Secured::shared().await;
+    let (_, url) = world.certified().await;
+    let strangers = Authority::new();
+    let stranger = strangers.client("jobwire");
+    let said = refused(&url, as_client(world.authority.certificate(), &stranger)).await;
+    says(&said, &["broker_tls_certificate", "refused by the broker"]);
+}
+
+#[tokio::test]
+async fn files_that_can_not_be_used_are_named_at_start() {
+    let authority = Authority::new();
+    let (ca, client) = (authority.certificate(), authority.client("jobwire"));
+    let other = authority.client("jobwire");
+    let expired = authority.expired_server();
+    let home = Scratch::new();
+    let nonsense = home.write("nonsense.pem", "nonsense");
+    let encrypted = home.write(
+        "encrypted.key",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+    );
+    let missing = home.join("missing.pem");
+    let with = |certificate: &Path, key: &Path| BrokerSecurity {
+        certificate: Some(certificate.to_owned()),
+        key: Some(key.to_owned()),
+        ..trusting(ca)
+    };
+    for (security, parts) in [
+        (
+            trusting(&missing),
+            ["broker_tls_ca", "missing.pem", "No such file"],
+        ),
+        (
+            trusting(&nonsense),
+            ["broker_tls_ca", "nonsense.pem", "BEGIN CERTIFICATE"],
+        ),
+        (
+            trusting(&client.key),
+            ["broker_tls_ca", "no certificate", "BEGIN CERTIFICATE"],
+        ),
+        (
+            with(&missing, &client.key),
+            ["broker_tls_certificate", "missing.pem", "No such file"],
+        ),
+        (
+            with(&client.certificate, &nonsense),
+            ["broker_tls_key", "nonsense.pem", "PRIVATE KEY"],
+        ),
+        (
+            with(&client.certificate, &encrypted),
+            ["broker_tls_key", "encrypted.key", "openssl"],
+        ),
+        (
+            with(&client.certificate, &other.key),
+            ["broker_tls_key", "not the key", "broker_tls_certificate"],
+        ),
+        (
+            with(&expired.certificate, &expired.key),
+            ["broker_tls_certificate", "expired at 2001-01-01", "renew"],
+        ),
+    ] {
+        // Nobody listens there: the files are looked at first.
+        let connecting = AmqpTransport::connect("amqps://localhost:1/", secured(security)).await;
+        let problem = connecting.unwrap_err();
+        assert!(matches!(problem, TransportError::Setting(_)), "{problem:?}");
+        says(&problem.to_string(), &parts);
+    }
+}
+
+#[tokio::test]
+async fn without_tls_only_this_machine_is_spoken_to() {
+    let url = "amqp://bob:hunter2@localhost,192.0.2.1:5672/jobs";
+    let strict = AmqpTransport::connect(url, options("jobwire")).await;
+    let problem = strict.unwrap_err().to_string();
+    says(
+        &problem,
+        &["broker_url", "'192.0.2.1'", "amqps://", "broker_plaintext"],
+    );
+    assert!(!problem.contains("hunter2"), "{problem}");
+
+    let mut allowing = options("jobwire");
+    allowing.security.plaintext = Plaintext::Allow;
+    allowing.connect_timeout = Duration::from_millis(100);
+    let allowed = AmqpTransport::connect("amqp://bob:hunter2@192.0.2.1/jobs", allowing).await;
+    assert!(allowed.is_ok(), "a broker that is away is no mistake");
+
+    let mut ignored = options("jobwire");
+    ignored.security.ca = Some("ca.pem".into());
+    let ignored = AmqpTransport::connect("amqp://localhost", ignored).await;
+    says(
+        &ignored.unwrap_err().to_string(),
+        &["broker_tls_ca", "has no effect"],
+    );
+}
+
+/// Certificates are renewed while the program runs: the next connection shows the new one.
+#[tokio::test]
+async fn a_renewed_certificate_is_taken_up() {
+    let world = Secured::shared().await;
+    let ctl = world.broker.ctl();
+    let (first, url) = world.certified().await;
+    let vhost = url.rsplit('/').next().unwrap().to_owned();
+    let second_name = world.user(&vhost).await;
+    let second = world.authority.client(&second_name);
+    let ours = Identity {
+        certificate: first.certificate.with_extension("ours.pem"),
+        key: first.certificate.with_extension("ours.key"),
+    };
+    ours.become_like(&first);
+    let security = as_client(world.authority.certificate(), &ours);
+    let transport = connect(&url, secured(security)).await;
+    works(&transport).await;
+
+    let close = ["close_all_connections", "--vhost", &vhost, "renewal"];
+    // Half of it is there: nothing connects, and it is said why.
+    std::fs::copy(&second.key, &ours.key).unwrap();
+    ctl.run(&close).await;
+    eventually("the mismatch to be noticed", SOON, || async {
+        let problem = Publisher::health(&transport).problem?;
+        problem.contains("not the key").then_some(())
+    })
+    .await;
+    ours.become_like(&second);
+    works(&transport).await;
+    let users = ctl.run(&["list_connections", "user", "vhost"]).await;
+    let mut users = users
+        .lines()
+        .filter(|line| line.contains(&vhost))
+        .peekable();
+    assert!(users.peek().is_some());
+    assert!(users.all(|line| line.starts_with(&second_name)));
+}
+
+#[tokio::test]
+async fn a_broker_that_asks_for_a_certificate_and_one_that_has_a_bad_one() {
+    let authority = Authority::new();
+    let ca = authority.certificate();
+    let tls = Tls {
+        identity: authority.server(),
+        clients: ClientCertificates::Required(ca.to_owned()),
+    };
+    let broker = RabbitMq::start_with_tls(tls.clone()).await;
+    let url = broker.tls_url("localhost", "%2F").unwrap();
+    let said = refused(&url, trusting(ca)).await;
+    says(
+        &said,
+        &["broker_tls_certificate", "asks for a client certificate"],
+    );
+    // The certificate opens the door; user and password log in.
+    let client = as_client(ca, &authority.client("nobody"));
+    works(&connect(&url, secured(client.clone())).await).await;
+
+    let transport = connect(&url, secured(client)).await;
+    works(&transport).await;
+    let close = ["close_all_connections", "a test"];
+    tls.rotate(&authority.expired_server(), broker.ctl()).await;
+    broker.ctl().run(&close).await;
+    eventually("the expired certificate to be noticed", SOON, || async {
+        let problem = Publisher::health(&transport).problem?;
+        problem.contains("certificate has expired").then_some(())
+    })
+    .await;
+    tls.rotate(&authority.server(), broker.ctl()).await;
+    works(&transport).await;
+}
