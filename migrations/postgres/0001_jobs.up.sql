@@ -126,6 +126,19 @@ CREATE TABLE jobwire.suspension (
     PRIMARY KEY (scope, value)
 );
 
+-- Which lane a job gets whose creator names none: that of the first rule, by position, all of whose
+-- conditions hold (NULL asks nothing), else `default`. Read by every insert; small by nature.
+CREATE TABLE jobwire.lane_rule (
+    position     integer NOT NULL,
+    type         text,
+    category     text,
+    tenant       text,
+    min_priority bigint,
+    max_priority bigint,
+    lane         text    NOT NULL CHECK (lane ~ '^[A-Za-z0-9._-]{1,64}$'),
+    PRIMARY KEY (position)
+);
+
 -- One leader per role, by lease. `transport` tells an embedded node from a fleet.
 CREATE TABLE jobwire.leader (
     role       text        NOT NULL,
@@ -162,7 +175,28 @@ ALTER TABLE jobwire.job_lease SET (autovacuum_vacuum_scale_factor = 0, autovacuu
 ALTER TABLE jobwire.instance_lock SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0);
 
--- Create a job from any language, in the caller's own transaction:
+-- The lane that the rules choose; for writers that fill the job tables themselves.
+CREATE FUNCTION jobwire.lane_of(
+    type     text,
+    category text   DEFAULT NULL,
+    tenant   text   DEFAULT NULL,
+    priority bigint DEFAULT 0
+) RETURNS text
+LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+#variable_conflict use_variable
+BEGIN
+    RETURN coalesce(
+        (SELECT r.lane FROM jobwire.lane_rule r
+         WHERE (r.type IS NULL OR r.type = lane_of.type) AND (r.category IS NULL OR r.category = lane_of.category)
+           AND (r.tenant IS NULL OR r.tenant = lane_of.tenant)
+           AND (r.min_priority IS NULL OR r.min_priority <= coalesce(lane_of.priority, 0))
+           AND (r.max_priority IS NULL OR r.max_priority >= coalesce(lane_of.priority, 0))
+         ORDER BY r.position LIMIT 1),
+        'default');
+END
+$$;
+
+-- Create a job from any language, in the caller's own transaction. Without a lane it gets that of the rules:
 --   SELECT jobwire.create_job(type => 'send-invoice', payload => '{"order": 17}', process_instance => 'order-17');
 CREATE FUNCTION jobwire.create_job(
     type               text,
@@ -173,7 +207,7 @@ CREATE FUNCTION jobwire.create_job(
     retries            integer     DEFAULT 3,
     retry_policy       text        DEFAULT NULL,
     priority           bigint      DEFAULT 0,
-    lane               text        DEFAULT 'default',
+    lane               text        DEFAULT NULL,
     execution          text        DEFAULT NULL,
     process_definition text        DEFAULT NULL,
     element            text        DEFAULT NULL,
@@ -191,6 +225,8 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     new_id       uuid    := jobwire.uuid_v7();
     is_exclusive boolean := coalesce(create_job.exclusive, create_job.process_instance IS NOT NULL);
+    its_lane     text    := coalesce(create_job.lane,
+        jobwire.lane_of(create_job.type, create_job.category, create_job.tenant, create_job.priority));
 BEGIN
     IF create_job.type IS NULL OR create_job.type = '' THEN
         RAISE EXCEPTION 'create_job: "type" is empty; name the handler type that shall run this job'
@@ -204,6 +240,10 @@ BEGIN
         RAISE EXCEPTION 'create_job: "retries" is %, it must be 1 or more', create_job.retries
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF create_job.lane !~ '^[A-Za-z0-9._-]{1,64}$' THEN
+        RAISE EXCEPTION 'create_job: "lane" is "%"; use 1 to 64 letters, digits, "-", "_" or "."', create_job.lane
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF octet_length(create_job.payload::text) > 1048576 THEN
         RAISE EXCEPTION 'create_job: "payload" has % bytes, more than 1048576; store the data apart and put its key into the payload',
             octet_length(create_job.payload::text)
@@ -215,14 +255,14 @@ BEGIN
             custom_values, trace_parent)
         VALUES (new_id, 'timer', type, coalesce(payload, 'null'), process_instance, execution, process_definition, element, tenant,
             category, deployment, coalesce(priority, 0), is_exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-            coalesce(correlation_id, new_id), coalesce(lane, 'default'), custom_values, trace_parent);
+            coalesce(correlation_id, new_id), its_lane, custom_values, trace_parent);
     ELSE
         INSERT INTO jobwire.job AS j (id, kind, type, payload, process_instance, execution, process_definition, element, tenant,
             category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
             custom_values, trace_parent)
         VALUES (new_id, CASE WHEN repeat IS NULL THEN 'message' ELSE 'timer' END, type, coalesce(payload, 'null'), process_instance,
             execution, process_definition, element, tenant, category, deployment, coalesce(priority, 0), is_exclusive, retries,
-            retry_policy, due_at, repeat, repeat_until, coalesce(correlation_id, new_id), coalesce(lane, 'default'), custom_values,
+            retry_policy, due_at, repeat, repeat_until, coalesce(correlation_id, new_id), its_lane, custom_values,
             trace_parent);
     END IF;
     RETURN new_id;

@@ -1,6 +1,7 @@
 -- Removes every job, lease and record.
 DROP TABLE event_log;
 DROP TABLE leader;
+DROP TABLE lane_rule;
 DROP TABLE suspension;
 DROP TABLE instance_lock;
 DROP TABLE job_lease;

@@ -178,6 +178,18 @@ CREATE TABLE suspension (
     PRIMARY KEY (scope, value)
 ) STRICT, WITHOUT ROWID;
 
+-- Which lane a job gets whose creator names none: that of the first rule, by position, all of whose
+-- conditions hold (NULL asks nothing), else `default`.
+CREATE TABLE lane_rule (
+    position     INTEGER NOT NULL PRIMARY KEY,
+    type         TEXT,
+    category     TEXT,
+    tenant       TEXT,
+    min_priority INTEGER,
+    max_priority INTEGER,
+    lane         TEXT    NOT NULL CHECK (length(lane) BETWEEN 1 AND 64 AND lane NOT GLOB '*[^A-Za-z0-9._-]*')
+) STRICT;
+
 CREATE TABLE leader (
     role       TEXT    NOT NULL PRIMARY KEY,
     node       TEXT    NOT NULL,

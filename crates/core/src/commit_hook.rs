@@ -128,6 +128,12 @@ impl CommitHook {
         Self(None)
     }
 
+    /// Do hints leave at all?
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// A transaction has committed: let its hints leave. Never waits.
     pub fn committed(&self, created: Created) {
         let now = Utc::now();

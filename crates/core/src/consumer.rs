@@ -6,66 +6,55 @@
 //!
 //! * **Backpressure**: nothing is locked without a free slot, and the transport holds back what exceeds
 //!   its prefetch.
+//! * **Lanes**: what was received waits in [`pending`], lane by lane, and each free slot goes to the lane
+//!   whose turn it is ([`schedule`]). Receiving goes on while hints wait for a slot or for the database, so
+//!   what comes later in a lane with a better claim overtakes.
 //! * **Saturated** for [`LET_GO`], the consumer returns its undecided hints and takes nothing until a slot
-//!   is free: no hint waits unsettled behind a long job (protocol rule 18).
+//!   is free: no hint waits unsettled behind a long job (protocol rule 18). A lane of which nothing was
+//!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
 //! * A **busy** row (protocol rule 7) is tried again here.
 //! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen
 //!   node would come back only when the broker gives that node up.
-//! * A **marker** is decided when everything received before it is; then the fleet is told.
+//! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
-use std::collections::{HashMap, VecDeque};
+mod pending;
+mod schedule;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use metrics::{counter, histogram};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 
 use crate::commit_hook::Cause;
 use crate::executor::{self, Stages};
-use crate::hint::{Body, Hint, Marker, Ready};
-use crate::job::{JobId, Lane};
+use crate::hint::{Body, Hint, Ready};
+use crate::job::JobId;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Locked, Refusal};
-use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket};
+use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
+use pending::{Arrival, Pending, Undecided, Waiting};
+use schedule::Schedule;
 
 /// Hints are let go when no slot was free for so long.
 const LET_GO: Duration = Duration::from_secs(3);
 /// The most hints in one lock statement.
 const LOCK_BATCH: usize = 256;
+/// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
+/// pack into one.
+const MOST_PENDING: usize = 65_536;
 /// A busy row is tried so often before its hint goes back to the broker.
 const BUSY_ATTEMPTS: u8 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
+/// When receiving has begun, the first message of each of several lanes may take so long to come: until then
+/// it is not known whose turn it is.
+const GATHER: Duration = Duration::from_millis(100);
 /// After an error of broker or database, wait between these.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-struct Pending {
-    what: What,
-    lane: Lane,
-    /// None for a hint of this node's own making.
-    ticket: Option<Ticket>,
-    received_at: DateTime<Utc>,
-    attempts: u8,
-}
-
-impl Pending {
-    fn into_ready(self) -> Option<Ready> {
-        match self.what {
-            What::Hint(hint) => Some(Ready {
-                lane: self.lane,
-                hint,
-            }),
-            What::Marker(_) => None,
-        }
-    }
-}
-
-enum What {
-    Hint(Hint),
-    Marker(Marker),
-}
 
 /// Hints of a node's own making that may wait; more go to the broker.
 pub(crate) const OWN_HINTS: usize = 1_024;
@@ -75,16 +64,35 @@ pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<Ready>>>;
 struct Consumer {
     node: Arc<Shared>,
     receiver: Box<dyn Receiver>,
-    /// In order of arrival.
-    pending: VecDeque<Pending>,
+    pending: Pending,
+    schedule: Schedule,
     /// Hints of each message that are not decided yet.
     undecided: HashMap<Ticket, usize>,
+    /// The last call failed: not before this moment again, and the next pause is so long.
+    receive_after: Option<(tokio::time::Instant, Duration)>,
+    /// Receiving has just begun, and there are several lanes.
+    gathers: bool,
+}
+
+/// What one statement asks for, each hint with its slot.
+#[derive(Default)]
+struct Batch {
+    hints: Vec<Hint>,
+    of: Vec<Arrival>,
+    slots: Vec<OwnedSemaphorePermit>,
+}
+
+impl Batch {
+    fn into_waiting(self) -> impl DoubleEndedIterator<Item = Waiting> {
+        let hints = self.hints.into_iter().zip(self.of);
+        hints.map(|(hint, of)| Waiting { hint, of })
+    }
 }
 
 /// Consume until the node drains.
 pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     let subscription = Subscription {
-        lanes: node.options.lanes.clone(),
+        lanes: node.options.lane_names(),
         prefetch: node.options.prefetch(),
     };
     let mut pause = FIRST_PAUSE;
@@ -103,10 +111,13 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     };
     node.report("consumer", None);
     let mut consumer = Consumer {
+        pending: Pending::new(subscription.lanes.into_iter()),
+        schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
+        gathers: node.options.lanes.len() > 1,
         node,
         receiver,
-        pending: VecDeque::new(),
         undecided: HashMap::new(),
+        receive_after: None,
     };
     let mut own_hints = own_hints.lock().await;
     consumer.run(&mut own_hints).await;
@@ -126,31 +137,26 @@ async fn idle(node: &Shared, pause: Duration) -> bool {
 
 impl Consumer {
     async fn run(&mut self, own_hints: &mut mpsc::Receiver<Ready>) {
+        let draining = self.node.draining.clone();
         let mut pause = FIRST_PAUSE;
-        while !self.node.draining.is_cancelled() {
+        while !draining.is_cancelled() {
+            self.decide_markers().await;
             if self.pending.is_empty() {
-                let draining = self.node.draining.clone();
                 tokio::select! {
-                    received = self.receiver.receive(LOCK_BATCH) => match received {
-                        Ok(deliveries) => {
-                            pause = FIRST_PAUSE;
-                            self.node.report("consumer", None);
-                            self.note(deliveries);
-                        }
-                        Err(error) => {
-                            tracing::debug!(%error, "no hints for now");
-                            self.node.report("consumer", Some(error.to_string()));
-                            idle(&self.node, pause).await;
-                            pause = (pause * 2).min(LONGEST_PAUSE);
-                        }
-                    },
+                    () = self.receive() => {}
                     Some(ready) = own_hints.recv() => self.note_own(ready),
                     () = draining.cancelled() => return,
                 }
                 continue;
             }
-            while let Ok(ready) = own_hints.try_recv() {
+            while self.has_room()
+                && let Ok(ready) = own_hints.try_recv()
+            {
                 self.note_own(ready);
+            }
+            if std::mem::take(&mut self.gathers) {
+                self.gather().await;
+                continue;
             }
             if !self.wait_for_slot().await {
                 continue;
@@ -169,40 +175,90 @@ impl Consumer {
         }
     }
 
+    fn has_room(&self) -> bool {
+        self.pending.len() < MOST_PENDING
+    }
+
+    /// Wait for messages and note them. Cancel-safe.
+    async fn receive(&mut self) {
+        if let Some((moment, _)) = self.receive_after {
+            tokio::time::sleep_until(moment).await;
+        }
+        let received = self.receiver.receive(LOCK_BATCH).await;
+        self.received(received);
+    }
+
+    fn received(&mut self, received: Result<Vec<Delivery>, TransportError>) {
+        match received {
+            Ok(deliveries) => {
+                if self.receive_after.take().is_some() {
+                    self.node.report("consumer", None);
+                }
+                self.note(deliveries);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no hints for now");
+                self.node.report("consumer", Some(error.to_string()));
+                let pause = self.receive_after.map_or(FIRST_PAUSE, |(_, pause)| pause);
+                let next = (pause * 2).min(LONGEST_PAUSE);
+                self.receive_after = Some((tokio::time::Instant::now() + pause, next));
+            }
+        }
+    }
+
     fn note(&mut self, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
+            let Delivery { lane, ticket, .. } = delivery;
+            let place = self.pending.place(&lane);
             if let Some(published) = delivery.published_at {
                 m::latency(
                     m::PUBLISH_TO_RECEIVE,
                     "publish_to_receive",
-                    ("lane", delivery.lane.0.clone()),
+                    ("lane", lane.0),
                     published,
                     delivery.received_at,
                 );
             }
-            let whats: Vec<What> = match delivery.body {
-                Body::Hints(hints) => hints.into_iter().map(What::Hint).collect(),
-                Body::Marker(marker) => vec![What::Marker(marker)],
-            };
-            self.undecided.insert(delivery.ticket, whats.len());
-            self.pending.extend(whats.into_iter().map(|what| Pending {
-                what,
-                lane: delivery.lane.clone(),
-                ticket: Some(delivery.ticket),
-                received_at: delivery.received_at,
-                attempts: 0,
-            }));
+            match delivery.body {
+                Body::Marker(marker) => self.pending.push_marker(place, marker, ticket),
+                Body::Hints(hints) => {
+                    self.undecided.insert(ticket, hints.len());
+                    let of = Arrival {
+                        lane: place,
+                        ticket: Some(ticket),
+                        received_at: delivery.received_at,
+                        attempts: 0,
+                    };
+                    for hint in hints {
+                        self.pending.push_hint(hint, of);
+                    }
+                }
+            }
         }
     }
 
     fn note_own(&mut self, ready: Ready) {
-        self.pending.push_back(Pending {
-            what: What::Hint(ready.hint),
-            lane: ready.lane,
+        let of = Arrival {
+            lane: self.pending.place(&ready.lane),
             ticket: None,
             received_at: Utc::now(),
             attempts: 0,
-        });
+        };
+        self.pending.push_hint(ready.hint, of);
+    }
+
+    /// The first message of one lane is here; those of the others may be a moment behind.
+    async fn gather(&mut self) {
+        let draining = self.node.draining.clone();
+        let moment = tokio::time::sleep(GATHER);
+        tokio::pin!(moment);
+        loop {
+            tokio::select! {
+                () = &mut moment => return,
+                () = draining.cancelled() => return,
+                () = self.receive(), if self.has_room() => {}
+            }
+        }
     }
 
     /// Wait until a slot is free; after a while let the hints go, and wait on without them.
@@ -212,10 +268,16 @@ impl Consumer {
             return true;
         }
         let draining = self.node.draining.clone();
-        tokio::select! {
-            permit = slots.acquire() => return permit.is_ok(),
-            () = draining.cancelled() => return false,
-            () = tokio::time::sleep(LET_GO) => {}
+        let patience = tokio::time::sleep(LET_GO);
+        let slot = slots.acquire();
+        tokio::pin!(patience, slot);
+        loop {
+            tokio::select! {
+                permit = &mut slot => return permit.is_ok(),
+                () = draining.cancelled() => return false,
+                () = &mut patience => break,
+                () = self.receive(), if self.has_room() => self.decide_markers().await,
+            }
         }
         tracing::info!(
             undecided = self.pending.len(),
@@ -224,133 +286,132 @@ impl Consumer {
         self.receiver.pause().await;
         self.let_go().await;
         tokio::select! {
-            _ = slots.acquire() => {}
+            _ = slot => {}
             () = draining.cancelled() => {}
         }
         self.receiver.resume().await;
+        self.gathers = self.node.options.lanes.len() > 1;
         false
     }
 
     async fn let_go(&mut self) {
-        let own = self.pending.drain(..).filter(|p| p.ticket.is_none());
-        let ready = own.filter_map(Pending::into_ready).collect();
-        self.node.hook.publish(Cause::Sweep, ready);
-        let tickets: Vec<Ticket> = self.undecided.drain().map(|(ticket, _)| ticket).collect();
-        self.receiver.give_back(&tickets).await;
+        for place in 0..self.node.options.lanes.len() {
+            let undecided = self.pending.take(place);
+            self.give_back(undecided).await;
+        }
+    }
+
+    async fn give_back(&mut self, undecided: Undecided) {
+        self.node.hook.publish(Cause::Sweep, undecided.own);
+        for ticket in &undecided.tickets {
+            self.undecided.remove(ticket);
+        }
+        if !undecided.tickets.is_empty() {
+            self.receiver.give_back(&undecided.tickets).await;
+        }
+    }
+
+    /// Tell of the markers that have nothing undecided before them.
+    async fn decide_markers(&mut self) {
+        while let Some((lane, marker, ticket)) = self.pending.decided_marker() {
+            self.receiver.settle(&[ticket]).await;
+            self.node.hook.tell(Control::MarkerBack { lane, marker });
+        }
     }
 
     /// Lock what the free slots can take; false where the database could not be asked.
     async fn lock_some(&mut self) -> bool {
-        let mut batch: Vec<Pending> = Vec::new();
-        let mut slots = Vec::new();
-        while batch.len() < LOCK_BATCH
-            && let Some(next) = self.pending.front()
-        {
-            if let What::Marker(_) = next.what {
-                if batch.is_empty() && !self.has_earlier_undecided() {
-                    self.decide_marker().await;
-                    continue;
-                }
-                break;
-            }
-            let Ok(slot) = self.node.slots.clone().try_acquire_owned() else {
-                break;
-            };
-            slots.push(slot);
-            if let Some(next) = self.pending.pop_front() {
-                batch.push(next);
-            }
-        }
-        if batch.is_empty() {
+        let batch = self.next_batch();
+        if batch.hints.is_empty() {
             return true;
         }
-        let hints: Vec<Hint> = batch
-            .iter()
-            .filter_map(|p| match &p.what {
-                What::Hint(hint) => Some(hint.clone()),
-                What::Marker(_) => None,
-            })
-            .collect();
-        histogram!(m::LOCK_BATCH).record(hints.len() as f64);
+        histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
+        let node = self.node.clone();
         let sent = Instant::now();
-        match self.node.store.lock(&self.node.terms, &hints).await {
+        let result = {
+            let locking = node.store.lock(&node.terms, &batch.hints);
+            tokio::pin!(locking);
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut locking => break result,
+                    () = self.receive(), if self.has_room() => {}
+                }
+            }
+        };
+        match result {
             Ok(locked) => {
-                self.decide(batch, locked, sent, slots).await;
+                self.decide(batch, locked, sent).await;
                 true
             }
             Err(error) => {
-                tracing::warn!(hints = hints.len(), %error, "hints could not be locked; trying again");
-                for pending in batch.into_iter().rev() {
-                    self.pending.push_front(pending);
+                tracing::warn!(hints = batch.hints.len(), %error, "hints could not be locked; trying again");
+                for waiting in batch.into_waiting().rev() {
+                    self.schedule.give_back(waiting.of.lane);
+                    self.pending.put_back(waiting);
                 }
                 false
             }
         }
     }
 
-    /// A busy hint was put behind a marker that came after it.
-    fn has_earlier_undecided(&self) -> bool {
-        self.pending.iter().skip(1).any(|p| p.attempts > 0)
-    }
-
-    async fn decide_marker(&mut self) {
-        let Some(pending) = self.pending.pop_front() else {
-            return;
-        };
-        if let What::Marker(marker) = pending.what {
-            if let Some(ticket) = pending.ticket {
-                self.undecided.remove(&ticket);
-                self.receiver.settle(&[ticket]).await;
+    /// As many as there are free slots, of the lanes whose turn it is.
+    fn next_batch(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        while batch.hints.len() < LOCK_BATCH {
+            let pending = &self.pending;
+            if pending.is_empty() {
+                break;
             }
-            self.node.hook.tell(Control::MarkerBack {
-                lane: pending.lane,
-                marker,
-            });
+            let Ok(slot) = self.node.slots.clone().try_acquire_owned() else {
+                break;
+            };
+            let lane = self.schedule.next(|lane| pending.waits(lane));
+            let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane)) else {
+                break;
+            };
+            batch.hints.push(waiting.hint);
+            batch.of.push(waiting.of);
+            batch.slots.push(slot);
         }
+        batch
     }
 
-    async fn decide(
-        &mut self,
-        batch: Vec<Pending>,
-        locked: Locked,
-        sent: Instant,
-        mut slots: Vec<tokio::sync::OwnedSemaphorePermit>,
-    ) {
+    async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
         let locked_at = Utc::now();
-        let by_id: HashMap<JobId, &Pending> = batch
-            .iter()
-            .filter_map(|p| match &p.what {
-                What::Hint(hint) => Some((hint.id, p)),
-                What::Marker(_) => None,
-            })
-            .collect();
+        let ids = batch.hints.iter().enumerate();
+        let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         counter!(m::JOBS_LOCKED, "source" => "hint").increment(locked.jobs.len() as u64);
         for job in locked.jobs {
-            let hinted = by_id.get(&job.job.id);
-            if let Some(pending) = hinted {
+            let hinted = by_id.get(&job.job.id).copied();
+            if let Some(of) = hinted.and_then(|at| batch.of.get(at)) {
                 m::latency(
                     m::RECEIVE_TO_LOCK,
                     "receive_to_lock",
-                    ("lane", pending.lane.0.clone()),
-                    pending.received_at,
+                    ("lane", self.pending.lane(of.lane).0),
+                    of.received_at,
                     locked_at,
                 );
             }
             let stages = Stages {
-                committed_at: hinted.and_then(|p| match &p.what {
-                    What::Hint(hint) => hint.committed_at,
-                    What::Marker(_) => None,
-                }),
+                committed_at: hinted
+                    .and_then(|at| batch.hints.get(at))
+                    .and_then(|hint| hint.committed_at),
                 locked_at,
             };
             // No more jobs come back than hints were asked for, each with its slot.
-            let Some(slot) = slots.pop() else { break };
+            let Some(slot) = batch.slots.pop() else { break };
             executor::start(&self.node, job, sent, stages, slot);
         }
+        // The slots of what was refused are free again.
+        batch.slots.clear();
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {
             counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
+            if let Some(of) = by_id.get(&id).and_then(|at| batch.of.get(*at)) {
+                self.schedule.give_back(of.lane);
+            }
             match why {
                 Refusal::Busy => busy.push(id),
                 Refusal::Unserved => {
@@ -363,24 +424,48 @@ impl Consumer {
                 _ => tracing::debug!(job = %id, reason = %why, "hint refused"),
             }
         }
-        drop(slots);
+        let let_go = self.passed_over(&batch.of);
+        self.settle(batch, &busy, &unserved).await;
+        if let Some(place) = let_go {
+            let undecided = self.pending.take(place);
+            self.give_back(undecided).await;
+        }
+        if !busy.is_empty() {
+            idle(&self.node, BUSY_PAUSE).await;
+        }
+    }
+
+    /// The lane of which something has waited for [`LET_GO`] while the slots went to others.
+    fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
+        if self.node.options.lanes.len() == 1 {
+            return None;
+        }
+        let now = Instant::now();
+        let before = now.checked_sub(LET_GO)?;
+        self.pending
+            .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
+    }
+
+    /// Settle each message whose last hint is decided; keep what is busy.
+    async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
         let mut returned = Vec::new();
-        for mut pending in batch {
-            let among =
-                |ids: &[JobId]| matches!(&pending.what, What::Hint(h) if ids.contains(&h.id));
-            let is_busy = !busy.is_empty() && among(&busy);
-            let is_unserved = !unserved.is_empty() && among(&unserved);
-            if is_busy && pending.attempts < BUSY_ATTEMPTS {
-                pending.attempts += 1;
-                self.pending.push_back(pending);
+        // Backwards, so that what is tried again comes to the front in its old order.
+        for mut waiting in batch.into_waiting().rev() {
+            let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
+            if is_busy && waiting.of.attempts < BUSY_ATTEMPTS {
+                waiting.of.attempts += 1;
+                self.pending.put_back(waiting);
                 continue;
             }
-            let Some(ticket) = pending.ticket else {
-                if is_busy || is_unserved {
+            let Some(ticket) = waiting.of.ticket else {
+                if is_busy || unserved.contains(&waiting.hint.id) {
                     // Not for this node after all: for whoever the broker finds.
-                    let ready = pending.into_ready().into_iter().collect();
-                    self.node.hook.publish(Cause::Sweep, ready);
+                    let ready = Ready {
+                        lane: self.pending.lane(waiting.of.lane),
+                        hint: waiting.hint,
+                    };
+                    self.node.hook.publish(Cause::Sweep, vec![ready]);
                 }
                 continue;
             };
@@ -397,15 +482,12 @@ impl Consumer {
             }
         }
         if !settled.is_empty() {
+            settled.reverse();
             self.receiver.settle(&settled).await;
         }
         if !returned.is_empty() {
-            self.pending
-                .retain(|p| p.ticket.is_none_or(|t| !returned.contains(&t)));
+            self.pending.forget(&returned);
             self.receiver.give_back(&returned).await;
-        }
-        if !busy.is_empty() {
-            idle(&self.node, BUSY_PAUSE).await;
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::job::JobId;
+use crate::lane_rule::BadRule;
 use crate::new_job::InvalidJob;
 
 /// A store could not do what was asked.
@@ -28,6 +29,9 @@ pub enum StoreError {
         /// The field and the remedy.
         source: InvalidJob,
     },
+    /// Rules for lanes that can't work.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    InvalidRules(Vec<BadRule>),
     /// This node's lock on the job is gone: nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),

@@ -24,6 +24,8 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
+use crate::hint::Ready;
+use crate::job::Lane;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Turn, TurnOutcome, TurnReport};
@@ -118,7 +120,7 @@ impl Leader {
         node.hook.tell(Control::NodeAlive {
             node: node.id,
             types: node.handlers.types(),
-            lanes: node.options.lanes.clone(),
+            lanes: node.options.lane_names(),
         });
         self.next_beat = Instant::now() + node.options.sweep_interval / 2;
     }
@@ -186,17 +188,19 @@ impl Leader {
             if !found.is_empty() {
                 counter!(m::SWEPT, "class" => class).increment(found.len() as u64);
                 tracing::info!(class, jobs = found.len(), "the sweeper hints jobs");
-                // Tried here first, as far as there is room: this node lives, the broker may still
-                // count on one that does not.
-                let room = node.slots.available_permits();
-                let mut rest = found;
-                let own = room.min(rest.len());
-                let refused: Vec<_> = rest
-                    .drain(..own)
-                    .filter_map(|ready| node.own_hints.try_send(ready).err())
-                    .map(tokio::sync::mpsc::error::TrySendError::into_inner)
-                    .collect();
-                rest.extend(refused);
+                // Tried here first, as far as there is room and the lane is one of this node's: it lives,
+                // the broker may still count on one that does not.
+                let mut room = node.slots.available_permits();
+                let received = |lane: &Lane| node.options.lanes.iter().any(|l| l.lane == *lane);
+                let try_here = |ready: Ready| {
+                    if room == 0 || !received(&ready.lane) {
+                        return Some(ready);
+                    }
+                    room -= 1;
+                    let refused = node.own_hints.try_send(ready).err();
+                    refused.map(tokio::sync::mpsc::error::TrySendError::into_inner)
+                };
+                let rest = found.into_iter().filter_map(try_here).collect();
                 node.hook.publish(Cause::Sweep, rest);
             }
         }

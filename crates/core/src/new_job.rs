@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
 use crate::repeat::Repeat;
 use crate::retry::RetryPolicy;
@@ -41,7 +42,7 @@ pub const DEFAULT_RETRIES: i32 = 3;
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, else 10 s |
 /// | [`repeat`](Self::repeat) | run again, for example `R3/PT10M` | once |
 /// | [`priority`](Self::priority) | larger is more urgent | 0 |
-/// | [`lane`](Self::lane) | queue or topic of its hints | `default` |
+/// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), else `default` |
 #[derive(Clone, Debug)]
 #[must_use = "a NewJob does nothing until it is created in a transaction"]
 pub struct NewJob {
@@ -63,7 +64,7 @@ pub struct NewJob {
     pub(crate) repeat: Option<String>,
     pub(crate) repeat_until: Option<DateTime<Utc>>,
     pub(crate) correlation_id: Option<Uuid>,
-    pub(crate) lane: Lane,
+    pub(crate) lane: Option<Lane>,
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
 }
@@ -124,7 +125,7 @@ impl NewJob {
             repeat: None,
             repeat_until: None,
             correlation_id: None,
-            lane: Lane::default(),
+            lane: None,
             custom_values: None,
             trace_parent: None,
         }
@@ -204,9 +205,9 @@ impl NewJob {
         self
     }
 
-    /// The lane of its hints.
+    /// The lane of its hints, whatever the [rules](crate::LaneRule) say.
     pub fn lane(mut self, lane: impl Into<String>) -> Self {
-        self.lane = Lane(lane.into());
+        self.lane = Some(Lane(lane.into()));
         self
     }
 
@@ -220,6 +221,22 @@ impl NewJob {
     pub fn custom_values(mut self, values: Box<RawValue>) -> Self {
         self.custom_values = Some(values);
         self
+    }
+
+    /// Its hint, once it has been created: in the lane that it names, else in that of the rules.
+    pub(crate) fn ready(&self, ruled: Option<Lane>) -> Ready {
+        Ready {
+            lane: self.lane.clone().or(ruled).unwrap_or_default(),
+            hint: Hint {
+                id: self.id,
+                instance: self
+                    .process_instance
+                    .clone()
+                    .filter(|_| self.is_exclusive()),
+                committed_at: None,
+                trace_parent: self.trace_parent.clone(),
+            },
+        }
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
@@ -320,10 +337,10 @@ impl NewJob {
                 "give 1 or more: the first attempt counts",
             );
         }
-        if !Lane::is_valid(&self.lane.0) {
+        if let Some(lane) = self.lane.as_ref().filter(|l| !Lane::is_valid(&l.0)) {
             return wrong(
                 "lane",
-                format!("is `{}`", self.lane.0.escape_debug()),
+                format!("is `{}`", lane.0.escape_debug()),
                 "use 1 to 64 letters, digits, `-`, `_` or `.`",
             );
         }

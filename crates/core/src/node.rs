@@ -166,7 +166,7 @@ impl NodeBuilder {
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         let fleet = Fleet::default();
-        fleet.note(id, types.clone(), options.lanes.clone());
+        fleet.note(id, types.clone(), options.lane_names());
         let shared = Arc::new(Shared {
             id,
             hook,

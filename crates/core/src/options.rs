@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::commit_hook::HookOptions;
 use crate::job::Lane;
+use crate::lane_order::{self, LaneOrder, LaneShare};
 
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
@@ -22,8 +23,10 @@ pub struct NodeOptions {
     pub suspect_after: Duration,
     /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
     pub shutdown_timeout: Duration,
-    /// The lanes to receive. Default: `default`.
-    pub lanes: Vec<Lane>,
+    /// The lanes to receive, in their order. Default: `default`.
+    pub lanes: Vec<LaneShare>,
+    /// How they share the slots: by their weights, or strictly in their order. Default: weighted.
+    pub lane_order: LaneOrder,
     /// How hints leave.
     pub hook: HookOptions,
 }
@@ -36,7 +39,8 @@ impl Default for NodeOptions {
             sweep_interval: Duration::from_secs(10),
             suspect_after: Duration::from_secs(15),
             shutdown_timeout: Duration::from_secs(60),
-            lanes: vec![Lane::default()],
+            lanes: vec![Lane::default().into()],
+            lane_order: LaneOrder::default(),
             hook: HookOptions::default(),
         }
     }
@@ -92,23 +96,21 @@ impl NodeOptions {
             "suspect_after",
             "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
         );
-        check(
-            !self.lanes.is_empty(),
-            "lanes",
-            "is empty; name at least one, for example `default`",
-        );
-        for lane in &self.lanes {
-            check(
-                Lane::is_valid(&lane.0),
-                "lanes",
-                "has a name with other than 1 to 64 letters, digits, `-`, `_` or `.`",
-            );
+        for problem in lane_order::problems(&self.lanes, self.lane_order) {
+            check(false, "lanes", &problem);
         }
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    /// Messages that may be unsettled: enough to fill every slot, and as many again on their way.
+    /// The lanes without their weights.
+    pub(crate) fn lane_names(&self) -> Vec<Lane> {
+        self.lanes.iter().map(|share| share.lane.clone()).collect()
+    }
+
+    /// Messages that may be unsettled: enough to fill every slot, and as many again on their way; and for
+    /// each lane two, so that none is kept from arriving by the others.
     pub(crate) fn prefetch(&self) -> u16 {
-        u16::try_from(self.concurrency.saturating_mul(2).clamp(2, 512)).unwrap_or(512)
+        let wanted = self.concurrency.max(self.lanes.len()).saturating_mul(2);
+        u16::try_from(wanted.clamp(2, 512)).unwrap_or(512)
     }
 }

@@ -111,3 +111,33 @@ pub struct JobView {
     /// The token of the lock.
     pub fence: Option<i64>,
 }
+
+/// What waits and runs in a lane.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneView {
+    /// The lane.
+    pub lane: Lane,
+    /// Executable jobs that nobody holds.
+    pub ready: i64,
+    /// Executable jobs with a living lock.
+    pub running: i64,
+    /// Timers and waiting retries.
+    pub timers: i64,
+    /// Suspended jobs.
+    pub suspended: i64,
+    /// Dead letters.
+    pub dead_letters: i64,
+    /// Since when the oldest of the ready ones has been ready.
+    pub oldest_ready_at: Option<DateTime<Utc>>,
+    /// Nodes that hold jobs of it.
+    pub nodes: i64,
+}
+
+/// How many jobs wait in a lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaneBacklog {
+    /// The lane.
+    pub lane: Lane,
+    /// Jobs.
+    pub jobs: i64,
+}

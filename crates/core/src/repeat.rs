@@ -113,7 +113,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     );
     next.repeat_until = job.repeat_until;
     next.correlation_id = Some(job.correlation_id);
-    next.lane = job.lane.clone();
+    next.lane = Some(job.lane.clone());
     next.custom_values = job.custom_values.clone();
     next.trace_parent = job.trace_parent.clone();
     Some(next)

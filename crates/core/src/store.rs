@@ -21,15 +21,17 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::commit_hook::CommitHook;
 pub use crate::created::{Created, TransactionId};
 pub use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, Lane, LockedJob, NodeId, text_enum};
+use crate::job::{Held, Job, JobId, JobState, Lane, LockedJob, NodeId, text_enum};
+use crate::lane_rule::{self, LaneRule};
 use crate::metrics as m;
 use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView};
+use crate::query::{JobFilter, JobView, LaneBacklog, LaneView};
 
 /// Shorthand for this layer.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -223,6 +225,50 @@ pub struct OrphanQuery {
     pub mark: bool,
 }
 
+/// A page of jobs that change their lane.
+#[derive(Clone, Debug)]
+pub struct LanePage {
+    /// The lane that they leave.
+    pub from: Lane,
+    /// The lane that they get.
+    pub to: Lane,
+    /// Those of this state; of executable ones the unlocked.
+    pub state: JobState,
+    /// Go on behind this id.
+    pub after: Option<JobId>,
+    /// At most so many.
+    pub at_most: i64,
+    /// Who hints what is ready: the caller, or a leader that finds it.
+    pub origin: Origin,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub struct MovedPage {
+    /// Jobs that changed their lane.
+    pub moved: u64,
+    /// Those of them to hint; of an instance only the first ready one.
+    pub ready: Vec<Ready>,
+    /// Behind which id to go on; `None` where everything has been looked at.
+    pub after: Option<JobId>,
+}
+
+/// Rows that a page looks at, however few of them are of its lane.
+pub(crate) const LANE_SLICE: i64 = 20_000;
+
+impl LanePage {
+    /// Behind which id to go on, having found these among `seen` rows up to `last`.
+    pub(crate) fn next(&self, found: &[Uuid], last: Option<Uuid>, seen: i64) -> Option<Uuid> {
+        if i64::try_from(found.len()).is_ok_and(|n| n >= self.at_most) {
+            found.last().copied()
+        } else if seen >= LANE_SLICE {
+            last
+        } else {
+            None
+        }
+    }
+}
+
 /// What a suspension names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuspensionScope {
@@ -356,6 +402,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Activate what [`suspend`](Self::suspend) put aside. Returns what became ready.
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>>;
 
+    /// The rules for the lanes of jobs whose creator names none, in their order.
+    async fn lane_rules(&self) -> Result<Vec<LaneRule>>;
+
+    /// Replace them all at once. Jobs that exist keep their lanes.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidRules`] before anything is changed.
+    async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()>;
+
+    /// Every lane of which there are jobs, and how many. Reads all of them.
+    async fn lanes(&self) -> Result<Vec<LaneView>>;
+
+    /// Unlocked executable jobs in other lanes than these, by lane, the deepest first. Reads all of them.
+    async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>>;
+
+    /// Give a page of jobs another lane. See [`crate::lane_move`].
+    async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
+
     /// Close every connection.
     async fn close(&self);
 }
@@ -465,6 +529,11 @@ fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
 fn released<'a>(held: impl Iterator<Item = &'a Held>, applied: &[JobId]) -> Vec<String> {
     let applied: HashSet<&JobId> = applied.iter().collect();
     instances(held.filter(|h| applied.contains(&h.id)))
+}
+
+/// Refuse rules that can't work.
+fn check_rules(rules: &[LaneRule]) -> Result<()> {
+    lane_rule::validate(rules).map_err(StoreError::InvalidRules)
 }
 
 /// Judge the newest row of `schema_version`.

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jobwire_core::Lane;
 use jobwire_core::transport::Plaintext;
+use jobwire_core::{LaneOrder, LaneShare};
 
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
@@ -106,7 +106,7 @@ settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
         "Where the jobs live: `sqlite:PATH` (made and migrated by itself) or `postgres://user:password@host/database`.";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
-        "What carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host`, or `amqp://…` without TLS. Several hosts of a cluster are separated by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
+        "What carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host` (RabbitMQ) or `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without `?tls=true`, are without TLS. Several hosts of a cluster are separated by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
     broker_tls_ca: Option<PathBuf> = "", "broker-tls-ca" "FILE",
         "PEM file with the authorities that sign the broker's certificate; only these are then trusted. Where none is given: those that this machine trusts.";
     broker_tls_certificate: Option<PathBuf> = "", "broker-tls-certificate" "FILE",
@@ -131,8 +131,10 @@ settings! {
         "A job is suspected to have lost its hint only when it has been ready for so long; not shorter than `hint_max_age`.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "How long running jobs may take to end at shutdown before they are given back.";
-    lanes: Vec<Lane> = "default", "lanes" "LANES",
-        "The lanes (queues) that a node receives, separated by commas.";
+    lanes: Vec<LaneShare> = "default", "lanes" "LANES",
+        "The lanes (queues, topics) that a node receives, in their order, separated by commas; with a weight each where they share by weight: `critical=5,default=3,bulk` (no weight is 1).";
+    lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
+        "How lanes share a node's slots while several wait: `weighted` (each its share of the starts) or `strict` (nothing of a lane while anything of one before it waits).";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
         "A hint that could not be published for so long is left to the sweeper.";
     hint_buffer: usize = "100000", "hint-buffer" "N",
@@ -151,6 +153,30 @@ settings! {
         "The most hints in one message, 1 to 512.";
     amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
         "How long RabbitMQ may take to confirm a message.";
+    kafka_declare: bool = "true", "kafka-declare" "BOOL",
+        "Create topics where they are missing; `false` only uses what exists.";
+    kafka_partitions: usize = "12", "kafka-partitions" "N",
+        "Partitions of a topic that is created: a lane can be shared by so many nodes.";
+    kafka_replication: Option<u32> = "auto", "kafka-replication" "N",
+        "Copies of a topic that is created; `auto` is 3, or as many as there are brokers.";
+    kafka_retention: Duration = "24h", "kafka-retention" "DURATION",
+        "How long Kafka keeps hints of a topic that is created; a job that waits longer is hinted again by the sweeper.";
+    kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
+        "The most hints in one message, 1 to 512.";
+    kafka_linger: Duration = "0s", "kafka-linger" "DURATION",
+        "How long a message waits for others to travel with; 0s sends at once what finds the connection free.";
+    kafka_confirm_timeout: Duration = "5s", "kafka-confirm-timeout" "DURATION",
+        "How long Kafka may take to confirm a message.";
+    kafka_session_timeout: Duration = "10s", "kafka-session-timeout" "DURATION",
+        "A node that Kafka has not heard of for so long loses its partitions to the others.";
+    kafka_instance_id: String = "", "kafka-instance-id" "NAME",
+        "Static membership: a node that comes back under this name within the session timeout finds its partitions without a rebalance. Another one for each node.";
+    kafka_rack: String = "", "kafka-rack" "NAME",
+        "Where this node is: it fetches from the nearest copy.";
+    kafka_release_after: Duration = "10s", "kafka-release-after" "DURATION",
+        "A node without a free slot for so long gives its partitions to others until it has one.";
+    kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
+        "File with the token (a JWT, kept fresh by somebody else) for OAUTHBEARER.";
     log: String = "info", "log" "FILTER",
         "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` where nothing is given.";
     log_format: LogFormat = "text", "log-format" "FORMAT",

@@ -18,6 +18,7 @@ pub mod examine;
 mod exclusive;
 mod fail;
 mod insert;
+mod lanes;
 mod lock;
 mod operate;
 mod orphans;
@@ -37,17 +38,18 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 
 use super::{
-    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LockTerms, Locked,
-    MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION, SchemaStatus, Settled,
-    SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LanePage, LockTerms,
+    Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION,
+    SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, NodeId};
+use crate::job::{Held, Job, JobId, Lane, NodeId};
+use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView};
+use crate::query::{JobFilter, JobView, LaneBacklog, LaneView};
 use crate::transaction::Jobs;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -337,6 +339,32 @@ impl Store for PgStore {
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
         self.run("activate", || suspend::activate(&self.pool, scope))
+            .await
+    }
+
+    async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
+        self.run("lane_rules", || lanes::rules(&self.pool)).await
+    }
+
+    async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
+        super::check_rules(rules)?;
+        self.run("set_lane_rules", || lanes::set_rules(&self.pool, rules))
+            .await
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneView>> {
+        self.run("lanes", || lanes::lanes(&self.pool)).await
+    }
+
+    async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>> {
+        self.run("lanes_outside", || {
+            lanes::outside(&self.pool, lanes, at_most)
+        })
+        .await
+    }
+
+    async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
+        self.run("move_lane", || lanes::move_page(&self.pool, page))
             .await
     }
 

@@ -119,7 +119,8 @@ impl Transport for InProcessTransport {
             epoch: self.0.epochs.fetch_add(1, Ordering::Relaxed),
             next: 0,
             prefetch: usize::from(subscription.prefetch.max(1)),
-            lanes: subscription.lanes,
+            lanes: lanes(&subscription),
+            first: 0,
             unsettled: BTreeMap::new(),
             paused: false,
         }))
@@ -163,13 +164,45 @@ impl Publisher for InProcessTransport {
     }
 }
 
+/// A lane of a receiver: its part of the prefetch, so that no other lane keeps its messages from arriving.
+struct ReceivedLane {
+    lane: Lane,
+    share: usize,
+    unsettled: usize,
+}
+
+fn lanes(subscription: &Subscription) -> Vec<ReceivedLane> {
+    let prefetch = usize::from(subscription.prefetch.max(1));
+    let count = subscription.lanes.len().max(1);
+    let received = |(at, lane): (usize, &Lane)| ReceivedLane {
+        lane: lane.clone(),
+        share: (prefetch / count + usize::from(at < prefetch % count)).max(1),
+        unsettled: 0,
+    };
+    subscription
+        .lanes
+        .iter()
+        .enumerate()
+        .map(received)
+        .collect()
+}
+
+struct Unsettled {
+    /// The lane's place.
+    lane: usize,
+    body: Body,
+    published_at: DateTime<Utc>,
+}
+
 struct InProcessReceiver {
     shared: Arc<Shared>,
     epoch: u64,
     next: u64,
     prefetch: usize,
-    lanes: Vec<Lane>,
-    unsettled: BTreeMap<u64, (Lane, Body, DateTime<Utc>)>,
+    lanes: Vec<ReceivedLane>,
+    /// The lane that is looked at first; they take turns.
+    first: usize,
+    unsettled: BTreeMap<u64, Unsettled>,
     paused: bool,
 }
 
@@ -179,25 +212,33 @@ impl InProcessReceiver {
         let mut deliveries = Vec::new();
         let shared = self.shared.clone();
         let mut state = shared.state();
-        for lane in &self.lanes {
-            let Some(queue) = state.lanes.get_mut(lane) else {
+        for turn in 0..self.lanes.len() {
+            let at = (self.first + turn) % self.lanes.len();
+            let Some(received) = self.lanes.get_mut(at) else {
+                continue;
+            };
+            let Some(queue) = state.lanes.get_mut(&received.lane) else {
                 continue;
             };
             while deliveries.len() < room
+                && received.unsettled < received.share
                 && let Some(message) = queue.pop_front()
             {
                 let number = self.next;
                 self.next += 1;
-                self.unsettled.insert(
-                    number,
-                    (lane.clone(), message.body.clone(), message.published_at),
-                );
+                received.unsettled += 1;
+                let unsettled = Unsettled {
+                    lane: at,
+                    body: message.body.clone(),
+                    published_at: message.published_at,
+                };
+                self.unsettled.insert(number, unsettled);
                 if let Body::Hints(hints) = &message.body {
-                    metrics::counter!(crate::metrics::HINTS_RECEIVED, "lane" => lane.0.clone())
+                    metrics::counter!(crate::metrics::HINTS_RECEIVED, "lane" => received.lane.0.clone())
                         .increment(hints.len() as u64);
                 }
                 deliveries.push(Delivery {
-                    lane: lane.clone(),
+                    lane: received.lane.clone(),
                     body: message.body,
                     published_at: Some(message.published_at),
                     received_at: Utc::now(),
@@ -209,23 +250,38 @@ impl InProcessReceiver {
                 });
             }
         }
+        self.first = (self.first + 1) % self.lanes.len().max(1);
         deliveries
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Unsettled> {
+        let unsettled = self.unsettled.remove(&number)?;
+        if let Some(received) = self.lanes.get_mut(unsettled.lane) {
+            received.unsettled -= 1;
+        }
+        Some(unsettled)
     }
 
     /// Back to the front of their lanes, in their old order.
     fn put_back(&mut self, numbers: impl DoubleEndedIterator<Item = u64>) {
-        let mut state = self.shared.state();
+        let shared = self.shared.clone();
+        let mut state = shared.state();
         for number in numbers.rev() {
-            if let Some((lane, body, published_at)) = self.unsettled.remove(&number) {
-                state.lanes.entry(lane).or_default().push_front(Queued {
-                    body,
-                    published_at,
-                    redelivered: true,
-                });
-            }
+            let Some(unsettled) = self.forget(number) else {
+                continue;
+            };
+            let Some(received) = self.lanes.get(unsettled.lane) else {
+                continue;
+            };
+            let queue = state.lanes.entry(received.lane.clone()).or_default();
+            queue.push_front(Queued {
+                body: unsettled.body,
+                published_at: unsettled.published_at,
+                redelivered: true,
+            });
         }
         drop(state);
-        self.shared.arrived.notify_waiters();
+        shared.arrived.notify_waiters();
     }
 }
 
@@ -252,8 +308,9 @@ impl Receiver for InProcessReceiver {
     }
 
     async fn settle(&mut self, tickets: &[Ticket]) {
-        for ticket in tickets.iter().filter(|t| t.epoch == self.epoch) {
-            self.unsettled.remove(&ticket.number);
+        let epoch = self.epoch;
+        for ticket in tickets.iter().filter(|t| t.epoch == epoch) {
+            self.forget(ticket.number);
         }
     }
 

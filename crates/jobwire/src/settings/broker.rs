@@ -4,8 +4,7 @@ use jobwire_core::transport::BadSetting;
 
 use super::Settings;
 
-const FORMS: &str =
-    "write `in-process:`, `amqps://user:password@host:5671/virtual-host` or `amqp://…`";
+const FORMS: &str = "write `in-process:`, `amqps://user:password@host:5671/virtual-host`, `amqp://…` or `kafka://…`";
 
 /// The brokers that a program was built for.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +40,15 @@ pub(super) fn check(settings: &Settings) -> Wrong {
             .collect(),
         #[cfg(feature = "amqp")]
         "amqp" | "amqps" => told(settings.amqp_options().mistakes_with(url.expose())),
+        #[cfg(feature = "kafka")]
+        "kafka" => told(settings.kafka_options().mistakes_with(url.expose())),
         _ => Vec::new(),
     }
 }
 
 /// A library's words, put to the program's settings.
 #[cfg_attr(
-    not(feature = "amqp"),
+    not(any(feature = "amqp", feature = "kafka")),
     allow(dead_code, reason = "for brokers that this build lacks")
 )]
 fn told(mistakes: Vec<BadSetting>) -> Wrong {
@@ -69,9 +70,7 @@ fn known(scheme: &str, url: &str, built: Built) -> Result<(), String> {
         "in-process" if url == "in-process:" => Ok(()),
         "amqp" | "amqps" if built.amqp => Ok(()),
         "amqp" | "amqps" => lacks("RabbitMQ", "amqp"),
-        "kafka" if built.kafka => Err(
-            "Kafka is not in this release; use RabbitMQ (`amqps://…`) or `in-process:`".to_owned(),
-        ),
+        "kafka" if built.kafka => Ok(()),
         "kafka" => lacks("Kafka", "kafka"),
         "" | "in-process" => Err(format!("is not a broker's URL; {FORMS}")),
         other => Err(format!(

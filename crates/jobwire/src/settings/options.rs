@@ -25,6 +25,7 @@ impl Settings {
         options.suspect_after = self.suspect_after;
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
+        options.lane_order = self.lane_order;
         options.hook = self.hook_options();
         options
     }
@@ -73,6 +74,39 @@ impl Settings {
             security: self.broker_security(),
             statistics_interval: self.broker_statistics_interval.duration(),
             ..jobwire_amqp::AmqpOptions::default()
+        }
+    }
+
+    /// How Kafka is used.
+    #[cfg(feature = "kafka")]
+    #[must_use]
+    pub fn kafka_options(&self) -> jobwire_kafka::KafkaOptions {
+        use std::sync::Arc;
+
+        use jobwire_kafka::{KafkaOptions, TokenFile, TokenSource};
+
+        let named = |text: &String| (!text.is_empty()).then(|| text.clone());
+        KafkaOptions {
+            declare: self.kafka_declare,
+            partitions: i32::try_from(self.kafka_partitions).unwrap_or(i32::MAX),
+            replication: self
+                .kafka_replication
+                .map(|copies| i32::try_from(copies).unwrap_or(i32::MAX)),
+            retention: self.kafka_retention,
+            hints_per_message: self.kafka_hints_per_message,
+            linger: self.kafka_linger,
+            confirm_timeout: self.kafka_confirm_timeout,
+            session_timeout: self.kafka_session_timeout,
+            instance_id: named(&self.kafka_instance_id),
+            rack: named(&self.kafka_rack),
+            release_after: self.kafka_release_after,
+            statistics_interval: self.broker_statistics_interval.duration(),
+            security: self.broker_security(),
+            tokens: self
+                .kafka_oauth_token_file
+                .clone()
+                .map(|file| Arc::new(TokenFile(file)) as Arc<dyn TokenSource>),
+            ..KafkaOptions::default()
         }
     }
 }

@@ -67,7 +67,7 @@ fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
     let settings = load(file, &environment, &[("lease", "PT33S")]).expect("all is well");
     assert_eq!(settings.lease, Duration::from_secs(33));
     assert_eq!(settings.concurrency, 22);
-    assert_eq!(settings.lanes, [Lane("a".to_owned()), Lane("b".to_owned())]);
+    assert_eq!(settings.lanes, ["a".into(), "b".into()]);
     assert!(!settings.amqp_declare);
     assert_eq!(settings.origin("lease"), Origin::Flag("lease".to_owned()));
     assert_eq!(
@@ -120,6 +120,43 @@ fn settings_that_contradict_each_other_are_named() {
         said.contains("`suspect_after` is `2s`") && said.contains("hint_max_age"),
         "{said}"
     );
+}
+
+#[test]
+fn lanes_are_read_with_their_weights_and_their_order() {
+    let file = "lanes = [\"critical = 5\", \"default=3\", \"bulk\"]\nlane_order = \"weighted\"\n";
+    let settings = load(file, &[], &[]).expect("all is well");
+    let lanes = [("critical", 5), ("default", 3), ("bulk", 1)];
+    assert_eq!(
+        settings.lanes,
+        lanes.map(|(lane, weight)| LaneShare::new(lane, weight))
+    );
+    assert_eq!(settings.node_options().lanes, settings.lanes);
+    let strict = load("", &[], &[("lanes", "a,b"), ("lane_order", "strict")]).expect("all is well");
+    assert_eq!(strict.node_options().lane_order, LaneOrder::Strict);
+
+    for (lanes, order, parts) in [
+        (
+            "a=five",
+            "weighted",
+            &["the weight of lane `a` is `five`", "`a=5`"][..],
+        ),
+        ("a,b,a", "weighted", &["names `a` twice"]),
+        ("a=0", "weighted", &["`a` the weight 0", "1 to 1000"]),
+        ("a=2,b", "strict", &["`a` a weight", "`lane_order`"]),
+        ("a b", "weighted", &["`a b`; use 1 to 64 letters"]),
+        (",", "weighted", &["is empty"]),
+        (
+            "a",
+            "fair",
+            &["setting `lane_order` is `fair`: write `weighted` or `strict`"],
+        ),
+    ] {
+        let said = mistakes("", &[], &[("lanes", lanes), ("lane_order", order)]);
+        for part in parts {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{Lane, duration};
+use jobwire_core::{LaneOrder, LaneShare, duration};
 
 use super::SecretUrl;
 
@@ -154,6 +154,18 @@ macro_rules! counts {
 }
 counts!(usize, u32);
 
+impl Value for Option<u32> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "" | "auto" => Ok(None),
+            other => u32::read(other).map(Some),
+        }
+    }
+    fn shown(&self) -> String {
+        self.map_or_else(|| "auto".to_owned(), |number| number.to_string())
+    }
+}
+
 /// Words separated by commas.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
@@ -161,15 +173,24 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-impl Value for Vec<Lane> {
+impl Value for Vec<LaneShare> {
     fn read(text: &str) -> Result<Self, String> {
-        Ok(words(text).map(|name| Lane(name.to_owned())).collect())
+        words(text).map(str::parse).collect()
     }
     fn shown(&self) -> String {
         self.iter()
-            .map(|lane| lane.0.as_str())
+            .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join(",")
+    }
+}
+
+impl Value for LaneOrder {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())
+    }
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 

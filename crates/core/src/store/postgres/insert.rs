@@ -1,12 +1,13 @@
 //! Creating jobs: many in one statement, each in the table that its due date asks for.
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::hint::{Hint, Ready};
-use crate::job::JobId;
+use crate::job::Lane;
 use crate::new_job::NewJob;
 use crate::store::{Created, Origin, TransactionId};
 
@@ -15,9 +16,24 @@ const ROWS: usize = 2_500;
 
 /// Both branches judge by the statement's start, so that a row due at this very moment goes to exactly
 /// one table. Rows keep the order of the arrays, and so their creation order.
+///
+/// A job without a lane of its own gets that of the first rule. Whether there are rules at all is asked once
+/// a statement, so that without any (the usual case) no row pays for them. Only lanes that the caller can't
+/// know come back.
 const INSERT: &str = "
 WITH given AS MATERIALIZED (
-    SELECT * FROM unnest(
+    SELECT g.*, CASE
+        WHEN lane IS NOT NULL THEN lane
+        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
+            (SELECT r.lane FROM jobwire.lane_rule r
+             WHERE (r.type IS NULL OR r.type = g.type) AND (r.category IS NULL OR r.category = g.category)
+               AND (r.tenant IS NULL OR r.tenant = g.tenant)
+               AND (r.min_priority IS NULL OR r.min_priority <= g.priority)
+               AND (r.max_priority IS NULL OR r.max_priority >= g.priority)
+             ORDER BY r.position LIMIT 1),
+            'default')
+        ELSE 'default' END AS its_lane
+    FROM unnest(
         $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::bigint[], $12::boolean[], $13::integer[], $14::text[], $15::timestamptz[], $16::text[],
         $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[])
@@ -30,7 +46,7 @@ WITH given AS MATERIALIZED (
         correlation_id, lane, custom_values, trace_parent, origin, hints)
     SELECT id, CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END, type, payload::json,
         process_instance, execution, process_definition, element, tenant, category, deployment, priority, exclusive,
-        retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane, custom_values::json, trace_parent,
+        retries, retry_policy, due_at, repeat, repeat_until, correlation_id, its_lane, custom_values::json, trace_parent,
         $22, $23
     FROM given WHERE due_at IS NULL OR due_at <= statement_timestamp()
 ), timer AS (
@@ -39,11 +55,14 @@ WITH given AS MATERIALIZED (
         correlation_id, lane, custom_values, trace_parent, origin)
     SELECT id, 'timer', type, payload::json, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, lane, custom_values::json, trace_parent, $22
+        correlation_id, its_lane, custom_values::json, trace_parent, $22
     FROM given WHERE due_at > statement_timestamp()
     RETURNING id, due_at
 )
-SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer)";
+SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer),
+    ruled.ids, ruled.lanes
+FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
+      WHERE lane IS NULL AND its_lane <> 'default') ruled";
 
 /// Insert over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
@@ -97,7 +116,7 @@ async fn insert_chunk(
                 .map(|j| j.correlation_id.unwrap_or(j.id.0))
                 .collect::<Vec<_>>(),
         )
-        .bind(texts(jobs, |j| Some(&j.lane.0)))
+        .bind(texts(jobs, |j| j.lane.as_ref().map(|l| &*l.0)))
         .bind(texts(jobs, |j| j.custom_values.as_ref().map(|v| v.get())))
         .bind(texts(jobs, |j| j.trace_parent.as_deref()))
         .bind(origin.as_str())
@@ -106,26 +125,18 @@ async fn insert_chunk(
         .fetch_one(connection)
         .await?;
     let timers: Option<Vec<Uuid>> = row.try_get(1)?;
-    let timers: std::collections::HashSet<Uuid> = timers.into_iter().flatten().collect();
+    let timers: HashSet<Uuid> = timers.into_iter().flatten().collect();
+    let ids: Option<Vec<Uuid>> = row.try_get(3)?;
+    let lanes: Option<Vec<String>> = row.try_get(4)?;
+    let lanes = ids.into_iter().flatten().zip(lanes.into_iter().flatten());
+    let mut ruled: HashMap<Uuid, Lane> = lanes.map(|(id, lane)| (id, Lane(lane))).collect();
     Ok(Created {
         ready: jobs
             .iter()
             .filter(|j| !timers.contains(&j.id.0))
-            .map(ready)
+            .map(|j| j.ready(ruled.remove(&j.id.0)))
             .collect(),
         timer: row.try_get::<Option<DateTime<Utc>>, _>(2)?,
         transaction: Some(TransactionId(row.try_get(0)?)),
     })
-}
-
-fn ready(job: &NewJob) -> Ready {
-    Ready {
-        lane: job.lane.clone(),
-        hint: Hint {
-            id: JobId(job.id.0),
-            instance: job.process_instance.clone().filter(|_| job.is_exclusive()),
-            committed_at: None,
-            trace_parent: job.trace_parent.clone(),
-        },
-    }
 }

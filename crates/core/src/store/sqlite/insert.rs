@@ -1,13 +1,14 @@
 //! Creating jobs: many in one statement, each in the table that its due date asks for.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
 use super::row;
 use super::sql::moved_columns;
 use crate::error::StoreError;
-use crate::hint::{Hint, Ready};
-use crate::job::{JobId, JobKind};
+use crate::job::{JobId, JobKind, Lane};
 use crate::new_job::NewJob;
 use crate::store::{Created, Origin};
 
@@ -20,8 +21,25 @@ const BYTES: usize = 4 << 20;
 /// makes a row as good.
 const DRAW: &str = "UPDATE counter SET value = value + ?2 WHERE name = ?1 RETURNING value";
 
+/// The same for jobs, and whether there are rules for their lanes.
+const DRAW_JOBS: &str = "
+UPDATE counter SET value = value + ?1 WHERE name = 'job_seq'
+RETURNING value, EXISTS (SELECT 1 FROM lane_rule)";
+
+/// The lane of a job that names none, by the first rule whose conditions hold.
+macro_rules! ruled_lane {
+    () => {
+        "(SELECT r.lane FROM lane_rule r
+     WHERE (r.type IS NULL OR r.type = value ->> 'type') AND (r.category IS NULL OR r.category = value ->> 'category')
+       AND (r.tenant IS NULL OR r.tenant = value ->> 'tenant')
+       AND (r.min_priority IS NULL OR r.min_priority <= value ->> 'priority')
+       AND (r.max_priority IS NULL OR r.max_priority >= value ->> 'priority')
+     ORDER BY r.position LIMIT 1)"
+    };
+}
+
 macro_rules! insert_into {
-    ($table:literal) => {
+    ($table:literal, $ruled:expr, $returning:literal) => {
         concat!(
             "INSERT INTO ",
             $table,
@@ -32,15 +50,20 @@ SELECT value ->> 'id', value ->> 'seq', 1, value ->> 'kind', value ->> 'type', v
     value ->> 'process_instance', value ->> 'execution', value ->> 'process_definition', value ->> 'element',
     value ->> 'tenant', value ->> 'category', value ->> 'deployment', value ->> 'priority', value ->> 'exclusive',
     value ->> 'retries', 0, value ->> 'retry_policy', value ->> 'due_at', value ->> 'repeat', value ->> 'repeat_until',
-    value ->> 'correlation_id', ?2, value ->> 'lane', ?3, NULL, value ->> 'custom_values', value ->> 'trace_parent',
+    value ->> 'correlation_id', ?2, coalesce(value ->> 'lane', ",
+            $ruled,
+            ", 'default'), ?3, NULL, value ->> 'custom_values', value ->> 'trace_parent',
     ?2, ?4
-FROM json_each(?1)"
+FROM json_each(?1)",
+            $returning
         )
     };
 }
 
-const INSERT_EXECUTABLE: &str = insert_into!("job");
-const INSERT_TIMER: &str = insert_into!("timer_job");
+const INSERT_EXECUTABLE: &str = insert_into!("job", "NULL", "");
+const INSERT_TIMER: &str = insert_into!("timer_job", "NULL", "");
+const INSERT_EXECUTABLE_BY_RULE: &str = insert_into!("job", ruled_lane!(), " RETURNING id, lane");
+const INSERT_TIMER_BY_RULE: &str = insert_into!("timer_job", ruled_lane!(), " RETURNING id, lane");
 
 /// A new row as the statements read it.
 #[derive(Serialize)]
@@ -65,7 +88,7 @@ struct NewRow<'a> {
     repeat: Option<&'a str>,
     repeat_until: Option<i64>,
     correlation_id: uuid::Uuid,
-    lane: &'a str,
+    lane: Option<&'a str>,
     custom_values: Option<&'a str>,
     trace_parent: Option<&'a str>,
 }
@@ -98,7 +121,7 @@ impl<'a> NewRow<'a> {
             repeat: job.repeat.as_deref(),
             repeat_until: job.repeat_until.map(row::micros),
             correlation_id: job.correlation_id.unwrap_or(job.id.0),
-            lane: &job.lane.0,
+            lane: job.lane.as_ref().map(|l| &*l.0),
             custom_values: job.custom_values.as_ref().map(|v| v.get()),
             trace_parent: job.trace_parent.as_deref(),
         }
@@ -155,12 +178,18 @@ async fn insert_chunk(
     jobs: &[NewJob],
     origin: Origin,
 ) -> Result<Created, StoreError> {
-    let first = draw(connection, "job_seq", jobs.len()).await?;
+    let count = i64::try_from(jobs.len()).unwrap_or(i64::MAX);
+    let (last, has_rules): (i64, bool) = sqlx::query_as(DRAW_JOBS)
+        .bind(count)
+        .fetch_one(&mut *connection)
+        .await?;
+    let ruled = has_rules && jobs.iter().any(|job| job.lane.is_none());
     let now = row::now_micros();
     let (mut executable, mut timers) = (Vec::with_capacity(jobs.len()), Vec::new());
+    let mut ready = Vec::with_capacity(jobs.len());
     let mut created = Created::default();
     let mut earliest: Option<i64> = None;
-    for (seq, job) in (first..).zip(jobs) {
+    for (seq, job) in (last - count + 1..).zip(jobs) {
         let new = NewRow::of(job, seq);
         match new.due_at {
             Some(due) if due > now => {
@@ -168,7 +197,7 @@ async fn insert_chunk(
                 timers.push(new);
             }
             _ => {
-                created.ready.push(ready(job));
+                ready.push(job);
                 executable.push(new);
             }
         }
@@ -176,31 +205,33 @@ async fn insert_chunk(
     created.timer = row::maybe_moment(earliest)?;
     // Whoever hints it counts its own hint: the sweeper looks for jobs that have none.
     let hints = i64::from(origin == Origin::Hook);
+    let statements = if ruled {
+        [INSERT_EXECUTABLE_BY_RULE, INSERT_TIMER_BY_RULE]
+    } else {
+        [INSERT_EXECUTABLE, INSERT_TIMER]
+    };
+    let mut lanes: HashMap<JobId, Lane> = HashMap::new();
     for (statement, rows, hints) in [
-        (INSERT_EXECUTABLE, executable, hints),
-        (INSERT_TIMER, timers, 0),
+        (statements[0], executable, hints),
+        (statements[1], timers, 0),
     ] {
-        if !rows.is_empty() {
-            sqlx::query(statement)
-                .bind(row::array(rows)?)
-                .bind(now)
-                .bind(origin.as_str())
-                .bind(hints)
-                .execute(&mut *connection)
-                .await?;
+        if rows.is_empty() {
+            continue;
+        }
+        let inserted = sqlx::query(statement)
+            .bind(row::array(rows)?)
+            .bind(now)
+            .bind(origin.as_str())
+            .bind(hints)
+            .fetch_all(&mut *connection)
+            .await?;
+        for row in &inserted {
+            lanes.insert(row::job_id(row)?, Lane(row.try_get(1)?));
         }
     }
+    created.ready = ready
+        .into_iter()
+        .map(|job| job.ready(lanes.remove(&job.id)))
+        .collect();
     Ok(created)
-}
-
-fn ready(job: &NewJob) -> Ready {
-    Ready {
-        lane: job.lane.clone(),
-        hint: Hint {
-            id: job.id,
-            instance: job.process_instance.clone().filter(|_| job.is_exclusive()),
-            committed_at: None,
-            trace_parent: job.trace_parent.clone(),
-        },
-    }
 }

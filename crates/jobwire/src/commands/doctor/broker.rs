@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use jobwire_core::NodeId;
 use jobwire_core::hint::Marker;
 use jobwire_core::transport::{Subscription, Transport, TransportError};
+use jobwire_core::{Lane, NodeId};
 
 use super::finding::Findings;
 use crate::connect;
@@ -52,7 +52,8 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         number: 0,
         node: NodeId::generate(),
     };
-    for lane in &settings.lanes {
+    let lanes: Vec<Lane> = settings.lanes.iter().map(|l| l.lane.clone()).collect();
+    for lane in &lanes {
         let started = Instant::now();
         match publisher.publish_marker(lane, marker).await {
             Ok(()) => findings.fine(
@@ -65,10 +66,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
             Err(error) => refused("publish", &error, findings),
         }
     }
-    let subscription = Subscription {
-        lanes: settings.lanes.clone(),
-        prefetch: 1,
-    };
+    let subscription = Subscription { lanes, prefetch: 1 };
     match transport.subscribe(subscription).await {
         Ok(mut receiver) => {
             // What was delivered goes back at once.

@@ -1,0 +1,368 @@
+//! What was received and is not decided yet, lane by lane, first-in-first-out in each.
+//!
+//! What has to be tried again goes back to the front of its lane. So a marker that stands at the front has
+//! everything before it decided: that is all there is to the order of markers.
+//!
+//! Bounded by the transport: no more messages are unsettled than the prefetch, of which each lane has its
+//! share.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use chrono::{DateTime, Utc};
+
+use crate::hint::{Hint, Marker, Ready};
+use crate::job::Lane;
+use crate::transport::Ticket;
+
+/// A hint that waits for a slot.
+pub(super) struct Waiting {
+    pub(super) hint: Hint,
+    pub(super) of: Arrival,
+}
+
+/// How a hint came.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    /// The lane, by its place in the setting.
+    pub(super) lane: usize,
+    /// None for a hint of this node's own making.
+    pub(super) ticket: Option<Ticket>,
+    pub(super) received_at: DateTime<Utc>,
+    pub(super) attempts: u8,
+}
+
+enum Item {
+    Hint(Waiting),
+    Marker(Marker, Ticket),
+}
+
+struct LaneQueue {
+    lane: Lane,
+    items: VecDeque<Item>,
+    /// Since when slots have gone to other lanes only.
+    passed_over: Option<Instant>,
+}
+
+/// What leaves undecided.
+#[derive(Default)]
+pub(super) struct Undecided {
+    /// Messages, each once.
+    pub(super) tickets: Vec<Ticket>,
+    /// Hints of this node's own making.
+    pub(super) own: Vec<Ready>,
+}
+
+/// See the [module](self).
+pub(super) struct Pending {
+    lanes: Vec<LaneQueue>,
+    items: usize,
+    markers: usize,
+}
+
+impl Pending {
+    pub(super) fn new(lanes: impl Iterator<Item = Lane>) -> Self {
+        let queue = |lane| LaneQueue {
+            lane,
+            items: VecDeque::new(),
+            passed_over: None,
+        };
+        Self {
+            lanes: lanes.map(queue).collect(),
+            items: 0,
+            markers: 0,
+        }
+    }
+
+    /// Hints and markers.
+    pub(super) fn len(&self) -> usize {
+        self.items
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items == 0
+    }
+
+    /// The place of a lane. One that nobody asked for shares the last place: it is decided like any other.
+    pub(super) fn place(&self, lane: &Lane) -> usize {
+        let last = self.lanes.len().saturating_sub(1);
+        let before = self.lanes.iter().take(last);
+        before
+            .enumerate()
+            .find(|(_, queue)| queue.lane == *lane)
+            .map_or(last, |(place, _)| place)
+    }
+
+    pub(super) fn lane(&self, place: usize) -> Lane {
+        self.lanes
+            .get(place)
+            .map_or_else(Lane::default, |queue| queue.lane.clone())
+    }
+
+    fn push(&mut self, place: usize, item: Item) {
+        if let Some(queue) = self.lanes.get_mut(place) {
+            queue.items.push_back(item);
+            self.items += 1;
+        }
+    }
+
+    pub(super) fn push_hint(&mut self, hint: Hint, of: Arrival) {
+        self.push(of.lane, Item::Hint(Waiting { hint, of }));
+    }
+
+    pub(super) fn push_marker(&mut self, place: usize, marker: Marker, ticket: Ticket) {
+        self.push(place, Item::Marker(marker, ticket));
+        self.markers += 1;
+    }
+
+    /// Is a hint the next of this lane?
+    pub(super) fn waits(&self, place: usize) -> bool {
+        let first = self.lanes.get(place).and_then(|q| q.items.front());
+        matches!(first, Some(Item::Hint(_)))
+    }
+
+    /// The next hint of this lane; a marker is not passed.
+    pub(super) fn pop(&mut self, place: usize) -> Option<Waiting> {
+        let queue = self.lanes.get_mut(place)?;
+        match queue.items.pop_front()? {
+            Item::Hint(waiting) => {
+                self.items -= 1;
+                Some(waiting)
+            }
+            marker @ Item::Marker(..) => {
+                queue.items.push_front(marker);
+                None
+            }
+        }
+    }
+
+    /// To be tried again, before all that came later. Several go back in the reverse of their order.
+    pub(super) fn put_back(&mut self, waiting: Waiting) {
+        if let Some(queue) = self.lanes.get_mut(waiting.of.lane) {
+            queue.items.push_front(Item::Hint(waiting));
+            self.items += 1;
+        }
+    }
+
+    /// A marker with nothing undecided before it in its lane.
+    pub(super) fn decided_marker(&mut self) -> Option<(Lane, Marker, Ticket)> {
+        if self.markers == 0 {
+            return None;
+        }
+        for queue in &mut self.lanes {
+            if let Some(&Item::Marker(marker, ticket)) = queue.items.front() {
+                queue.items.pop_front();
+                self.items -= 1;
+                self.markers -= 1;
+                return Some((queue.lane.clone(), marker, ticket));
+            }
+        }
+        None
+    }
+
+    /// Forget what else came in these messages.
+    pub(super) fn forget(&mut self, tickets: &[Ticket]) {
+        for queue in &mut self.lanes {
+            let before = queue.items.len();
+            queue.items.retain(|item| match item {
+                Item::Hint(waiting) => waiting.of.ticket.is_none_or(|t| !tickets.contains(&t)),
+                Item::Marker(..) => true,
+            });
+            self.items -= before - queue.items.len();
+        }
+    }
+
+    /// Everything of one lane.
+    pub(super) fn take(&mut self, place: usize) -> Undecided {
+        let mut undecided = Undecided::default();
+        let Some(queue) = self.lanes.get_mut(place) else {
+            return undecided;
+        };
+        queue.passed_over = None;
+        self.items -= queue.items.len();
+        for item in queue.items.drain(..) {
+            let ticket = match item {
+                Item::Hint(Waiting { hint, of }) => match of.ticket {
+                    Some(ticket) => ticket,
+                    None => {
+                        let lane = queue.lane.clone();
+                        undecided.own.push(Ready { lane, hint });
+                        continue;
+                    }
+                },
+                Item::Marker(_, ticket) => {
+                    self.markers -= 1;
+                    ticket
+                }
+            };
+            // The hints of a message stand together.
+            if undecided.tickets.last() != Some(&ticket) {
+                undecided.tickets.push(ticket);
+            }
+        }
+        undecided
+    }
+
+    /// Slots were given out, to these lanes. Which lane has waited in vain since before `before`?
+    pub(super) fn passed_over(
+        &mut self,
+        now: Instant,
+        before: Instant,
+        served: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let mut overdue = None;
+        for (place, queue) in self.lanes.iter_mut().enumerate() {
+            if served(place) || !matches!(queue.items.front(), Some(Item::Hint(_))) {
+                queue.passed_over = None;
+            } else if *queue.passed_over.get_or_insert(now) <= before {
+                overdue = Some(place);
+            }
+        }
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, NodeId};
+    use std::time::Duration;
+
+    fn pending() -> Pending {
+        let lanes = ["high", "low"].map(|name| Lane(name.to_owned()));
+        Pending::new(lanes.into_iter())
+    }
+
+    fn ticket(number: u64) -> Ticket {
+        Ticket { epoch: 1, number }
+    }
+
+    fn arrival(lane: usize, number: u64) -> Arrival {
+        Arrival {
+            lane,
+            ticket: (number > 0).then(|| ticket(number)),
+            received_at: Utc::now(),
+            attempts: 0,
+        }
+    }
+
+    fn push(pending: &mut Pending, lane: usize, number: u64) -> JobId {
+        let hint = Hint::new(JobId::generate());
+        let id = hint.id;
+        pending.push_hint(hint, arrival(lane, number));
+        id
+    }
+
+    fn marker(number: u64) -> Marker {
+        Marker {
+            number,
+            node: NodeId::generate(),
+        }
+    }
+
+    fn pop(pending: &mut Pending, lane: usize) -> Option<JobId> {
+        pending.pop(lane).map(|waiting| waiting.hint.id)
+    }
+
+    #[test]
+    fn each_lane_is_first_in_first_out() {
+        let mut pending = pending();
+        let high = [push(&mut pending, 0, 1), push(&mut pending, 0, 2)];
+        let low = push(&mut pending, 1, 3);
+        assert_eq!(pending.len(), 3);
+        assert_eq!(pop(&mut pending, 1), Some(low));
+        assert_eq!(pop(&mut pending, 1), None);
+        assert_eq!(pop(&mut pending, 0), Some(high[0]));
+        assert_eq!(pop(&mut pending, 0), Some(high[1]));
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn a_marker_waits_for_its_own_lane_only() {
+        let mut pending = pending();
+        push(&mut pending, 0, 1);
+        pending.push_marker(0, marker(7), ticket(2));
+        pending.push_marker(1, marker(8), ticket(3));
+        let later = push(&mut pending, 1, 4);
+        let (lane, decided, _) = pending.decided_marker().expect("nothing stands before it");
+        assert_eq!((lane.0.as_str(), decided.number), ("low", 8));
+        assert!(pending.decided_marker().is_none());
+        assert_eq!(pop(&mut pending, 1), Some(later));
+        // A busy hint goes back before the marker, and holds it up again.
+        let waiting = pending.pop(0).expect("a hint");
+        assert!(!pending.waits(0), "a marker is not passed");
+        assert!(pending.pop(0).is_none());
+        pending.put_back(waiting);
+        assert!(pending.decided_marker().is_none());
+        pop(&mut pending, 0);
+        assert_eq!(pending.decided_marker().expect("decided").1.number, 7);
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn what_is_tried_again_keeps_its_place() {
+        let mut pending = pending();
+        let ids: Vec<JobId> = (1..=4).map(|n| push(&mut pending, 0, n)).collect();
+        let batch: Vec<Waiting> = (0..3).filter_map(|_| pending.pop(0)).collect();
+        for waiting in batch.into_iter().rev() {
+            pending.put_back(waiting);
+        }
+        let again: Vec<JobId> = std::iter::from_fn(|| pop(&mut pending, 0)).collect();
+        assert_eq!(again, ids);
+    }
+
+    #[test]
+    fn a_lane_leaves_with_each_message_once_and_its_own_hints() {
+        let mut pending = pending();
+        for number in [1, 1, 2, 0] {
+            push(&mut pending, 1, number);
+        }
+        pending.push_marker(1, marker(1), ticket(3));
+        let other = push(&mut pending, 0, 9);
+        let left = pending.take(1);
+        assert_eq!(left.tickets, [ticket(1), ticket(2), ticket(3)]);
+        assert_eq!(left.own.len(), 1);
+        assert_eq!(left.own[0].lane.0, "low");
+        assert_eq!(pending.len(), 1);
+        assert!(pending.decided_marker().is_none());
+        assert_eq!(pop(&mut pending, 0), Some(other));
+    }
+
+    #[test]
+    fn what_came_with_a_returned_message_is_forgotten() {
+        let mut pending = pending();
+        push(&mut pending, 0, 1);
+        let kept = push(&mut pending, 0, 2);
+        push(&mut pending, 0, 1);
+        pending.forget(&[ticket(1)]);
+        assert_eq!(pending.len(), 1);
+        assert_eq!(pop(&mut pending, 0), Some(kept));
+    }
+
+    #[test]
+    fn a_lane_that_waits_in_vain_is_named_and_one_that_is_served_is_not() {
+        let mut pending = pending();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        push(&mut pending, 0, 1);
+        push(&mut pending, 1, 2);
+        let high_only = |place| place == 0;
+        // Nothing is overdue yet: three seconds are asked for.
+        assert_eq!(pending.passed_over(at(10), at(7), high_only), None);
+        assert_eq!(pending.passed_over(at(12), at(9), high_only), None);
+        assert_eq!(pending.passed_over(at(13), at(10), high_only), Some(1));
+        // Served once, it waits anew.
+        assert_eq!(pending.passed_over(at(13), at(10), |_| true), None);
+        assert_eq!(pending.passed_over(at(14), at(11), high_only), None);
+        pop(&mut pending, 1);
+        assert_eq!(pending.passed_over(at(30), at(27), high_only), None);
+    }
+
+    #[test]
+    fn a_lane_that_nobody_asked_for_is_decided_with_the_last() {
+        let pending = pending();
+        assert_eq!(pending.place(&Lane("high".to_owned())), 0);
+        assert_eq!(pending.place(&Lane("low".to_owned())), 1);
+        assert_eq!(pending.place(&Lane("other".to_owned())), 1);
+    }
+}

@@ -1,0 +1,263 @@
+//! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
+
+use sqlx::{PgPool, Row};
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::row;
+use super::sql::{not_suspended, ready_columns, unlocked};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{JobId, JobState, Lane};
+use crate::lane_rule::LaneRule;
+use crate::query::{LaneBacklog, LaneView};
+use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
+
+const RULES: &str = "
+SELECT lane, type, category, tenant, min_priority, max_priority FROM jobwire.lane_rule ORDER BY position";
+
+pub(super) async fn rules(pool: &PgPool) -> Result<Vec<LaneRule>, StoreError> {
+    sqlx::query(RULES)
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneRule {
+                lane: Lane(row.try_get(0)?),
+                job_type: row.try_get(1)?,
+                category: row.try_get(2)?,
+                tenant: row.try_get(3)?,
+                min_priority: row.try_get(4)?,
+                max_priority: row.try_get(5)?,
+            })
+        })
+        .collect()
+}
+
+/// Two who replace the rules at once come one after the other; inserts read on meanwhile.
+const ALONE: &str = "LOCK TABLE jobwire.lane_rule IN SHARE ROW EXCLUSIVE MODE";
+const FORGET: &str = "DELETE FROM jobwire.lane_rule";
+const WRITE: &str = "
+INSERT INTO jobwire.lane_rule (position, lane, type, category, tenant, min_priority, max_priority)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])";
+
+pub(super) async fn set_rules(pool: &PgPool, rules: &[LaneRule]) -> Result<(), StoreError> {
+    let mut tx = begin(pool).await?;
+    for statement in [ALONE, FORGET] {
+        sqlx::query(statement).execute(&mut *tx).await?;
+    }
+    let positions: Vec<i32> = (1..).take(rules.len()).collect();
+    let texts = |of: fn(&LaneRule) -> Option<&str>| rules.iter().map(of).collect::<Vec<_>>();
+    sqlx::query(WRITE)
+        .bind(positions)
+        .bind(texts(|r| Some(&r.lane.0)))
+        .bind(texts(|r| r.job_type.as_deref()))
+        .bind(texts(|r| r.category.as_deref()))
+        .bind(texts(|r| r.tenant.as_deref()))
+        .bind(rules.iter().map(|r| r.min_priority).collect::<Vec<_>>())
+        .bind(rules.iter().map(|r| r.max_priority).collect::<Vec<_>>())
+        .execute(&mut *tx)
+        .await?;
+    Ok(tx.commit().await?)
+}
+
+const LANES: &str = "
+WITH executable AS (
+    SELECT j.lane, count(*) FILTER (WHERE l.job_id IS NULL) AS ready, count(l.job_id) AS running,
+        min(j.ready_at) FILTER (WHERE l.job_id IS NULL) AS oldest
+    FROM jobwire.job j
+    LEFT JOIN jobwire.job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+    GROUP BY j.lane
+), holders AS (
+    SELECT j.lane, count(DISTINCT l.owner) AS nodes
+    FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    WHERE l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+    GROUP BY j.lane
+), elsewhere AS (
+    SELECT lane, count(*) FILTER (WHERE state = 't') AS timers, count(*) FILTER (WHERE state = 's') AS suspended,
+        count(*) FILTER (WHERE state = 'd') AS dead_letters
+    FROM (SELECT lane, 't' AS state FROM jobwire.timer_job
+          UNION ALL SELECT lane, 's' FROM jobwire.suspended_job
+          UNION ALL SELECT lane, 'd' FROM jobwire.dead_letter_job) s
+    GROUP BY lane
+)
+SELECT coalesce(e.lane, s.lane), coalesce(e.ready, 0), coalesce(e.running, 0), coalesce(s.timers, 0),
+    coalesce(s.suspended, 0), coalesce(s.dead_letters, 0), e.oldest, coalesce(h.nodes, 0)
+FROM executable e FULL JOIN elsewhere s ON s.lane = e.lane LEFT JOIN holders h ON h.lane = e.lane
+ORDER BY 1";
+
+pub(super) async fn lanes(pool: &PgPool) -> Result<Vec<LaneView>, StoreError> {
+    sqlx::query(LANES)
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneView {
+                lane: Lane(row.try_get(0)?),
+                ready: row.try_get(1)?,
+                running: row.try_get(2)?,
+                timers: row.try_get(3)?,
+                suspended: row.try_get(4)?,
+                dead_letters: row.try_get(5)?,
+                oldest_ready_at: row.try_get(6)?,
+                nodes: row.try_get(7)?,
+            })
+        })
+        .collect()
+}
+
+const OUTSIDE: &str = concat!(
+    "
+SELECT j.lane, count(*) FROM jobwire.job j
+WHERE NOT (j.lane = ANY($1)) AND ",
+    unlocked!("j"),
+    " GROUP BY j.lane ORDER BY 2 DESC, 1 LIMIT $2"
+);
+
+pub(super) async fn outside(
+    pool: &PgPool,
+    lanes: &[Lane],
+    at_most: i64,
+) -> Result<Vec<LaneBacklog>, StoreError> {
+    let names: Vec<&str> = lanes.iter().map(|lane| &*lane.0).collect();
+    sqlx::query(OUTSIDE)
+        .bind(names)
+        .bind(at_most)
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneBacklog {
+                lane: Lane(row.try_get(0)?),
+                jobs: row.try_get(1)?,
+            })
+        })
+        .collect()
+}
+
+/// The next jobs of the lane behind an id, among so many rows: however rare the lane is, a page stays short.
+macro_rules! look {
+    ($table:literal) => {
+        concat!(
+            "
+WITH slice AS MATERIALIZED (
+    SELECT id, lane FROM jobwire.",
+            $table,
+            " WHERE ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3
+)
+SELECT (SELECT array_agg(id) FROM (SELECT id FROM slice WHERE lane = $1 ORDER BY id LIMIT $4) page),
+    (SELECT id FROM slice ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM slice)"
+        )
+    };
+}
+
+/// Row locks first, without waiting; the look at the leases comes in a later statement, so that a lock which
+/// was being taken is seen. What is busy is left for the next run.
+macro_rules! enter {
+    ($table:literal) => {
+        concat!(
+            "SELECT id FROM jobwire.",
+            $table,
+            " WHERE id = ANY($1) AND lane = $2 ORDER BY id FOR UPDATE SKIP LOCKED"
+        )
+    };
+}
+
+macro_rules! relabel {
+    ($table:literal) => {
+        concat!(
+            "UPDATE jobwire.",
+            $table,
+            " SET lane = $2, revision = revision + 1 WHERE id = ANY($1) RETURNING id"
+        )
+    };
+}
+
+/// What is ready is ready anew, in another lane. Of an instance only the first ready sibling is hinted.
+const RELABEL_READY: &str = concat!(
+    "
+UPDATE jobwire.job j SET lane = $2, revision = j.revision + 1, ready_at = clock_timestamp(), hints = $3
+WHERE j.id = ANY($1) AND ",
+    unlocked!("j"),
+    "
+RETURNING ",
+    ready_columns!("j"),
+    ", j.seq, ",
+    not_suspended!("j"),
+    " AND (NOT j.exclusive OR NOT EXISTS (
+        SELECT FROM jobwire.job e
+        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
+    not_suspended!("e"),
+    "))"
+);
+
+struct Statements {
+    look: &'static str,
+    enter: &'static str,
+    relabel: &'static str,
+}
+
+fn statements(state: JobState) -> Statements {
+    macro_rules! of {
+        ($table:literal, $relabel:expr) => {
+            Statements {
+                look: look!($table),
+                enter: enter!($table),
+                relabel: $relabel,
+            }
+        };
+    }
+    match state {
+        JobState::Executable => of!("job", RELABEL_READY),
+        JobState::Timer => of!("timer_job", relabel!("timer_job")),
+        JobState::Suspended => of!("suspended_job", relabel!("suspended_job")),
+        JobState::DeadLetter => of!("dead_letter_job", relabel!("dead_letter_job")),
+    }
+}
+
+pub(super) async fn move_page(pool: &PgPool, page: &LanePage) -> Result<MovedPage, StoreError> {
+    let statements = statements(page.state);
+    let mut tx = begin(pool).await?;
+    let seen = sqlx::query(statements.look)
+        .bind(&page.from.0)
+        .bind(page.after.map(|id| id.0))
+        .bind(LANE_SLICE)
+        .bind(page.at_most)
+        .fetch_one(&mut *tx)
+        .await?;
+    let found: Vec<Uuid> = seen.try_get::<Option<_>, _>(0)?.unwrap_or_default();
+    let last: Option<Uuid> = seen.try_get(1)?;
+    let after = page.next(&found, last, seen.try_get(2)?);
+    let mut moved = MovedPage {
+        after: after.map(JobId),
+        ..MovedPage::default()
+    };
+    if found.is_empty() {
+        return Ok(moved);
+    }
+    let ids: Vec<Uuid> = sqlx::query_scalar(statements.enter)
+        .bind(found)
+        .bind(&page.from.0)
+        .fetch_all(&mut *tx)
+        .await?;
+    let relabel = sqlx::query(statements.relabel).bind(ids).bind(&page.to.0);
+    if page.state == JobState::Executable {
+        let rows = relabel
+            .bind(i32::from(page.origin == Origin::Hook))
+            .fetch_all(&mut *tx)
+            .await?;
+        moved.moved = rows.len() as u64;
+        let mut ready: Vec<(i64, Ready)> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if row.try_get(6)? {
+                ready.push((row.try_get(5)?, row::ready(row)?));
+            }
+        }
+        ready.sort_unstable_by_key(|(seq, _)| *seq);
+        moved.ready = ready.into_iter().map(|(_, ready)| ready).collect();
+    } else {
+        moved.moved = relabel.fetch_all(&mut *tx).await?.len() as u64;
+    }
+    tx.commit().await?;
+    Ok(moved)
+}

@@ -1,0 +1,227 @@
+//! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
+
+use sqlx::Row;
+use sqlx::sqlite::SqlitePool;
+use uuid::Uuid;
+
+use super::sql::{ready_columns, suspended, unlocked};
+use super::{SqliteStore, row};
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{JobId, JobState, Lane};
+use crate::lane_rule::LaneRule;
+use crate::query::{LaneBacklog, LaneView};
+use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
+
+const RULES: &str = "SELECT lane, type, category, tenant, min_priority, max_priority FROM lane_rule ORDER BY position";
+
+pub(super) async fn rules(pool: &SqlitePool) -> Result<Vec<LaneRule>, StoreError> {
+    sqlx::query(RULES)
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneRule {
+                lane: Lane(row.try_get(0)?),
+                job_type: row.try_get(1)?,
+                category: row.try_get(2)?,
+                tenant: row.try_get(3)?,
+                min_priority: row.try_get(4)?,
+                max_priority: row.try_get(5)?,
+            })
+        })
+        .collect()
+}
+
+const FORGET: &str = "DELETE FROM lane_rule";
+const WRITE: &str = "
+INSERT INTO lane_rule (position, lane, type, category, tenant, min_priority, max_priority)
+SELECT key + 1, value ->> 'lane', value ->> 'type', value ->> 'category', value ->> 'tenant', value ->> 'min_priority',
+    value ->> 'max_priority'
+FROM json_each(?1)";
+
+const LANES: &str = "
+WITH executable AS (
+    SELECT j.lane, sum(l.job_id IS NULL) AS ready, count(l.job_id) AS running,
+        min(CASE WHEN l.job_id IS NULL THEN j.ready_at END) AS oldest, count(DISTINCT l.owner) AS nodes
+    FROM job j LEFT JOIN job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL AND l.expires_at > ?1
+    GROUP BY j.lane
+), elsewhere AS (
+    SELECT lane, sum(state = 't') AS timers, sum(state = 's') AS suspended, sum(state = 'd') AS dead_letters
+    FROM (SELECT lane, 't' AS state FROM timer_job
+          UNION ALL SELECT lane, 's' FROM suspended_job
+          UNION ALL SELECT lane, 'd' FROM dead_letter_job) s
+    GROUP BY lane
+)
+SELECT n.lane, coalesce(e.ready, 0), coalesce(e.running, 0), coalesce(s.timers, 0), coalesce(s.suspended, 0),
+    coalesce(s.dead_letters, 0), e.oldest, coalesce(e.nodes, 0)
+FROM (SELECT lane FROM executable UNION SELECT lane FROM elsewhere) n
+LEFT JOIN executable e ON e.lane = n.lane LEFT JOIN elsewhere s ON s.lane = n.lane
+ORDER BY n.lane";
+
+pub(super) async fn lanes(pool: &SqlitePool) -> Result<Vec<LaneView>, StoreError> {
+    sqlx::query(LANES)
+        .bind(row::now_micros())
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneView {
+                lane: Lane(row.try_get(0)?),
+                ready: row.try_get(1)?,
+                running: row.try_get(2)?,
+                timers: row.try_get(3)?,
+                suspended: row.try_get(4)?,
+                dead_letters: row.try_get(5)?,
+                oldest_ready_at: row::maybe_moment(row.try_get(6)?)?,
+                nodes: row.try_get(7)?,
+            })
+        })
+        .collect()
+}
+
+const OUTSIDE: &str = concat!(
+    "
+SELECT j.lane, count(*) FROM job j
+WHERE j.lane NOT IN (SELECT value FROM json_each(?1)) AND ",
+    unlocked!("j", "?3"),
+    " GROUP BY j.lane ORDER BY 2 DESC, 1 LIMIT ?2"
+);
+
+pub(super) async fn outside(
+    pool: &SqlitePool,
+    lanes: &[Lane],
+    at_most: i64,
+) -> Result<Vec<LaneBacklog>, StoreError> {
+    sqlx::query(OUTSIDE)
+        .bind(row::array(lanes)?)
+        .bind(at_most)
+        .bind(row::now_micros())
+        .fetch_all(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LaneBacklog {
+                lane: Lane(row.try_get(0)?),
+                jobs: row.try_get(1)?,
+            })
+        })
+        .collect()
+}
+
+/// The next rows behind an id: however rare the lane is, a page stays short.
+macro_rules! look {
+    ($table:literal) => {
+        concat!(
+            "SELECT id, lane FROM ",
+            $table,
+            " WHERE id > ?1 ORDER BY id LIMIT ?2"
+        )
+    };
+}
+
+macro_rules! relabel {
+    ($table:literal) => {
+        concat!(
+            "UPDATE ",
+            $table,
+            " SET lane = ?2, revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id"
+        )
+    };
+}
+
+/// What is ready is ready anew, in another lane. What is locked goes on as it is.
+const RELABEL_READY: &str = concat!(
+    "
+UPDATE job AS j SET lane = ?2, revision = revision + 1, ready_at = ?4, hints = ?3
+WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
+    unlocked!("j", "?4"),
+    " RETURNING id"
+);
+
+/// Of an instance only the first ready sibling is hinted.
+const TO_HINT: &str = concat!(
+    "
+SELECT ",
+    ready_columns!("j"),
+    " FROM job j
+WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
+    suspended!("j"),
+    " AND (NOT j.exclusive OR NOT EXISTS (
+        SELECT 1 FROM job e
+        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    suspended!("e"),
+    "))
+ORDER BY j.seq"
+);
+
+fn statements(state: JobState) -> (&'static str, &'static str) {
+    match state {
+        JobState::Executable => (look!("job"), RELABEL_READY),
+        JobState::Timer => (look!("timer_job"), relabel!("timer_job")),
+        JobState::Suspended => (look!("suspended_job"), relabel!("suspended_job")),
+        JobState::DeadLetter => (look!("dead_letter_job"), relabel!("dead_letter_job")),
+    }
+}
+
+impl SqliteStore {
+    pub(super) async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        sqlx::query(FORGET).execute(&mut *tx).await?;
+        sqlx::query(WRITE)
+            .bind(row::array(rules)?)
+            .execute(&mut *tx)
+            .await?;
+        Ok(tx.commit().await?)
+    }
+
+    pub(super) async fn move_page(&self, page: &LanePage) -> Result<MovedPage, StoreError> {
+        let (look, relabel) = statements(page.state);
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let seen = sqlx::query(look)
+            .bind(page.after.map(|id| id.to_string()).unwrap_or_default())
+            .bind(LANE_SLICE)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut found: Vec<Uuid> = Vec::new();
+        let mut last = None;
+        for row in &seen {
+            let id = row::uuid(row, 0)?;
+            last = Some(id);
+            let lane: &str = row.try_get(1)?;
+            if lane == page.from.0 && i64::try_from(found.len()).is_ok_and(|n| n < page.at_most) {
+                found.push(id);
+            }
+        }
+        let count = i64::try_from(seen.len()).unwrap_or(i64::MAX);
+        let mut moved = MovedPage {
+            after: page.next(&found, last, count).map(JobId),
+            ..MovedPage::default()
+        };
+        if found.is_empty() {
+            return Ok(moved);
+        }
+        let mut statement = sqlx::query(relabel)
+            .bind(row::array(found)?)
+            .bind(&page.to.0);
+        if page.state == JobState::Executable {
+            statement = statement
+                .bind(i64::from(page.origin == Origin::Hook))
+                .bind(now);
+        }
+        let rows = statement.fetch_all(&mut *tx).await?;
+        moved.moved = rows.len() as u64;
+        if page.state == JobState::Executable {
+            let ready: Vec<Ready> = row::all_ready(
+                &sqlx::query(TO_HINT)
+                    .bind(row::array(row::job_ids(&rows)?)?)
+                    .fetch_all(&mut *tx)
+                    .await?,
+            )?;
+            moved.ready = ready;
+        }
+        tx.commit().await?;
+        Ok(moved)
+    }
+}
