@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
+use jobwire_core::transport::TransportError;
 use jobwire_core::{
     CommitHook, InProcessTransport, Jobs, NewJob, PgStore, SqliteStore, Store, StoreError,
     Transport,
@@ -198,25 +199,29 @@ pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error>
     broker(settings).await
 }
 
-#[cfg(feature = "amqp")]
 async fn broker(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     let url = &settings.broker_url;
-    let connected =
-        jobwire_amqp::AmqpTransport::connect(url.expose(), settings.amqp_options()).await;
-    match connected {
-        Ok(transport) => Ok(Arc::new(transport)),
-        Err(source) => Err(Error::Broker {
-            url: url.to_string(),
-            source,
-        }),
-    }
-}
-
-#[cfg(not(feature = "amqp"))]
-async fn broker(_: &Settings) -> Result<Arc<dyn Transport>, Error> {
-    Err(Error::Failed(
-        "this program was built without RabbitMQ (feature `amqp`)".to_owned(),
-    ))
+    let connected: Result<Arc<dyn Transport>, TransportError> = match url.scheme() {
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => {
+            jobwire_amqp::AmqpTransport::connect(url.expose(), settings.amqp_options())
+                .await
+                .map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+        }
+        #[cfg(feature = "kafka")]
+        "kafka" => jobwire_kafka::KafkaTransport::connect(url.expose(), settings.kafka_options())
+            .await
+            .map(|transport| Arc::new(transport) as Arc<dyn Transport>),
+        other => {
+            return Err(Error::Failed(format!(
+                "this program was built without a transport for `{other}:`"
+            )));
+        }
+    };
+    connected.map_err(|source| Error::Broker {
+        url: url.to_string(),
+        source,
+    })
 }
 
 /// Where the hints of a tool leave: a short-lived process beside the nodes. Without a broker nobody

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use jobwire_core::Lane;
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{BadSetting, TransportError};
 
 use crate::security::Mechanism;
 
@@ -92,10 +92,11 @@ pub(crate) struct BadKafkaUrl {
 
 impl From<BadKafkaUrl> for TransportError {
     fn from(bad: BadKafkaUrl) -> Self {
-        Self::Refused {
-            problem: format!("the broker's URL: {} {}", bad.field, bad.problem),
+        Self::Setting(BadSetting {
+            setting: "broker_url",
+            problem: format!("{} {}", bad.field, bad.problem),
             remedy: bad.remedy.to_owned(),
-        }
+        })
     }
 }
 

@@ -533,7 +533,7 @@ fn configuration(
         .set("fetch.error.backoff.ms", "100")
         .set(
             "statistics.interval.ms",
-            millis(options.statistics_interval),
+            millis(options.statistics_interval.unwrap_or_default()),
         );
     if let Some(instance) = &options.instance_id {
         config.set("group.instance.id", instance);

@@ -4,9 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_core::duration::write;
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
-use jobwire_core::transport::{BrokerSecurity, TransportError};
+use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
 
+use crate::connection::configuration;
+use crate::endpoint::Endpoint;
 use crate::security::TokenSource;
 
 /// Settings of the Kafka transport.
@@ -57,8 +60,8 @@ pub struct KafkaOptions {
     /// A receiver that was paused for so long gives its partitions up to the others of its group; it
     /// joins again when it is resumed. Default: 10 s.
     pub release_after: Duration,
-    /// How often librdkafka's statistics become metrics. Default: 10 s.
-    pub statistics_interval: Duration,
+    /// How often statistics of the brokers become metrics; `None` for never. Default: 10 s.
+    pub statistics_interval: Option<Duration>,
     /// TLS: whom to trust, who we are. Certificates are always verified, with the host's name.
     pub security: BrokerSecurity,
     /// Where tokens come from; chooses `OAUTHBEARER` where the URL names no mechanism. Default: none.
@@ -88,7 +91,7 @@ impl Default for KafkaOptions {
             rack: None,
             commit_interval: Duration::from_secs(1),
             release_after: Duration::from_secs(10),
-            statistics_interval: Duration::from_secs(10),
+            statistics_interval: Some(Duration::from_secs(10)),
             security: BrokerSecurity::default(),
             tokens: None,
             client_id: "jobwire".to_owned(),
@@ -97,40 +100,58 @@ impl Default for KafkaOptions {
 }
 
 impl KafkaOptions {
-    /// Everything that is wrong with the settings, one sentence each; empty if nothing is.
+    /// Everything that is wrong with the settings; empty if nothing is.
     #[must_use]
-    pub fn mistakes(&self) -> Vec<String> {
+    pub fn mistakes(&self) -> Vec<BadSetting> {
         let mut mistakes = Vec::new();
-        let mut check = |ok: bool, mistake: String| {
+        let mut check = |ok: bool, setting, problem: &str, remedy: String| {
             if !ok {
-                mistakes.push(mistake);
+                mistakes.push(BadSetting {
+                    setting,
+                    problem: problem.to_owned(),
+                    remedy,
+                });
             }
         };
+        let range = "is out of range";
         check(
             (1..=10_000).contains(&self.partitions),
-            "a topic has 1 to 10000 partitions".to_owned(),
+            "kafka_partitions",
+            range,
+            "give 1 to 10000".to_owned(),
         );
         check(
             self.replication.is_none_or(|n| (1..=100).contains(&n)),
-            "the replication is 1 to 100 copies".to_owned(),
+            "kafka_replication",
+            range,
+            "give 1 to 100, or `auto`".to_owned(),
         );
         check(
             (1..=MAX_HINTS_PER_MESSAGE).contains(&self.hints_per_message),
-            "hints per message are 1 to 512".to_owned(),
+            "kafka_hints_per_message",
+            range,
+            "give 1 to 512".to_owned(),
         );
-        check(
-            self.linger <= Duration::from_secs(1),
-            "the linger is at most 1s: every hint waits so long".to_owned(),
-        );
-        for (name, time, least, most) in [
-            ("retention", self.retention, 60_000, 366 * 86_400_000),
-            ("confirm timeout", self.confirm_timeout, 100, 3_600_000),
-            ("session timeout", self.session_timeout, 1_000, 1_800_000),
-            ("commit interval", self.commit_interval, 10, 60_000),
-            ("release time", self.release_after, 10, 3_600_000),
+        for (setting, time, least, most) in [
+            ("kafka_linger", self.linger, 0, 1_000),
+            ("kafka_retention", self.retention, 60_000, 366 * 86_400_000),
             (
-                "statistics interval",
-                self.statistics_interval,
+                "kafka_confirm_timeout",
+                self.confirm_timeout,
+                100,
+                3_600_000,
+            ),
+            (
+                "kafka_session_timeout",
+                self.session_timeout,
+                1_000,
+                1_800_000,
+            ),
+            ("kafka_commit_interval", self.commit_interval, 10, 60_000),
+            ("kafka_release_after", self.release_after, 10, 3_600_000),
+            (
+                "broker_statistics_interval",
+                self.statistics_interval.unwrap_or(Duration::from_secs(1)),
                 100,
                 3_600_000,
             ),
@@ -138,30 +159,46 @@ impl KafkaOptions {
             let (least, most) = (Duration::from_millis(least), Duration::from_millis(most));
             check(
                 (least..=most).contains(&time),
-                format!("the {name} is {least:?} to {most:?}"),
+                setting,
+                range,
+                format!("give {} to {}", write(least), write(most)),
             );
         }
-        for (name, value) in [("instance id", &self.instance_id), ("rack", &self.rack)] {
+        for (setting, value) in [
+            ("kafka_instance_id", &self.instance_id),
+            ("kafka_rack", &self.rack),
+        ] {
             check(
                 value.as_ref().is_none_or(|text| {
                     (1..=200).contains(&text.len()) && !text.chars().any(char::is_control)
                 }),
-                format!("the {name} has 1 to 200 printable characters"),
+                setting,
+                "is empty, too long or not printable",
+                "give 1 to 200 printable characters".to_owned(),
             );
         }
         mistakes
     }
 
-    /// All mistakes at once, as an error.
-    pub(crate) fn validate(&self) -> Result<(), TransportError> {
-        let mistakes = self.mistakes();
-        if mistakes.is_empty() {
-            return Ok(());
+    /// The same, with what is wrong with these settings together with a URL. Reads the files that the
+    /// settings name, and connects to nothing.
+    #[must_use]
+    pub fn mistakes_with(&self, url: &str) -> Vec<BadSetting> {
+        let mut mistakes = self.mistakes();
+        let configured = Endpoint::parse(url)
+            .map_err(TransportError::from)
+            .and_then(|endpoint| configuration(&endpoint, self).map(drop));
+        match configured {
+            Err(TransportError::Setting(bad)) => mistakes.push(bad),
+            Err(other) => mistakes.push(BadSetting {
+                setting: "broker_url",
+                problem: other.to_string(),
+                remedy: "write kafka://[user:password@]host[:port][,…][/prefix][?tls=true]"
+                    .to_owned(),
+            }),
+            Ok(()) => {}
         }
-        Err(TransportError::Refused {
-            problem: mistakes.join("; "),
-            remedy: "correct the settings of the broker".to_owned(),
-        })
+        mistakes
     }
 }
 
@@ -181,7 +218,31 @@ mod tests {
             rack: Some(String::new()),
             ..KafkaOptions::default()
         };
-        assert_eq!(options.mistakes().len(), 6);
-        assert!(options.validate().is_err());
+        let settings: Vec<&str> = options.mistakes().iter().map(|bad| bad.setting).collect();
+        assert_eq!(
+            settings,
+            [
+                "kafka_partitions",
+                "kafka_replication",
+                "kafka_hints_per_message",
+                "kafka_linger",
+                "kafka_session_timeout",
+                "kafka_rack"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_url_that_does_not_go_with_the_settings_is_a_mistake() {
+        let options = KafkaOptions::default();
+        assert!(options.mistakes_with("kafka://localhost").is_empty());
+        for url in ["kafka://broker", "kafka://", "kafka://bob@localhost"] {
+            let settings: Vec<&str> = options
+                .mistakes_with(url)
+                .iter()
+                .map(|bad| bad.setting)
+                .collect();
+            assert_eq!(settings, ["broker_url"], "{url}");
+        }
     }
 }

@@ -152,7 +152,7 @@ impl LanePublishers {
             .set("queue.buffering.max.kbytes", QUEUE.1)
             .set(
                 "statistics.interval.ms",
-                millis(options.statistics_interval),
+                millis(options.statistics_interval.unwrap_or_default()),
             );
         let producer = make(&config, &context)?;
         Ok(Self {

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Marker;
 use jobwire_core::job::Lane;
@@ -150,12 +150,7 @@ impl Settled {
                 .committed_offsets(list, ANSWER)
                 .map_err(|error| explain_error(&error, &topic))?;
             for (partition, end) in ends {
-                let committed = committed
-                    .find_partition(&topic, partition)
-                    .and_then(|found| match found.offset() {
-                        Offset::Offset(offset) => Some(offset),
-                        _ => None,
-                    });
+                let committed = offset_of(&committed, &topic, partition);
                 if committed.is_some_and(|offset| offset >= end) {
                     continue;
                 }
@@ -175,6 +170,55 @@ impl Settled {
             Ok(true)
         })
         .await
+    }
+}
+
+/// What waits in a lane, and how long the brokers took to say how far the group is.
+pub(crate) struct Count {
+    pub(crate) waiting: i64,
+    pub(crate) round_trip: Duration,
+}
+
+impl Settled {
+    /// Count what waits in a lane.
+    pub(crate) async fn count(&self, lane: &Lane) -> Result<Count, TransportError> {
+        let asker = self.asker(lane)?;
+        let topic = self.topology.endpoint.topic(lane);
+        blocking(move || {
+            let partitions = asker
+                .fetch_metadata(Some(&topic), ANSWER)
+                .map_err(|error| explain_error(&error, &topic))?
+                .topics()
+                .iter()
+                .find(|found| found.name() == topic)
+                .map_or(0, |found| found.partitions().len());
+            let partitions = i32::try_from(partitions).unwrap_or(i32::MAX);
+            let mut list = TopicPartitionList::new();
+            list.add_partition_range(&topic, 0, partitions - 1);
+            let asked = Instant::now();
+            let committed = asker
+                .committed_offsets(list, ANSWER)
+                .map_err(|error| explain_error(&error, &topic))?;
+            let round_trip = asked.elapsed();
+            let mut waiting = 0;
+            for partition in 0..partitions {
+                let (start, end) = watermarks(&asker, &topic, partition)?;
+                let seen = offset_of(&committed, &topic, partition).unwrap_or(start);
+                waiting += (end - seen.max(start)).max(0);
+            }
+            Ok(Count {
+                waiting,
+                round_trip,
+            })
+        })
+        .await
+    }
+}
+
+fn offset_of(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i64> {
+    match list.find_partition(topic, partition)?.offset() {
+        Offset::Offset(offset) => Some(offset),
+        _ => None,
     }
 }
 

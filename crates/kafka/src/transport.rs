@@ -25,7 +25,7 @@ use crate::options::KafkaOptions;
 use crate::publisher::LanePublishers;
 use crate::receiver::KafkaReceiver;
 use crate::settled::{Settled, settled};
-use crate::statistics;
+use crate::statistics::{self, Census};
 use crate::topology::Topology;
 
 /// How long [`KafkaTransport::connect`] waits for the brokers.
@@ -75,7 +75,9 @@ impl KafkaTransport {
     /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or the
     /// brokers refuse user, password or certificate.
     pub async fn connect(url: &str, options: KafkaOptions) -> Result<Self, TransportError> {
-        options.validate()?;
+        if let Some(mistake) = options.mistakes().into_iter().next() {
+            return Err(mistake.into());
+        }
         let endpoint = Endpoint::parse(url)?;
         let config = configuration(&endpoint, &options)?;
         let link = Link::new();
@@ -185,6 +187,14 @@ impl Transport for KafkaTransport {
             );
             lanes.push(task.state.clone());
             shared.tasks.spawn(task.run());
+        }
+        if let Some(every) = shared.options.statistics_interval {
+            let census = Census {
+                lanes: lanes.clone(),
+                settled: shared.settled.clone(),
+                every,
+            };
+            shared.tasks.spawn(census.run(stop.clone()));
         }
         Ok(Box::new(KafkaReceiver {
             lanes,
