@@ -1,7 +1,8 @@
 //! A private Kafka broker, to use and to abuse.
 
+use crate::kafka_security::{KafkaListener, Security};
 use crate::kafka_settings::{KafkaSettings, LOG4J};
-use crate::{Scratch, Server, Signal, eventually, kafka_jars};
+use crate::{KafkaAdmin, Scratch, Server, Signal, eventually, kafka_jars};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use std::path::PathBuf;
@@ -60,7 +61,13 @@ impl Kafka {
         let mut format = kafka_jars::command(self.scratch.path(), "kafka.tools.StorageTool");
         format
             .args(["format", "--cluster-id", &self.cluster_id])
-            .args(["--config", "server.properties"]);
+            .args(["--config", "server.properties"])
+            .args(
+                self.settings
+                    .security
+                    .iter()
+                    .flat_map(Security::format_arguments),
+            );
         let mut format = Server::start("Kafka's storage tool", format);
         let status = format.exit(START).await;
         format.output().end(STOP).await;
@@ -83,6 +90,38 @@ impl Kafka {
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.settings.port)
+    }
+
+    /// The address of a secured listener, as a bootstrap server.
+    ///
+    /// # Panics
+    /// If the broker was started without [`KafkaSettings::secured_by`].
+    #[must_use]
+    pub fn address_of(&self, listener: KafkaListener) -> String {
+        let mut listeners = self.security().listeners.iter();
+        let found = listeners.find(|(kind, _)| *kind == listener);
+        let (_, listener) = found.expect("a secured broker has them all");
+        format!("127.0.0.1:{}", listener.port)
+    }
+
+    /// The password of the user [`crate::kafka_security::USER`].
+    ///
+    /// # Panics
+    /// If the broker was started without [`KafkaSettings::secured_by`].
+    #[must_use]
+    pub fn password(&self) -> &str {
+        &self.security().password
+    }
+
+    fn security(&self) -> &Security {
+        let security = self.settings.security.as_ref();
+        security.expect("the broker was started with KafkaSettings::secured_by")
+    }
+
+    /// Its administrator.
+    #[must_use]
+    pub fn admin(&self) -> KafkaAdmin {
+        KafkaAdmin::of(&self.url())
     }
 
     /// What the node logged (warnings and worse) since its last start.
@@ -136,6 +175,12 @@ impl Kafka {
     /// Kills it, as a crash of the process would: what it wrote stays.
     pub fn kill(&mut self) {
         self.node = None;
+    }
+
+    /// Whether it ended, by itself or by [`Kafka::stop`] or [`Kafka::kill`].
+    pub fn ended(&mut self) -> bool {
+        let node = self.node.as_mut();
+        node.is_none_or(|node| node.ended().is_some())
     }
 
     /// Empties the log directory of a broker that does not run. It starts again as a

@@ -1,6 +1,7 @@
 //! What a private Kafka broker is told: its `server.properties`.
 
-use crate::{Proxy, port};
+use crate::kafka_security::Security;
+use crate::{Authority, Identity, Proxy, port};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,7 @@ pub struct KafkaSettings {
     pub(crate) voters: Vec<(u16, u16)>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) log_directory: Option<PathBuf>,
+    pub(crate) security: Option<Security>,
     extra: Vec<(String, String)>,
 }
 
@@ -94,6 +96,7 @@ impl KafkaSettings {
             voters: vec![(1, port::free())],
             listeners: Vec::new(),
             log_directory: None,
+            security: None,
             extra: Vec::new(),
         }
     }
@@ -126,6 +129,21 @@ impl KafkaSettings {
             advertised: proxy.address().port(),
         });
         proxy
+    }
+
+    /// Adds a listener for each [`crate::KafkaListener`], with a certificate of this
+    /// authority; it also decides which clients' certificates are taken.
+    #[must_use]
+    pub fn secured_by(self, authority: &Authority) -> KafkaSettings {
+        let server = authority.server();
+        self.secured_as(authority, &server)
+    }
+
+    /// The same with a certificate of the test's choice.
+    #[must_use]
+    pub fn secured_as(mut self, authority: &Authority, server: &Identity) -> KafkaSettings {
+        self.security = Some(Security::new(authority, server));
+        self
     }
 
     /// The properties file; later lines win.
@@ -166,6 +184,9 @@ impl KafkaSettings {
             "advertised.listeners",
             &addresses(advertised, |listener| listener.advertised),
         );
+        for (name, value) in self.security.iter().flat_map(Security::properties) {
+            line(name, &value);
+        }
         for (name, value) in &self.extra {
             line(name, value);
         }
@@ -184,6 +205,8 @@ impl KafkaSettings {
         let (_, controller) = own.expect("every node is a controller");
         let mut listeners = vec![plain("PLAIN", self.port)];
         listeners.extend(self.listeners.iter().cloned());
+        let secured = self.security.iter().flat_map(|all| &all.listeners);
+        listeners.extend(secured.map(|(_, listener)| listener.clone()));
         listeners.push(plain("CONTROLLER", *controller));
         listeners
     }

@@ -10,11 +10,14 @@
 //! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
 //! | a fresh space on the shared RabbitMQ | [`shared::rabbitmq`]`().await.space().await` |
 //! | a prefix of topics of its own on the shared Kafka | [`shared::kafka`]`().await.space()` |
+//! | topics, offsets and groups of a Kafka | [`KafkaAdmin`] |
 //! | a PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
 //! | a broken network in front of one | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
 //! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
 //! | the `jobwire` program itself | [`Program::jobwire`] |
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
+//! | three Kafka brokers, of which one may be missing | [`KafkaCluster::start`] |
+//! | a disk to fill | [`SmallDisk::mount`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
 //! Environment variables point [`shared`] at servers that already run:
@@ -36,7 +39,10 @@ pub mod certificates;
 pub mod database;
 pub mod http;
 pub mod kafka;
+pub mod kafka_admin;
+pub mod kafka_cluster;
 mod kafka_jars;
+pub mod kafka_security;
 pub mod kafka_settings;
 pub mod lines;
 pub mod need;
@@ -52,10 +58,14 @@ pub mod reaper;
 pub mod scratch;
 pub mod server;
 pub mod shared;
+pub mod small_disk;
 pub mod wait;
 
 pub use certificates::{Authority, Identity};
 pub use kafka::Kafka;
+pub use kafka_admin::KafkaAdmin;
+pub use kafka_cluster::KafkaCluster;
+pub use kafka_security::KafkaListener;
 pub use kafka_settings::KafkaSettings;
 pub use nix::sys::signal::Signal;
 pub use postgres::{Postgres, Stop};
@@ -66,4 +76,5 @@ pub use rabbitmq::RabbitMq;
 pub use rabbitmqctl::RabbitMqCtl;
 pub use scratch::Scratch;
 pub use server::Server;
+pub use small_disk::SmallDisk;
 pub use wait::eventually;

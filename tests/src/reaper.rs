@@ -4,8 +4,8 @@
 //! on a crash. So the first thing that a test process starts is a *reaper*: a
 //! small shell (`reaper.sh`) that reads from a pipe whose other end only this
 //! process holds. However this process ends, the kernel closes the pipe; the
-//! reaper then kills every process group it was told of and removes every scratch
-//! directory. It sits in a process group of its own, so that Ctrl-C, which reaches
+//! reaper then kills every process group it was told of, and unmounts and removes
+//! every scratch directory. It sits in a process group of its own, so that Ctrl-C, which reaches
 //! the whole group of the test, does not reach it.
 //!
 //! A child announces itself between `fork` and `exec`. There is no moment at which
@@ -109,4 +109,14 @@ pub fn forget(group: u32) {
 /// Removes a directory when this process ends.
 pub(crate) fn remove_at_end(directory: &Path) {
     tell(&format!("directory {}\n", directory.display()));
+}
+
+/// Unmounts a file system when this process ends. The path has no space.
+pub(crate) fn unmount_at_end(directory: &Path) {
+    tell(&format!("mount {}\n", directory.display()));
+}
+
+/// It has been unmounted.
+pub(crate) fn unmounted(directory: &Path) {
+    tell(&format!("unmounted {}\n", directory.display()));
 }

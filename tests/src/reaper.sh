@@ -3,8 +3,11 @@
 #   group PID        a process group was started
 #   gone PID         it has ended and its number may belong to a stranger
 #   directory PATH   remove this
+#   mount PATH       unmount this first
+#   unmounted PATH   it has been
 trap '' HUP INT QUIT TERM
 groups=
+mounts=
 while read -r word value; do
     case $word in
     group) groups="$groups $value" ;;
@@ -14,6 +17,14 @@ while read -r word value; do
             [ "$group" = "$value" ] || kept="$kept $group"
         done
         groups=$kept
+        ;;
+    mount) mounts="$mounts $value" ;;
+    unmounted)
+        kept=
+        for mount in $mounts; do
+            [ "$mount" = "$value" ] || kept="$kept $mount"
+        done
+        mounts=$kept
         ;;
     directory) set -- "$@" "$value" ;;
     esac
@@ -37,6 +48,11 @@ for signal in QUIT KILL; do
         tries=$((tries - 1))
         sleep 0.1
     done
+done
+
+# Lazily: what was just killed may still have files open there.
+for mount in $mounts; do
+    umount -l "$mount" 2>/dev/null
 done
 
 # A server that has just been killed may still have been writing.

@@ -5,7 +5,7 @@
 //! kills a server starts its own with [`crate::Postgres::start`],
 //! [`crate::RabbitMq::start`] or [`crate::Kafka::start`].
 
-use crate::{Kafka, Postgres, RabbitMq, RabbitMqCtl, database};
+use crate::{Kafka, KafkaAdmin, Postgres, RabbitMq, RabbitMqCtl, database};
 use tokio::sync::OnceCell;
 use url::Url;
 use uuid::Uuid;
@@ -103,6 +103,12 @@ impl SharedKafka {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Its administrator.
+    #[must_use]
+    pub fn admin(&self) -> KafkaAdmin {
+        KafkaAdmin::of(&self.url)
     }
 
     /// A place where a test is alone.

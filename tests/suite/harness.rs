@@ -1,11 +1,12 @@
 //! The harness keeps what it promises: a test that trusts it must be able to.
 //!
-//! Time budget: 60 s, most of it three starts of RabbitMQ.
+//! Time budget: 90 s, most of it starts of RabbitMQ and of Kafka.
 #![allow(
     clippy::expect_used,
     reason = "a panic is how a test reports its failure"
 )]
 
+mod kafka;
 mod leftovers;
 mod postgres;
 mod program;

@@ -1,0 +1,112 @@
+//! Several private Kafka brokers that are one cluster.
+
+use crate::kafka::new_cluster_id;
+use crate::{Kafka, KafkaAdmin, KafkaSettings, port};
+use tokio::task::JoinSet;
+
+/// Brokers with the numbers 0, 1, 2 …, each of them a controller too. Topics have as
+/// many replicas as there are brokers, and take a message when all but one of the
+/// brokers have it: whichever one is missing, the others go on.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    nodes: Vec<Kafka>,
+}
+
+impl KafkaCluster {
+    /// Starts so many brokers and returns when all are in the cluster. Of three, one
+    /// may be missing.
+    ///
+    /// # Panics
+    /// If Java or Kafka is missing and cannot be installed, or does not start.
+    pub async fn start(brokers: u16) -> KafkaCluster {
+        let voters: Vec<_> = (0..brokers).map(|node| (node, port::free())).collect();
+        let cluster_id = new_cluster_id();
+        let mut preparing = JoinSet::new();
+        for node in 0..brokers {
+            let mut settings = settings(brokers);
+            settings.node = node;
+            settings.voters.clone_from(&voters);
+            let cluster_id = cluster_id.clone();
+            preparing.spawn(async move { (node, Kafka::prepare(settings, &cluster_id).await) });
+        }
+        let mut nodes = preparing.join_all().await;
+        nodes.sort_by_key(|(node, _)| *node);
+        let mut nodes: Vec<_> = nodes.into_iter().map(|(_, kafka)| kafka).collect();
+        for kafka in &mut nodes {
+            kafka.launch();
+        }
+        for kafka in &mut nodes {
+            kafka.wait_until_it_serves(usize::from(brokers)).await;
+        }
+        KafkaCluster { nodes }
+    }
+
+    /// The URL with all brokers, without a prefix of topics.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let addresses = self.nodes.iter().map(Kafka::address);
+        format!("kafka://{}", addresses.collect::<Vec<_>>().join(","))
+    }
+
+    /// The cluster's administrator, through whichever broker answers.
+    #[must_use]
+    pub fn admin(&self) -> KafkaAdmin {
+        KafkaAdmin::of(&self.url())
+    }
+
+    /// One of the brokers, to look at, freeze and thaw.
+    #[must_use]
+    pub fn broker(&self, number: usize) -> &Kafka {
+        &self.nodes[number]
+    }
+
+    /// The broker that leads a partition now.
+    ///
+    /// # Panics
+    /// If no broker does.
+    pub async fn leader(&self, topic: &str, partition: usize) -> usize {
+        let leaders = self.admin().leaders(topic).await;
+        let leader = leaders.get(partition).copied().flatten();
+        let number = leader.and_then(|leader| usize::try_from(leader).ok());
+        number.unwrap_or_else(|| panic!("partition {partition} of {topic} has no leader"))
+    }
+
+    /// Kills one broker, as a crash would.
+    pub fn kill(&mut self, number: usize) {
+        self.nodes[number].kill();
+    }
+
+    /// Stops one broker as an administrator would: it hands its partitions over first.
+    pub async fn stop(&mut self, number: usize) {
+        self.nodes[number].stop().await;
+    }
+
+    /// Empties one broker that was stopped or killed: it comes back and copies
+    /// everything from the others.
+    pub async fn wipe(&mut self, number: usize) {
+        self.nodes[number].wipe().await;
+    }
+
+    /// Starts one broker again, and returns when it is back in the cluster.
+    pub async fn start_again(&mut self, number: usize) {
+        self.nodes[number].start_again().await;
+    }
+}
+
+fn settings(brokers: u16) -> KafkaSettings {
+    let in_sync = brokers.saturating_sub(1).max(1);
+    let mut settings = KafkaSettings::new()
+        .set("default.replication.factor", brokers)
+        .set("min.insync.replicas", in_sync);
+    for internal in [
+        "offsets.topic",
+        "transaction.state.log",
+        "share.coordinator.state.topic",
+    ] {
+        settings = settings.set(&format!("{internal}.replication.factor"), brokers);
+    }
+    for internal in ["transaction.state.log", "share.coordinator.state.topic"] {
+        settings = settings.set(&format!("{internal}.min.isr"), in_sync);
+    }
+    settings
+}
