@@ -163,8 +163,8 @@ settings! {
         "How long Kafka keeps hints of a topic that is created; a job that waits longer is hinted again by the sweeper.";
     kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
         "The most hints in one message, 1 to 512.";
-    kafka_linger: Duration = "0s", "kafka-linger" "DURATION",
-        "How long a message waits for others to travel with; 0s sends at once what finds the connection free.";
+    kafka_linger: Interval = "off", "kafka-linger" "DURATION",
+        "How long a message waits for others to travel with; `off` sends at once what finds the connection free.";
     kafka_confirm_timeout: Duration = "5s", "kafka-confirm-timeout" "DURATION",
         "How long Kafka may take to confirm a message.";
     kafka_session_timeout: Duration = "10s", "kafka-session-timeout" "DURATION",

@@ -94,7 +94,7 @@ impl Settings {
                 .map(|copies| i32::try_from(copies).unwrap_or(i32::MAX)),
             retention: self.kafka_retention,
             hints_per_message: self.kafka_hints_per_message,
-            linger: self.kafka_linger,
+            linger: self.kafka_linger.duration().unwrap_or_default(),
             confirm_timeout: self.kafka_confirm_timeout,
             session_timeout: self.kafka_session_timeout,
             instance_id: named(&self.kafka_instance_id),
