@@ -5,8 +5,12 @@
 
 mod bad_input;
 mod broken;
+mod hosts;
 mod queues;
+mod program;
 mod refused;
+mod secured;
+mod statistics;
 mod tls;
 mod unavailable;
 mod world;

@@ -5,7 +5,8 @@
 //! with in the next call. When the session ends, `receive` says so once, at once; the next call waits a
 //! second for the new session before it fails again.
 //!
-//! The prefetch is split over the lanes, at least one message each; earlier lanes are served first.
+//! The prefetch is split over the lanes, at least one message each, and they take turns at being asked
+//! first: none keeps the messages of another from arriving. Which of them gets a slot, the node decides.
 //! Unreadable messages are settled, counted and logged here.
 
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(crate) struct AmqpReceiver {
     topology: Topology,
     session: Option<Arc<Session>>,
     lanes: Vec<LaneReceiver>,
+    /// The lane that is asked first.
+    first: usize,
     prefetch: usize,
     paused: bool,
     unreadable: Rarely,
@@ -67,6 +70,7 @@ impl AmqpReceiver {
         });
         Self {
             lanes: lanes.collect(),
+            first: 0,
             link,
             topology,
             session: None,
@@ -118,7 +122,8 @@ impl AmqpReceiver {
         let undecided: usize = self.lanes.iter().map(LaneReceiver::undecided).sum();
         let room = self.prefetch.saturating_sub(undecided).min(max);
         let mut deliveries = Vec::new();
-        for lane in &mut self.lanes {
+        let (before, from) = self.lanes.split_at_mut(self.first.min(self.lanes.len()));
+        for lane in from.iter_mut().chain(before) {
             while deliveries.len() < room {
                 match lane.poll_next(cx, session, &self.topology) {
                     Poll::Ready(Ok((ticket, message))) => {
@@ -144,6 +149,7 @@ impl AmqpReceiver {
         if deliveries.is_empty() {
             Poll::Pending
         } else {
+            self.first = (self.first + 1) % self.lanes.len().max(1);
             Poll::Ready(Ok(deliveries))
         }
     }

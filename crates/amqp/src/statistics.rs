@@ -147,24 +147,18 @@ impl Statistics {
             let pause = wait.mul_f64(rand::rng().random_range(0.75..=1.25));
             tokio::time::sleep(pause).await;
             wait = self.interval;
+            let lanes = self.count();
+            for lane in shown.iter().filter(|lane| !lanes.contains(lane)) {
+                unknown(lane);
+            }
             self.ask_for_nothing(&mut publishing).await;
-            shown = self.look(&mut receiving, shown).await;
+            self.ask_for_lanes(&mut receiving, &lanes).await;
+            shown = lanes;
         }
     }
 
-    /// A blocked broker does not read from a connection that publishes; it would not answer.
-    async fn ask_for_nothing(&self, line: &mut Line) {
-        if let Ok(session) = self.publishers.link.session()
-            && session.blocked().is_none()
-            && let Err(problem) = line.round_trip(&session, Direction::Publish).await
-        {
-            tracing::debug!(%problem, "no round trip to the broker");
-            line.0 = None;
-        }
-    }
-
-    /// Look at every lane. Returns those that are shown now.
-    async fn look(&self, line: &mut Line, shown: Vec<Lane>) -> Vec<Lane> {
+    /// What this process knows by itself. Returns the lanes that it uses.
+    fn count(&self) -> Vec<Lane> {
         let mut lanes = Vec::new();
         for (lane, count) in self.unsettled.counts() {
             set(LANE_UNSETTLED, &lane, count.map_or(0.0, as_number));
@@ -178,32 +172,47 @@ impl Statistics {
         }
         lanes.sort_unstable();
         lanes.dedup();
-        for lane in shown.iter().filter(|lane| !lanes.contains(lane)) {
-            unknown(lane);
-        }
-        let session = match self.receive.session() {
-            Ok(session) => session,
-            Err(_) => {
-                lanes.iter().for_each(unknown);
-                return lanes;
-            }
-        };
-        if let Err(problem) = line.round_trip(&session, Direction::Receive).await {
+        lanes
+    }
+
+    /// A blocked broker does not read from a connection that publishes; it would not answer.
+    async fn ask_for_nothing(&self, line: &mut Line) {
+        if let Ok(session) = self.publishers.link.session()
+            && session.blocked().is_none()
+            && let Err(problem) = line.round_trip(&session, Direction::Publish).await
+        {
             tracing::debug!(%problem, "no round trip to the broker");
             line.0 = None;
         }
-        for lane in &lanes {
-            if let Err(problem) = self.ask(line, &session, lane).await {
-                tracing::debug!(%lane, %problem, "nothing is known of this lane");
-                line.0 = None;
-                unknown(lane);
-                if !problem.is_transient() {
-                    // Its queue was deleted: no need to ask again before it is declared again.
-                    self.publishers.queue_is_gone(lane);
+    }
+
+    async fn ask_for_lanes(&self, line: &mut Line, lanes: &[Lane]) {
+        let mut answers = async || -> Result<(), TransportError> {
+            let session = self.receive.session()?;
+            line.round_trip(&session, Direction::Receive).await?;
+            for lane in lanes {
+                match self.ask(line, &session, lane).await {
+                    Ok(()) => {}
+                    // It would not answer the next question either.
+                    Err(problem @ TransportError::Timeout(_)) => return Err(problem),
+                    Err(problem) if session.is_over() => return Err(problem),
+                    // Its queue was deleted: no need to ask again before it is declared again. Or the
+                    // node of the broker that it is on is down.
+                    Err(problem) => {
+                        tracing::debug!(%lane, %problem, "nothing is known of this lane");
+                        line.0 = None;
+                        unknown(lane);
+                        self.publishers.queue_is_gone(lane);
+                    }
                 }
             }
+            Ok(())
+        };
+        if let Err(problem) = answers().await {
+            tracing::debug!(%problem, "the broker does not tell of the lanes");
+            line.0 = None;
+            lanes.iter().for_each(unknown);
         }
-        lanes
     }
 
     async fn ask(

@@ -13,7 +13,10 @@ use super::world::*;
 #[track_caller]
 fn says(refused: &TransportError, parts: &[&str]) {
     assert!(
-        matches!(refused, TransportError::Refused { .. }),
+        matches!(
+            refused,
+            TransportError::Refused { .. } | TransportError::Setting(_)
+        ),
         "{refused}"
     );
     let text = refused.to_string();

@@ -7,85 +7,10 @@ use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::Lane;
 use jobwire_core::transport::{BrokerSecurity, Plaintext, Publisher, TransportError};
 use jobwire_tests::rabbitmq::tls::{ClientCertificates, Tls};
-use jobwire_tests::rabbitmqctl::User;
 use jobwire_tests::{Authority, Identity, RabbitMq, Scratch, eventually};
-use tokio::sync::OnceCell;
-use uuid::Uuid;
 
+use super::secured::{Secured, as_client, trusting};
 use super::world::*;
-
-/// A broker with a private authority, which looks at certificates and does not ask for them.
-struct Secured {
-    authority: Authority,
-    broker: RabbitMq,
-}
-
-impl Secured {
-    /// The one that the tests here share.
-    async fn shared() -> &'static Self {
-        static SHARED: OnceCell<Secured> = OnceCell::const_new();
-        SHARED
-            .get_or_init(|| async {
-                let authority = Authority::new();
-                let broker = RabbitMq::start_with_tls(Tls {
-                    // Not for 127.0.0.1.
-                    identity: authority.server_for(&["localhost"]),
-                    clients: ClientCertificates::Welcome(authority.certificate().to_owned()),
-                })
-                .await;
-                Self { authority, broker }
-            })
-            .await
-    }
-
-    /// A fresh virtual host, with user and password, under this name of the machine.
-    async fn url(&self, host: &str) -> String {
-        let vhost = self.broker.ctl().create_vhost().await;
-        self.broker.tls_url(host, &vhost).unwrap()
-    }
-
-    /// A certificate for a fresh user of a fresh virtual host, and the URL that names no user.
-    async fn certified(&self) -> (Identity, String) {
-        let ctl = self.broker.ctl();
-        let vhost = ctl.create_vhost().await;
-        let name = self.user(&vhost).await;
-        let url = format!(
-            "amqps://localhost:{}/{vhost}",
-            self.broker.tls_port().unwrap()
-        );
-        (self.authority.client(&name), url)
-    }
-
-    async fn user(&self, vhost: &str) -> String {
-        let name = format!("user-{}", Uuid::new_v4().simple());
-        let user = User {
-            name: &name,
-            // Nobody ever says it.
-            password: &Uuid::new_v4().simple().to_string(),
-            vhost,
-            configure: ".*",
-            write: ".*",
-            read: ".*",
-        };
-        self.broker.ctl().add_user(&user).await;
-        name
-    }
-}
-
-fn trusting(authority: &Path) -> BrokerSecurity {
-    BrokerSecurity {
-        ca: Some(authority.to_owned()),
-        ..BrokerSecurity::default()
-    }
-}
-
-fn as_client(authority: &Path, identity: &Identity) -> BrokerSecurity {
-    BrokerSecurity {
-        certificate: Some(identity.certificate.clone()),
-        key: Some(identity.key.clone()),
-        ..trusting(authority)
-    }
-}
 
 /// The time for connecting is for slow machines: nothing here waits for it to pass.
 fn secured(security: BrokerSecurity) -> AmqpOptions {

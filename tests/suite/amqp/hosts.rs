@@ -1,0 +1,124 @@
+//! Several hosts in one URL: whichever answers is used, and another one when it stops.
+
+use jobwire_core::Lane;
+use jobwire_core::transport::Publisher;
+use jobwire_tests::rabbitmqctl::User;
+use jobwire_tests::{Proxy, RabbitMq, eventually, port};
+use url::Url;
+
+use super::world::*;
+
+/// The URL with these hosts in place of its own.
+fn at(url: &str, hosts: &[String]) -> String {
+    let url = Url::parse(url).unwrap();
+    let user = url.username();
+    let password = url.password().unwrap();
+    format!("amqp://{user}:{password}@{}{}", hosts.join(","), url.path())
+}
+
+fn nobody() -> String {
+    format!("127.0.0.1:{}", port::free())
+}
+
+#[tokio::test]
+async fn hosts_that_are_away_are_passed_over() {
+    let world = World::new().await;
+    let broker = Url::parse(&world.space.url).unwrap();
+    let living = format!("localhost:{}", broker.port().unwrap());
+    let url = at(&world.space.url, &[nobody(), nobody(), living]);
+    // The order is random: by chance the living one comes first.
+    for _ in 0..5 {
+        let transport = connect(&url, world.options()).await;
+        until_healthy(&transport).await;
+        let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+        let id = publish_at_last(&transport, &world.lane).await;
+        arrives(&mut receiver, id).await;
+        soon("closing", jobwire_core::Transport::close(&transport, SOON)).await;
+    }
+}
+
+#[tokio::test]
+async fn all_hosts_are_named_when_none_answers() {
+    let hosts = [nobody(), nobody()];
+    let url = format!("amqp://bob:hunter2@{}/jobs", hosts.join(","));
+    let transport = connect(&url, options("jobwire")).await;
+    let problem = eventually("both to have been tried", SOON, || async {
+        let problem = Publisher::health(&transport).problem?;
+        hosts
+            .iter()
+            .all(|host| problem.contains(host))
+            .then_some(problem)
+    })
+    .await;
+    assert!(!problem.contains("hunter2"), "{problem}");
+    assert!(!format!("{transport:?}").contains("hunter2"));
+}
+
+/// Two roads to one cluster: when one is closed, the other is taken, and back again.
+#[tokio::test]
+async fn the_next_host_is_taken_when_one_is_lost() {
+    let world = World::new().await;
+    let broker = Url::parse(&world.space.url).unwrap();
+    let broker = format!("127.0.0.1:{}", broker.port().unwrap());
+    let roads = [Proxy::start(&broker).await, Proxy::start(&broker).await];
+    let hosts: Vec<String> = roads
+        .iter()
+        .map(|road| road.address().to_string())
+        .collect();
+    let transport = connect(&at(&world.space.url, &hosts), world.options()).await;
+    until_healthy(&transport).await;
+    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    for closed in [0, 1, 0] {
+        let (closed, open) = (&roads[closed], &roads[1 - closed]);
+        open.accept().await;
+        closed.refuse().await;
+        closed.cut();
+        eventually("both connections to take the other road", SOON, || async {
+            (closed.connections() == 0 && open.connections() >= 2).then_some(())
+        })
+        .await;
+        let id = publish_at_last(&transport, &world.lane).await;
+        arrives(&mut receiver, id).await;
+    }
+}
+
+/// The second broker knows nothing of the first: what was on that one is lost, as a hint may be.
+#[tokio::test]
+async fn another_broker_takes_over_from_one_that_stops() {
+    let (one, other) = tokio::join!(RabbitMq::start(), RabbitMq::start());
+    for broker in [&one, &other] {
+        let bob = User {
+            name: "bob",
+            password: "hunter2",
+            vhost: "/",
+            configure: ".*",
+            write: ".*",
+            read: ".*",
+        };
+        broker.ctl().add_user(&bob).await;
+    }
+    let hosts = [one.address(), other.address()].join(",");
+    let url = format!("amqp://bob:hunter2@{hosts}/");
+    let transport = connect(&url, options("jobwire")).await;
+    until_healthy(&transport).await;
+    let lane = Lane::default();
+    let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
+    let (mut used, spare) = if connections(&one).await > 0 {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    used.stop().await;
+    eventually("both connections to the other broker", SOON, || async {
+        (connections(&spare).await == 2).then_some(())
+    })
+    .await;
+    let id = publish_at_last(&transport, &lane).await;
+    arrives(&mut receiver, id).await;
+}
+
+/// Connections of the user of that test.
+async fn connections(broker: &RabbitMq) -> usize {
+    let users = broker.ctl().run(&["list_connections", "user"]).await;
+    users.lines().filter(|user| *user == "bob").count()
+}
