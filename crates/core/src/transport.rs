@@ -11,6 +11,7 @@
 //! 5. Carry [`Control`] messages to every node, best effort.
 
 pub mod in_process;
+pub mod routed;
 mod security;
 
 use std::sync::Arc;

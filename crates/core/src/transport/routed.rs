@@ -1,0 +1,621 @@
+//! Several brokers for one database: by lane, and while moving from one to another.
+//!
+//! ```text
+//!                       ┌── lane "bulk" ─────────► Kafka
+//!   publish, receive ───┤
+//!                       └── every other lane ────► RabbitMQ
+//!
+//!   receive only ────────── every lane ◄────────── the former broker, until it is empty
+//! ```
+//! * A lane is published to one broker. Every program of a fleet must be given the same map, also those
+//!   that receive only some of the lanes: the leader hints jobs of any lane.
+//! * A **former** broker is received from and never published to. So a live fleet moves: restart the
+//!   nodes one after the other with the new broker and the old one as former, then the producers, then,
+//!   when the old queues are empty, the nodes once more without it. At every moment each hint has
+//!   somebody who receives it.
+//! * What nodes tell each other goes over all brokers, so that nodes with different maps hear each other.
+//! * The sweeper's marker travels the lane's broker and the former ones; it is back when all that took
+//!   it have brought it back. A former broker that is away is not waited for: its hints come late or
+//!   never, and the jobs are hinted again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, select_all};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    Control, Delivery, Publisher, Receiver, Subscription, Ticket, Transport, TransportError,
+    TransportHealth,
+};
+use crate::hint::{Hint, Marker};
+use crate::job::Lane;
+
+/// Brokers in one map, the former ones included.
+const MOST: usize = 16;
+/// Where a ticket says which broker it is of.
+const SHIFT: u32 = 59;
+/// A broker that can't be received from is tried again after this.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Messages that a slow listener may be behind.
+const LISTEN_BUFFER: usize = 1024;
+/// Markers under way that are remembered.
+const MARKERS: usize = 256;
+/// Numbers of markers to former brokers begin here; a sweeper counts from one.
+const FORMER_MARKERS: u64 = 1 << 48;
+
+/// See the [module](self).
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use jobwire_core::{Lane, Transport};
+/// # use jobwire_core::transport::routed::RoutedTransport;
+/// # fn example(rabbitmq: Arc<dyn Transport>, kafka: Arc<dyn Transport>) {
+/// // Some lanes over another broker:
+/// let by_lane = RoutedTransport::builder(rabbitmq.clone())
+///     .lanes([Lane("bulk".into())], kafka.clone())
+///     .build();
+/// // Moving from RabbitMQ to Kafka:
+/// let moving = RoutedTransport::builder(kafka).former(rabbitmq).build();
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RoutedTransport(Arc<Shared>);
+
+/// Makes a [`RoutedTransport`].
+pub struct Builder {
+    all: Vec<Arc<dyn Transport>>,
+    by_lane: HashMap<Lane, usize>,
+    former: Vec<usize>,
+}
+
+impl Builder {
+    /// These lanes go over that broker.
+    #[must_use]
+    pub fn lanes(
+        mut self,
+        lanes: impl IntoIterator<Item = Lane>,
+        over: Arc<dyn Transport>,
+    ) -> Self {
+        let at = self.add(over);
+        self.by_lane
+            .extend(lanes.into_iter().map(|lane| (lane, at)));
+        self
+    }
+
+    /// Nothing is published to this broker any longer; what is there is still received.
+    #[must_use]
+    pub fn former(mut self, broker: Arc<dyn Transport>) -> Self {
+        let at = self.add(broker);
+        self.former.push(at);
+        self
+    }
+
+    fn add(&mut self, transport: Arc<dyn Transport>) -> usize {
+        self.all.push(transport);
+        self.all.len() - 1
+    }
+
+    /// Put it together. Needs a tokio runtime. More than 16 brokers are not received from.
+    #[must_use]
+    pub fn build(self) -> RoutedTransport {
+        let stop = CancellationToken::new();
+        let heard = broadcast::Sender::new(LISTEN_BUFFER);
+        let markers = Arc::new(Mutex::new(Markers::default()));
+        for transport in &self.all {
+            let listening = hear(transport.listen(), heard.clone(), markers.clone());
+            let stop = stop.clone();
+            tokio::spawn(async move { stop.run_until_cancelled(listening).await });
+        }
+        let publishers = self.all.iter().map(|t| t.publisher()).collect();
+        RoutedTransport(Arc::new(Shared {
+            all: self.all,
+            publishers,
+            by_lane: self.by_lane,
+            former: self.former,
+            heard,
+            markers,
+            next_marker: AtomicU64::new(FORMER_MARKERS),
+            _stop: stop.drop_guard(),
+        }))
+    }
+}
+
+struct Shared {
+    /// The first one carries every lane that is not in `by_lane`.
+    all: Vec<Arc<dyn Transport>>,
+    publishers: Vec<Arc<dyn Publisher>>,
+    by_lane: HashMap<Lane, usize>,
+    former: Vec<usize>,
+    heard: broadcast::Sender<Control>,
+    markers: Arc<Mutex<Markers>>,
+    next_marker: AtomicU64,
+    _stop: DropGuard,
+}
+
+/// Markers that travel several brokers.
+#[derive(Default)]
+struct Markers(Vec<Split>);
+
+/// One marker of the sweeper, as it travels: itself on the lane's broker, others on the former ones.
+struct Split {
+    marker: Marker,
+    /// Numbers that are not back yet.
+    left: Vec<u64>,
+}
+
+impl Markers {
+    /// A marker is back. Which one of the sweeper's is back with it, if any.
+    fn back(&mut self, marker: Marker) -> Option<Marker> {
+        let is_of =
+            |split: &Split| split.marker.node == marker.node && split.left.contains(&marker.number);
+        let Some(at) = self.0.iter().position(is_of) else {
+            // It travelled alone, or is another node's.
+            let known = self.0.iter().any(|s| s.marker == marker);
+            return (!known && marker.number < FORMER_MARKERS).then_some(marker);
+        };
+        let split = &mut self.0[at];
+        split.left.retain(|number| *number != marker.number);
+        split.left.is_empty().then(|| self.0.swap_remove(at).marker)
+    }
+}
+
+async fn hear(
+    mut from: broadcast::Receiver<Control>,
+    heard: broadcast::Sender<Control>,
+    markers: Arc<Mutex<Markers>>,
+) {
+    loop {
+        let control = match from.recv().await {
+            Ok(Control::MarkerBack { lane, marker }) => {
+                let back = markers
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .back(marker);
+                match back {
+                    Some(marker) => Control::MarkerBack { lane, marker },
+                    None => continue,
+                }
+            }
+            Ok(control) => control,
+            Err(broadcast::error::RecvError::Lagged(_)) => continue,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        // Nobody listens: nobody needs to know.
+        let _ = heard.send(control);
+    }
+}
+
+impl RoutedTransport {
+    /// Begin with the broker of all lanes that are not named otherwise.
+    #[must_use]
+    pub fn builder(default: Arc<dyn Transport>) -> Builder {
+        Builder {
+            all: vec![default],
+            by_lane: HashMap::new(),
+            former: Vec::new(),
+        }
+    }
+
+    fn publisher_of(&self, lane: &Lane) -> &Arc<dyn Publisher> {
+        let at = self.0.by_lane.get(lane).copied().unwrap_or(0);
+        &self.0.publishers[at]
+    }
+}
+
+#[async_trait]
+impl Publisher for RoutedTransport {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        self.publisher_of(lane).publish(lane, hints).await
+    }
+
+    async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        if self.0.former.is_empty() {
+            return self.publisher_of(lane).publish_marker(lane, marker).await;
+        }
+        let others: Vec<(usize, Marker)> = self
+            .0
+            .former
+            .iter()
+            .map(|at| {
+                let number = self.0.next_marker.fetch_add(1, Ordering::Relaxed);
+                (*at, Marker { number, ..marker })
+            })
+            .collect();
+        let mut left = vec![marker.number];
+        left.extend(others.iter().map(|(_, other)| other.number));
+        {
+            // Before they leave: one may be back at once.
+            let mut markers = self
+                .0
+                .markers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if markers.0.len() >= MARKERS {
+                markers.0.remove(0);
+            }
+            markers.0.push(Split { marker, left });
+        }
+        let sending = others.iter().map(|(at, other)| {
+            let publisher = &self.0.publishers[*at];
+            async move { (other, publisher.publish_marker(lane, *other).await) }
+        });
+        for (other, sent) in join_all(sending).await {
+            if let Err(problem) = sent {
+                tracing::debug!(%lane, %problem, "a former broker took no marker; it is not waited for");
+                self.forget(*other);
+            }
+        }
+        let sent = self.publisher_of(lane).publish_marker(lane, marker).await;
+        if sent.is_err() {
+            let mut markers = self
+                .0
+                .markers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            markers.0.retain(|split| split.marker != marker);
+        }
+        sent
+    }
+
+    fn tell(&self, control: Control) {
+        for publisher in &self.0.publishers {
+            publisher.tell(control.clone());
+        }
+    }
+
+    fn health(&self) -> TransportHealth {
+        let mut health = TransportHealth {
+            publishing: true,
+            receiving: true,
+            ..TransportHealth::default()
+        };
+        let mut problems = Vec::new();
+        for (at, publisher) in self.0.publishers.iter().enumerate() {
+            let one = publisher.health();
+            if !self.0.former.contains(&at) {
+                health.publishing &= one.publishing;
+                health.receiving &= one.receiving;
+                health.blocked |= one.blocked;
+            }
+            if let Some(problem) = one.problem {
+                problems.push(format!("{}: {problem}", self.0.all[at].name()));
+            }
+        }
+        health.problem = (!problems.is_empty()).then(|| problems.join("; "));
+        health
+    }
+}
+
+impl RoutedTransport {
+    /// This one was not sent.
+    fn forget(&self, other: Marker) {
+        let mut markers = self
+            .0
+            .markers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for split in &mut markers.0 {
+            if split.marker.node == other.node {
+                split.left.retain(|number| *number != other.number);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for RoutedTransport {
+    fn name(&self) -> &'static str {
+        // What a node that knows only this one has to do with.
+        self.0.all[0].name()
+    }
+
+    fn is_single_node(&self) -> bool {
+        self.0
+            .all
+            .iter()
+            .any(|transport| transport.is_single_node())
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::new(self.clone())
+    }
+
+    async fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        let mut sources = Vec::new();
+        let lanes_of = |at: usize| -> Vec<Lane> {
+            let carries = |lane: &&Lane| {
+                self.0.former.contains(&at) || self.0.by_lane.get(*lane).copied().unwrap_or(0) == at
+            };
+            subscription.lanes.iter().filter(carries).cloned().collect()
+        };
+        let wanted: Vec<(usize, Vec<Lane>)> = (0..self.0.all.len().min(MOST))
+            .map(|at| (at, lanes_of(at)))
+            .filter(|(_, lanes)| !lanes.is_empty())
+            .collect();
+        let total: usize = wanted.iter().map(|(_, lanes)| lanes.len()).sum();
+        for (at, lanes) in wanted {
+            let share = usize::from(subscription.prefetch) * lanes.len() / total.max(1);
+            let part = Subscription {
+                lanes,
+                prefetch: u16::try_from(share.max(1)).unwrap_or(u16::MAX),
+            };
+            sources.push(Source {
+                tag: (at as u64) << SHIFT,
+                receiver: self.0.all[at].subscribe(part).await?,
+                not_before: None,
+            });
+        }
+        Ok(Box::new(RoutedReceiver { sources, turn: 0 }))
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Control> {
+        self.0.heard.subscribe()
+    }
+
+    async fn close(&self, within: Duration) {
+        join_all(self.0.all.iter().map(|transport| transport.close(within))).await;
+    }
+}
+
+struct Source {
+    tag: u64,
+    receiver: Box<dyn Receiver>,
+    /// It failed, and is left alone for a moment.
+    not_before: Option<Instant>,
+}
+
+impl Source {
+    fn own(&self, tickets: &[Ticket]) -> Vec<Ticket> {
+        let own = tickets
+            .iter()
+            .filter(|t| t.epoch >> SHIFT == self.tag >> SHIFT);
+        own.map(|ticket| Ticket {
+            epoch: ticket.epoch ^ self.tag,
+            number: ticket.number,
+        })
+        .collect()
+    }
+
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
+        if let Some(at) = self.not_before {
+            tokio::time::sleep_until(at).await;
+            self.not_before = None;
+        }
+        let received = self.receiver.receive(max).await;
+        if received.is_err() {
+            self.not_before = Some(Instant::now() + AGAIN);
+        }
+        let mut deliveries = received?;
+        for delivery in &mut deliveries {
+            delivery.ticket.epoch |= self.tag;
+        }
+        Ok(deliveries)
+    }
+}
+
+struct RoutedReceiver {
+    sources: Vec<Source>,
+    turn: usize,
+}
+
+#[async_trait]
+impl Receiver for RoutedReceiver {
+    /// Fails only while no broker can be received from.
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
+        loop {
+            // The first of those that are ready wins: let it be another one each time.
+            self.turn = self.turn.wrapping_add(1);
+            let count = self.sources.len();
+            let (turn, mut waiting) = (self.turn, Vec::with_capacity(count));
+            for source in &mut self.sources {
+                waiting.push(Box::pin(source.receive(max)));
+            }
+            if waiting.is_empty() {
+                return std::future::pending().await;
+            }
+            waiting.rotate_left(turn % count);
+            let (received, ..) = select_all(waiting).await;
+            match received {
+                Ok(deliveries) => return Ok(deliveries),
+                Err(problem) => {
+                    let failing = |source: &Source| source.not_before.is_some();
+                    if self.sources.iter().all(failing) || !problem.is_transient() {
+                        return Err(problem);
+                    }
+                    tracing::debug!(%problem, "one of several brokers can't be received from");
+                }
+            }
+        }
+    }
+
+    async fn settle(&mut self, tickets: &[Ticket]) {
+        for source in &mut self.sources {
+            let own = source.own(tickets);
+            if !own.is_empty() {
+                source.receiver.settle(&own).await;
+            }
+        }
+    }
+
+    async fn give_back(&mut self, tickets: &[Ticket]) {
+        for source in &mut self.sources {
+            let own = source.own(tickets);
+            if !own.is_empty() {
+                source.receiver.give_back(&own).await;
+            }
+        }
+    }
+
+    async fn pause(&mut self) {
+        for source in &mut self.sources {
+            source.receiver.pause().await;
+        }
+    }
+
+    async fn resume(&mut self) {
+        for source in &mut self.sources {
+            source.receiver.resume().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::Body;
+    use crate::job::{JobId, NodeId};
+    use crate::transport::in_process::InProcessTransport;
+
+    fn lane(name: &str) -> Lane {
+        Lane(name.to_owned())
+    }
+
+    fn broker() -> Arc<dyn Transport> {
+        Arc::new(InProcessTransport::new())
+    }
+
+    async fn publish(transport: &dyn Transport, name: &str) -> JobId {
+        let hint = Hint::new(JobId::generate());
+        let publisher = transport.publisher();
+        publisher
+            .publish(&lane(name), vec![hint.clone()])
+            .await
+            .unwrap();
+        hint.id
+    }
+
+    async fn subscribe(transport: &dyn Transport, names: &[&str]) -> Box<dyn Receiver> {
+        let subscription = Subscription {
+            lanes: names.iter().map(|name| lane(name)).collect(),
+            prefetch: 8,
+        };
+        transport.subscribe(subscription).await.unwrap()
+    }
+
+    async fn take(receiver: &mut Box<dyn Receiver>, count: usize) -> Vec<Delivery> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            taken.extend(receiver.receive(8).await.unwrap());
+        }
+        taken
+    }
+
+    fn ids(deliveries: &[Delivery]) -> Vec<JobId> {
+        let mut ids: Vec<JobId> = deliveries
+            .iter()
+            .flat_map(|delivery| match &delivery.body {
+                Body::Hints(hints) => hints.iter().map(|hint| hint.id).collect(),
+                Body::Marker(_) => Vec::new(),
+            })
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[tokio::test]
+    async fn a_lane_goes_over_its_broker_and_all_are_received() {
+        let (main, second) = (broker(), broker());
+        let routed = RoutedTransport::builder(main.clone())
+            .lanes([lane("bulk")], second.clone())
+            .build();
+        let mut sent = vec![
+            publish(&routed, "default").await,
+            publish(&routed, "bulk").await,
+        ];
+        let mut there = subscribe(&*second, &["bulk", "default"]).await;
+        let bulk = take(&mut there, 1).await;
+        assert_eq!(ids(&bulk), sent[1..]);
+        drop(there);
+        let mut receiver = subscribe(&routed, &["default", "bulk"]).await;
+        let deliveries = take(&mut receiver, 2).await;
+        sent.sort_unstable();
+        assert_eq!(ids(&deliveries), sent);
+        // Both know their tickets: what is settled does not come back, what is given back does.
+        let tickets: Vec<Ticket> = deliveries.iter().map(|d| d.ticket).collect();
+        receiver.settle(&tickets[..1]).await;
+        receiver.give_back(&tickets[1..]).await;
+        let again = take(&mut receiver, 1).await;
+        assert_eq!(ids(&again), ids(&deliveries[1..]));
+    }
+
+    #[tokio::test]
+    async fn a_former_broker_is_received_from_and_never_published_to() {
+        let (old, new) = (broker(), broker());
+        let left = publish(&*old, "default").await;
+        let routed = RoutedTransport::builder(new.clone())
+            .former(old.clone())
+            .build();
+        let mut receiver = subscribe(&routed, &["default"]).await;
+        assert_eq!(ids(&take(&mut receiver, 1).await), [left]);
+        let fresh = publish(&routed, "default").await;
+        drop(receiver);
+        let mut receiver = subscribe(&*new, &["default"]).await;
+        assert_eq!(ids(&take(&mut receiver, 1).await), [fresh]);
+    }
+
+    #[tokio::test]
+    async fn a_marker_is_back_when_the_former_broker_brought_its_own_back() {
+        let (old, new) = (broker(), broker());
+        let routed = RoutedTransport::builder(new).former(old).build();
+        let mut heard = routed.listen();
+        let marker = Marker {
+            number: 7,
+            node: NodeId::generate(),
+        };
+        let sent = routed.publish_marker(&lane("default"), marker).await;
+        sent.unwrap();
+        let mut receiver = subscribe(&routed, &["default"]).await;
+        let mut markers = Vec::new();
+        for delivery in take(&mut receiver, 2).await {
+            match delivery.body {
+                Body::Marker(marker) => markers.push(marker),
+                Body::Hints(_) => panic!("no hint was published"),
+            }
+        }
+        // The lane's own first: that alone proves nothing of the former broker.
+        markers.sort_unstable_by_key(|m| m.number);
+        assert_eq!(markers[0], marker);
+        routed.tell(Control::MarkerBack {
+            lane: lane("default"),
+            marker: markers[0],
+        });
+        routed.tell(Control::Look);
+        while heard.recv().await.unwrap() != Control::Look {}
+        let lane = lane("default");
+        routed.tell(Control::MarkerBack {
+            lane: lane.clone(),
+            marker: markers[1],
+        });
+        let back = Control::MarkerBack { lane, marker };
+        let mut next = heard.recv().await.unwrap();
+        while next == Control::Look {
+            next = heard.recv().await.unwrap();
+        }
+        assert_eq!(next, back);
+    }
+
+    #[tokio::test]
+    async fn a_former_broker_that_is_away_is_not_waited_for() {
+        let (old, new) = (broker(), broker());
+        old.close(Duration::ZERO).await;
+        let routed = RoutedTransport::builder(new).former(old).build();
+        let mut heard = routed.listen();
+        let (lane, number) = (lane("default"), 1);
+        let node = NodeId::generate();
+        let marker = Marker { number, node };
+        routed.publish_marker(&lane, marker).await.unwrap();
+        let back = Control::MarkerBack { lane, marker };
+        routed.tell(back.clone());
+        assert_eq!(heard.recv().await.unwrap(), back);
+        assert!(routed.health().publishing && routed.health().problem.is_some());
+    }
+}
