@@ -7,6 +7,7 @@
 )]
 
 mod kafka;
+mod kafka_security;
 mod leftovers;
 mod postgres;
 mod program;
