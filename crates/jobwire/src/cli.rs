@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{config, demo, doctor, enqueue, jobs, migrate, run};
+use crate::commands::{config, demo, doctor, enqueue, jobs, lanes, migrate, run};
 use crate::error::Error;
 use crate::logging;
 use crate::settings::{Settings, Sources, flags};
@@ -37,6 +37,8 @@ pub enum Command {
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
     Jobs(jobs::JobsArgs),
+    /// Say which lane a job gets, what waits in each, and drain one
+    Lanes(lanes::LanesArgs),
     /// Show the settings that hold, and where they came from
     Config(config::ConfigArgs),
 }
@@ -109,6 +111,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Doctor(args) => doctor::run(settings, args).await,
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
+        Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Config(_) => config::show(&settings),
     }
 }

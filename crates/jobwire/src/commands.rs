@@ -5,5 +5,6 @@ pub mod demo;
 pub mod doctor;
 pub mod enqueue;
 pub mod jobs;
+pub mod lanes;
 pub mod migrate;
 pub mod run;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::transport::TransportError;
+use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
-    CommitHook, InProcessTransport, Jobs, NewJob, PgStore, SqliteStore, Store, StoreError,
+    CommitHook, InProcessTransport, Jobs, Lane, NewJob, PgStore, SqliteStore, Store, StoreError,
     Transport,
 };
 
@@ -196,11 +197,27 @@ pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error>
     if !has_broker(settings) {
         return Ok(Arc::new(InProcessTransport::new()));
     }
-    broker(settings).await
+    brokers(settings).await
 }
 
-async fn broker(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
-    let url = &settings.broker_url;
+async fn brokers(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
+    let main = broker(settings, &settings.broker_url).await?;
+    let (second, former) = (&settings.second_broker_url, &settings.former_broker_url);
+    if second.expose().is_empty() && former.expose().is_empty() {
+        return Ok(main);
+    }
+    let mut routed = RoutedTransport::builder(main);
+    if !second.expose().is_empty() {
+        let lanes = settings.second_broker_lanes.iter().cloned().map(Lane);
+        routed = routed.lanes(lanes, broker(settings, second).await?);
+    }
+    if !former.expose().is_empty() {
+        routed = routed.former(broker(settings, former).await?);
+    }
+    Ok(Arc::new(routed.build()))
+}
+
+async fn broker(settings: &Settings, url: &SecretUrl) -> Result<Arc<dyn Transport>, Error> {
     let connected: Result<Arc<dyn Transport>, TransportError> = match url.scheme() {
         #[cfg(feature = "amqp")]
         "amqp" | "amqps" => {

@@ -107,6 +107,12 @@ settings! {
         "Where the jobs live: `sqlite:PATH` (made and migrated by itself) or `postgres://user:password@host/database`.";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
         "What carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host` (RabbitMQ) or `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without `?tls=true`, are without TLS. Several hosts of a cluster are separated by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
+    second_broker_url: SecretUrl = "", "second-broker" "URL",
+        "Carries the hints of the lanes in `second_broker_lanes`, which then don't go over `broker_url`. The same on every program of a fleet.";
+    second_broker_lanes: Vec<String> = "", "second-broker-lanes" "LANES",
+        "The lanes that go over `second_broker_url`, separated by commas.";
+    former_broker_url: SecretUrl = "", "former-broker" "URL",
+        "A broker that is moved away from: nothing is published there any longer, what is there is still received.";
     broker_tls_ca: Option<PathBuf> = "", "broker-tls-ca" "FILE",
         "PEM file with the authorities that sign the broker's certificate; only these are then trusted. Where none is given: those that this machine trusts.";
     broker_tls_certificate: Option<PathBuf> = "", "broker-tls-certificate" "FILE",

@@ -7,6 +7,7 @@
 mod broker;
 mod database;
 mod finding;
+mod lanes;
 
 use clap::Args;
 

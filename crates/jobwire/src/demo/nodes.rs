@@ -160,6 +160,8 @@ fn environment(settings: &Settings) -> Vec<(String, String)> {
         let value = match setting.key {
             "database_url" => settings.database_url.expose().to_owned(),
             "broker_url" => settings.broker_url.expose().to_owned(),
+            "second_broker_url" => settings.second_broker_url.expose().to_owned(),
+            "former_broker_url" => settings.former_broker_url.expose().to_owned(),
             "http" => "127.0.0.1:0".to_owned(),
             "log" if !settings.is_given("log") => "warn".to_owned(),
             _ => value,

@@ -1,8 +1,10 @@
-//! The broker's URL: whether this program was built for it, and what secures it.
+//! The brokers' URLs: whether this program was built for them, what secures them, and whether they go
+//! together.
 
-use jobwire_core::transport::BadSetting;
+use jobwire_core::Lane;
+use jobwire_core::transport::{BadSetting, Plaintext};
 
-use super::Settings;
+use super::{SecretUrl, Settings};
 
 const FORMS: &str = "write `in-process:`, `amqps://user:password@host:5671/virtual-host`, `amqp://…` or `kafka://…`";
 
@@ -21,13 +23,64 @@ const BUILT: Built = Built {
 /// What is wrong, with the setting that it is about.
 type Wrong = Vec<(&'static str, String)>;
 
-/// Everything about the broker that can't work.
+/// Everything about the brokers that can't work.
 pub(super) fn check(settings: &Settings) -> Wrong {
-    let url = &settings.broker_url;
-    if let Err(problem) = known(url.scheme(), url.expose(), BUILT) {
-        return vec![("broker_url", problem)];
+    let mut wrong = one(settings, "broker_url", &settings.broker_url);
+    wrong.extend(several(settings));
+    wrong
+}
+
+fn several(settings: &Settings) -> Wrong {
+    let mut wrong = Vec::new();
+    let lanes = &settings.second_broker_lanes;
+    let is_given = |url: &SecretUrl| !url.expose().is_empty();
+    let others = [
+        ("second_broker_url", &settings.second_broker_url),
+        ("former_broker_url", &settings.former_broker_url),
+    ];
+    for (setting, url) in others {
+        if !is_given(url) {
+            continue;
+        }
+        if url.scheme() == "in-process" || settings.broker_url.scheme() == "in-process" {
+            let problem = "goes with a broker on either side, not with `in-process:`; set `broker_url` to a broker, or leave this out";
+            wrong.push((setting, problem.to_owned()));
+        } else if url.expose() == settings.broker_url.expose() {
+            let problem = "is the same as `broker_url`; leave it out";
+            wrong.push((setting, problem.to_owned()));
+        } else {
+            wrong.extend(one(settings, setting, url));
+        }
     }
-    match url.scheme() {
+    if is_given(&settings.second_broker_url) == lanes.is_empty() {
+        let (setting, problem) = if lanes.is_empty() {
+            (
+                "second_broker_url",
+                "carries no lane; name some in `second_broker_lanes`",
+            )
+        } else {
+            (
+                "second_broker_lanes",
+                "have no broker; set `second_broker_url`",
+            )
+        };
+        wrong.push((setting, problem.to_owned()));
+    }
+    for lane in lanes.iter().filter(|lane| !Lane::is_valid(lane)) {
+        wrong.push((
+            "second_broker_lanes",
+            format!("`{lane}` is no lane's name: 1 to 64 letters, digits, `-`, `_` or `.`"),
+        ));
+    }
+    wrong
+}
+
+/// What can't work about one of them; what the library says of the URL is put to this setting.
+fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
+    if let Err(problem) = known(url.scheme(), url.expose(), BUILT) {
+        return vec![(setting, problem)];
+    }
+    let wrong: Wrong = match url.scheme() {
         "in-process" => settings
             .broker_security()
             .files()
@@ -43,6 +96,31 @@ pub(super) fn check(settings: &Settings) -> Wrong {
         #[cfg(feature = "kafka")]
         "kafka" => told(settings.kafka_options().mistakes_with(url.expose())),
         _ => Vec::new(),
+    };
+    wrong
+        .into_iter()
+        .map(|(about, problem)| {
+            (
+                if about == "broker_url" {
+                    setting
+                } else {
+                    about
+                },
+                problem,
+            )
+        })
+        .collect()
+}
+
+impl Settings {
+    /// Does the connection to the broker leave this machine without TLS, since a setting allows it?
+    #[must_use]
+    pub fn is_in_the_clear(&self) -> bool {
+        let strict = Self {
+            broker_plaintext: Plaintext::Loopback,
+            ..self.clone()
+        };
+        self.broker_plaintext != Plaintext::Loopback && !check(&strict).is_empty()
     }
 }
 

@@ -252,7 +252,11 @@ fn a_broker_elsewhere_needs_tls_or_permission() {
     for part in ["'mq'", "amqps://", "`broker_plaintext`", "`allow`"] {
         assert!(said.contains(part), "{part} in {said}");
     }
-    assert!(load("", &[], &[url, ("broker_plaintext", "allow")]).is_ok());
+    let allowed = load("", &[], &[url, ("broker_plaintext", "allow")]).expect("allowed");
+    assert!(allowed.is_in_the_clear());
+    let local = ("broker_url", "amqp://me:secret@localhost/jobs");
+    let local = load("", &[], &[local, ("broker_plaintext", "allow")]).expect("all is well");
+    assert!(!local.is_in_the_clear());
     assert!(
         load(
             "",

@@ -48,6 +48,13 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         "broker",
         format!("{url} is reachable ({})", transport.name()),
     );
+    if settings.is_in_the_clear() {
+        findings.remark(
+            "broker",
+            "password and hints leave this machine unencrypted, as `broker_plaintext` allows",
+            "use the broker's TLS listener (`amqps://…`, `kafka://…?tls=true`), unless the network encrypts by itself",
+        );
+    }
     let marker = Marker {
         number: 0,
         node: NodeId::generate(),

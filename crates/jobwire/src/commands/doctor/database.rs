@@ -8,6 +8,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
+use super::lanes;
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -35,6 +36,9 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     match &database {
         Database::Postgres(store) => postgres(settings, store, findings).await,
         Database::Sqlite(_) => sqlite(&database, findings).await,
+    }
+    if let Ok(SchemaStatus::Ready { .. }) = database.status().await {
+        lanes::examine(settings, &*database.store(), findings).await;
     }
     database.store().close().await;
 }
