@@ -5,7 +5,9 @@
 //!
 //! # Wire format, version 1
 //! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/hints.md describes it
-//! for publishers in other languages; they need only `v` and `hints[].id`.
+//! for publishers in other languages; they need only `v` and `hints[].id`. docs/hint-vectors.json holds
+//! messages and what they mean, for readers and writers in any language; our tests read it too. The
+//! strictness of reading is in `wire.rs`.
 //!
 //! ```json
 //! {"v":1,"at":1763695885123456,"hints":[{"id":"0198c0de-…","i":"order-17","c":1763695885120000,"t":"00-…-01"}]}
@@ -16,15 +18,23 @@
 //! | `v` | version of the format; a reader refuses what it does not know |
 //! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
-//! | `hints[].i` | its process instance, where the job is exclusive: "try this instance" (optional) |
+//! | `hints[].i` | its process instance, where the job is exclusive: "try this instance" (optional; read as none where it is no name that a job can have) |
 //! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
 //! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::sweeper`]) |
+
+mod wire;
+
+#[cfg(test)]
+mod mutations;
+#[cfg(test)]
+mod vectors;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{JobId, Lane, NodeId};
+use wire::{instance, micros};
 
 /// The newest version of the wire format that this program reads and writes.
 pub const WIRE_VERSION: u32 = 1;
@@ -39,7 +49,12 @@ pub struct Hint {
     /// The job.
     pub id: JobId,
     /// The process instance, where the job is exclusive: any of its ready jobs may be taken.
-    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "i",
+        default,
+        skip_serializing_if = "instance::stays_out",
+        deserialize_with = "instance::read"
+    )]
     pub instance: Option<String>,
     /// When the creating transaction's COMMIT returned, by the producer's clock.
     #[serde(
@@ -123,22 +138,6 @@ pub enum UnreadableHint {
     BadCount(usize),
 }
 
-#[derive(Serialize, Deserialize)]
-struct Wire {
-    v: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "micros")]
-    at: Option<DateTime<Utc>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    hints: Vec<Hint>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    marker: Option<Marker>,
-}
-
-#[derive(Deserialize)]
-struct Version {
-    v: u32,
-}
-
 impl Message {
     /// Hints, published now.
     #[must_use]
@@ -161,18 +160,7 @@ impl Message {
     /// The bytes to publish.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let (hints, marker) = match &self.body {
-            Body::Hints(hints) => (hints.clone(), None),
-            Body::Marker(marker) => (Vec::new(), Some(*marker)),
-        };
-        let wire = Wire {
-            v: WIRE_VERSION,
-            at: self.published_at,
-            hints,
-            marker,
-        };
-        // Plain structs of strings and numbers: serialisation has no way to fail.
-        serde_json::to_vec(&wire).unwrap_or_default()
+        wire::encode(self)
     }
 
     /// Read a message that came from a broker, and so from anybody.
@@ -180,64 +168,7 @@ impl Message {
     /// # Errors
     /// [`UnreadableHint`] says what is wrong; the caller settles and counts it.
     pub fn decode(bytes: &[u8]) -> Result<Self, UnreadableHint> {
-        if bytes.len() > MAX_MESSAGE_BYTES {
-            return Err(UnreadableHint::TooLarge(bytes.len()));
-        }
-        let malformed = |e: serde_json::Error| UnreadableHint::Malformed(e.to_string());
-        let wire: Wire = match serde_json::from_slice(bytes) {
-            Ok(wire) => wire,
-            // Another version may have any other fields: read that one number first.
-            Err(e) => {
-                return Err(match serde_json::from_slice::<Version>(bytes) {
-                    Ok(version) if version.v != WIRE_VERSION => {
-                        UnreadableHint::UnknownVersion(version.v)
-                    }
-                    _ => malformed(e),
-                });
-            }
-        };
-        if wire.v != WIRE_VERSION {
-            return Err(UnreadableHint::UnknownVersion(wire.v));
-        }
-        let body = match wire.marker {
-            Some(marker) => Body::Marker(marker),
-            None if (1..=MAX_HINTS_PER_MESSAGE).contains(&wire.hints.len()) => {
-                Body::Hints(wire.hints)
-            }
-            None => return Err(UnreadableHint::BadCount(wire.hints.len())),
-        };
-        Ok(Self {
-            published_at: wire.at,
-            body,
-        })
-    }
-}
-
-/// Moments as microseconds since 1970 UTC: short, and the same in every language.
-mod micros {
-    use chrono::{DateTime, Utc};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    #[allow(clippy::ref_option, reason = "the signature that serde calls")]
-    pub(super) fn serialize<S: Serializer>(
-        at: &Option<DateTime<Utc>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match at {
-            Some(at) => to.serialize_i64(at.timestamp_micros()),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<DateTime<Utc>>, D::Error> {
-        Option::<i64>::deserialize(from)?
-            .map(|micros| {
-                DateTime::from_timestamp_micros(micros)
-                    .ok_or_else(|| D::Error::custom("moment is out of range"))
-            })
-            .transpose()
+        wire::decode(bytes)
     }
 }
 

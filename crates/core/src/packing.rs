@@ -23,7 +23,7 @@ fn encode(mut hints: Vec<Hint>, messages: &mut Vec<Vec<u8>>) {
         encode(hints, messages);
         encode(second, messages);
     } else if let Some(hint) = hints.pop() {
-        // An absurdly long instance or trace context: the id is enough to find the job.
+        // An absurdly long trace context: the id is enough to find the job.
         let bare = Hint {
             committed_at: hint.committed_at,
             ..Hint::new(hint.id)
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn no_message_is_too_large_to_be_read() {
         let long = |bytes: usize| Hint {
-            instance: Some("x".repeat(bytes)),
+            trace_parent: Some("x".repeat(bytes)),
             ..Hint::new(JobId::generate())
         };
         let hints: Vec<Hint> = (0..16).map(|_| long(10_000)).collect();

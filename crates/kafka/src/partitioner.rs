@@ -69,6 +69,35 @@ mod tests {
         }
     }
 
+    /// docs/hint-vectors.json, which implementers in other languages hold theirs against.
+    #[test]
+    fn keys_go_to_the_partitions_that_the_vectors_say() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hint-vectors.json");
+        let vectors: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let vectors = vectors["partitions"].as_array().unwrap();
+        assert!(vectors.len() >= 14);
+        for vector in vectors {
+            let key = vector["key"].as_str().unwrap();
+            let hash = i64::from(murmur2(key.as_bytes()).cast_signed());
+            assert_eq!(vector["murmur2"], hash, "{key}");
+            for partitions in [1, 3, 12] {
+                let expected = &vector["partition"][partitions.to_string()];
+                let at = partition(key.as_bytes(), partitions);
+                assert_eq!(*expected, at, "{key} of {partitions}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_hint_is_keyed_by_its_instance_else_by_its_id() {
+        let id = "019A9E7C-1F0B-7C43-9C3E-5A5F3F6F2D11".parse().unwrap();
+        let mut hint = Hint::new(id);
+        assert_eq!(key(&hint), "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11");
+        hint.instance = Some("order-17".to_owned());
+        assert_eq!(key(&hint), "order-17");
+    }
+
     #[test]
     fn every_partition_is_used_and_none_beyond() {
         let mut seen = [false; 12];
