@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run -p jobwire-amqp --example rabbitmq -- \
-//!     postgres://user:password@host/database amqp://user:password@host/virtual-host
+//!     postgres://user:password@host/database amqps://user:password@host/virtual-host
 //! ```
 //! Both nodes live in this process so that the example is short; in earnest each is a process of its own.
 

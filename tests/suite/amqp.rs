@@ -6,8 +6,8 @@
 mod bad_input;
 mod broken;
 mod hosts;
-mod queues;
 mod program;
+mod queues;
 mod refused;
 mod secured;
 mod statistics;

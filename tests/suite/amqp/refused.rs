@@ -1,8 +1,11 @@
 //! What needs an operator: each refusal says what is wrong and what to do, and no password.
 
+use std::path::Path;
+use std::time::Duration;
+
 use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
-use jobwire_core::Lane;
-use jobwire_core::transport::{Transport, TransportError};
+use jobwire_core::transport::{Control, Transport, TransportError};
+use jobwire_core::{JobId, Lane};
 use jobwire_tests::rabbitmqctl::User;
 use jobwire_tests::{RabbitMq, RabbitMqCtl};
 use uuid::Uuid;
@@ -188,21 +191,77 @@ async fn missing_rights_are_named() {
     );
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
     receive_at_last(&mut receiver).await;
+}
 
-    // What the documentation lists is enough.
-    let documented = user(
-        &broker,
-        r"^jobwire\.",
-        r"^(amq\.default|jobwire\..*)$",
-        r"^jobwire\.",
-    )
-    .await;
-    let transport = connect(&documented, options("jobwire")).await;
-    let mut receiver = subscribe(&transport, &Lane("fresh".into()), 10)
-        .await
-        .unwrap();
-    let id = publish(&transport, &Lane("fresh".into())).await.unwrap();
+/// The rights that the guide lists, as its command has them.
+fn documented(user: &str) -> [String; 3] {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let command = format!("rabbitmqctl set_permissions -p VHOST {user} ");
+    let rights = guide.lines().find_map(|line| line.strip_prefix(&command));
+    let rights = rights.unwrap_or_else(|| panic!("the guide does not say: {command}"));
+    let rights: Vec<String> = rights
+        .split(' ')
+        .map(|right| right.trim_matches('\'').to_owned())
+        .collect();
+    rights.try_into().unwrap()
+}
+
+async fn documented_user(broker: &RabbitMq, name: &str) -> String {
+    let [configure, write, read] = documented(name);
+    user(broker, &configure, &write, &read).await
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough_and_no_more_than_needed() {
+    let broker = RabbitMq::start().await;
+    let owner = connect(&documented_user(&broker, "USER").await, options("jobwire")).await;
+    let lane = Lane("fresh".into());
+    let mut receiver = subscribe(&owner, &lane, 10).await.unwrap();
+    let id = publish(&owner, &lane).await.unwrap();
     arrives(&mut receiver, id).await;
+    drop(receiver);
+
+    let using = AmqpOptions {
+        declare: false,
+        ..options("jobwire")
+    };
+    let node = connect(&documented_user(&broker, "NODE").await, using.clone()).await;
+    let producer = connect(&documented_user(&broker, "PRODUCER").await, using).await;
+    let mut receiver = subscribe(&node, &lane, 10).await.unwrap();
+    let id = publish_at_last(&producer, &lane).await;
+    arrives(&mut receiver, id).await;
+    // All three hear each other.
+    for (speaker, hearer) in [(&owner, &node), (&node, &producer), (&producer, &owner)] {
+        let mut heard = hearer.listen();
+        // What is told before everybody listens is lost, as it may be.
+        soon("a word of another process", async {
+            loop {
+                let word = JobId::generate();
+                speaker.publisher().tell(Control::Cancel { job: word });
+                let hearing = async {
+                    while !matches!(heard.recv().await, Ok(Control::Cancel { job }) if job == word)
+                    {
+                    }
+                };
+                if tokio::time::timeout(Duration::from_secs(1), hearing)
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+    // Hints are not for producers, and lanes are declared by their owner.
+    let Err(refused) = subscribe(&producer, &lane, 10).await else {
+        panic!("a producer takes hints");
+    };
+    says(&refused, &["'read'", "jobwire.lane.fresh"]);
+    let declaring = connect(&documented_user(&broker, "NODE").await, options("jobwire")).await;
+    let refused = publish(&declaring, &Lane("new".into())).await.unwrap_err();
+    says(&refused, &["'configure'", "jobwire.lane.new"]);
 }
 
 /// The URL of a user with these rights.
