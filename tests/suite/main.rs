@@ -16,6 +16,7 @@ mod faults;
 mod fleet;
 mod grafana;
 mod harness;
+mod lanes;
 mod program;
 mod promises;
 mod rules;

@@ -3,6 +3,7 @@
 mod doctor;
 mod enqueue;
 mod jobs;
+mod lanes;
 mod migrate;
 mod run;
 mod settings;

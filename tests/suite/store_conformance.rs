@@ -9,6 +9,7 @@ mod creating;
 mod exclusive;
 mod fencing;
 mod finishing;
+mod lanes;
 mod leading;
 mod locking;
 mod operating;
@@ -54,6 +55,20 @@ conformance! {
         every_field_comes_back,
         a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
         ten_thousand_jobs_fit_into_one_transaction,
+    }
+    lanes {
+        the_first_rule_that_fits_chooses_the_lane,
+        a_timer_gets_its_lane_when_it_is_created,
+        without_rules_the_lane_is_default,
+        bad_rules_change_nothing,
+        a_job_keeps_its_lane_whatever_becomes_of_it,
+        lanes_are_listed_with_what_they_hold,
+        jobs_outside_the_lanes_that_are_received_are_counted,
+        a_lane_is_moved_in_pages_and_what_is_locked_stays,
+        what_waits_elsewhere_changes_its_lane_too,
+        what_moves_without_a_hook_is_found_by_the_leader,
+        of_an_instance_that_moves_only_the_first_is_hinted,
+        a_move_that_can_not_work_moves_nothing,
     }
     locking {
         what_can_not_be_locked_is_classified,

@@ -89,7 +89,11 @@ impl Notes {
     }
 
     pub(crate) async fn until(&self, count: usize) -> Vec<String> {
-        eventually(&format!("{count} notes"), SOON, || async {
+        self.until_within(count, SOON).await
+    }
+
+    pub(crate) async fn until_within(&self, count: usize, deadline: Duration) -> Vec<String> {
+        eventually(&format!("{count} notes"), deadline, || async {
             let notes = self.all();
             (notes.len() >= count).then_some(notes)
         })

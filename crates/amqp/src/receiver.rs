@@ -122,7 +122,8 @@ impl AmqpReceiver {
         let undecided: usize = self.lanes.iter().map(LaneReceiver::undecided).sum();
         let room = self.prefetch.saturating_sub(undecided).min(max);
         let mut deliveries = Vec::new();
-        let (before, from) = self.lanes.split_at_mut(self.first.min(self.lanes.len()));
+        let first = self.first.min(self.lanes.len());
+        let (before, from) = self.lanes.split_at_mut(first);
         for lane in from.iter_mut().chain(before) {
             while deliveries.len() < room {
                 match lane.poll_next(cx, session, &self.topology) {

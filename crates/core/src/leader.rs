@@ -31,6 +31,7 @@ use crate::shared::Shared;
 use crate::store::{Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
 use crate::transport::Control;
+use crate::unreceived::Unreceived;
 
 /// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
 const PAGE: i64 = 5_000;
@@ -40,6 +41,7 @@ const LOOK: Duration = Duration::from_millis(500);
 struct Leader {
     node: Arc<Shared>,
     sweeper: Sweeper,
+    unreceived: Unreceived,
     term: Option<i64>,
     /// Something waits or runs: turns come at the short interval.
     busy: bool,
@@ -58,6 +60,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
     let mut leader = Leader {
         node,
         sweeper: Sweeper::default(),
+        unreceived: Unreceived::default(),
         term: None,
         busy: true,
         next_turn: Instant::now(),
@@ -165,6 +168,7 @@ impl Leader {
             gauge!(m::LEADER).set(1.0);
             node.leads.send_replace(true);
             self.announce();
+            self.unreceived.begin(&node);
             self.free_instances().await;
         }
         self.clock = Some((report.now, sent));
@@ -212,6 +216,11 @@ impl Leader {
         } else if report.executable > report.leased {
             self.sweeper.send_markers(&node, report.now).await;
         }
+        if report.executable > report.leased {
+            self.unreceived.look(&node).await;
+        } else {
+            self.unreceived.end();
+        }
     }
 
     /// Completions free their instance themselves; this finds what was left over by other hands.
@@ -235,6 +244,7 @@ impl Leader {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             gauge!(m::LEADER).set(0.0);
             self.node.leads.send_replace(false);
+            self.unreceived.end();
         }
     }
 

@@ -50,6 +50,7 @@ pub mod sweeper;
 mod timers;
 pub mod transaction;
 pub mod transport;
+mod unreceived;
 
 pub use commit_hook::{CommitHook, HookOptions};
 pub use error::StoreError;

@@ -123,6 +123,8 @@ metrics! {
         "Jobs with a living lock, fleet-wide; reported by the leader.";
     OLDEST_AGE = "jobwire_oldest_executable_age_seconds" Gauge []
         "How long the oldest executable job has been ready; reported by the leader.";
+    UNRECEIVED = "jobwire_unreceived_jobs" Gauge ["lane"]
+        "Executable jobs that wait in a lane which no living node receives, as far as the leader hears over its broker; reported by the leader.";
     TIMER_LATENESS = "jobwire_timer_lateness_seconds" Seconds []
         "How late due timers were made executable.";
 

@@ -1,7 +1,8 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
-use jobwire_core::PgStore;
 use jobwire_core::store::Refusal;
+use jobwire_core::{JobId, LaneRule, PgStore, Store};
+use sqlx::AssertSqlSafe;
 
 use super::world::{World, ids, node, take, work};
 
@@ -43,4 +44,58 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     other.rollback().await.unwrap();
+}
+
+/// One configuration for every writer: the SQL function obeys the rules that the library obeys.
+#[tokio::test]
+async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
+    let w = World::<PgStore>::open().await;
+    let mail = LaneRule {
+        job_type: Some("mail".to_owned()),
+        tenant: Some("a".to_owned()),
+        ..LaneRule::to("mail")
+    };
+    let urgent = LaneRule {
+        category: Some("c".to_owned()),
+        min_priority: Some(5),
+        max_priority: Some(9),
+        ..LaneRule::to("urgent")
+    };
+    w.store.set_lane_rules(&[mail, urgent]).await.unwrap();
+    for (arguments, expected) in [
+        ("type => 'mail', tenant => 'a'", "mail"),
+        ("type => 'mail', tenant => 'b'", "default"),
+        ("type => 'mail', tenant => 'a', lane => 'own'", "own"),
+        (
+            "type => 'mail', tenant => 'a', lane => 'default'",
+            "default",
+        ),
+        ("type => 'work', category => 'c', priority => 5", "urgent"),
+        ("type => 'work', category => 'c', priority => 10", "default"),
+        (
+            "type => 'work', category => 'c', priority => 9, due_at => now() + interval '1 day'",
+            "urgent",
+        ),
+        (
+            "type => 'work', category => 'c', priority => NULL",
+            "default",
+        ),
+    ] {
+        let create = format!("SELECT jobwire.create_job({arguments})");
+        let id = sqlx::query_scalar(AssertSqlSafe(create)).fetch_one(w.store.pool());
+        let id: uuid::Uuid = id.await.unwrap();
+        let lane = w.view(JobId(id)).await.unwrap().lane.0;
+        assert_eq!(lane, expected, "{arguments}");
+    }
+    let chosen: String =
+        sqlx::query_scalar("SELECT jobwire.lane_of('work', category => 'c', priority => 7)")
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+    assert_eq!(chosen, "urgent");
+    let refused = sqlx::query("SELECT jobwire.create_job(type => 'work', lane => 'a b')")
+        .execute(w.store.pool())
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("letters, digits"), "{refused}");
 }

@@ -77,3 +77,36 @@ pub(crate) async fn settling_makes_room(world: &World) {
     }
     assert_eq!(received, sent);
 }
+
+pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
+    let [busy, other] = ["busy", "other"].map(|name| Lane(name.into()));
+    world.publish_to(&busy, 150).await;
+    let sent = world.publish_to(&other, 3).await;
+    let mut receiver = world.receiver_of(&[busy.clone(), other], 8).await;
+    let (mut from_busy, mut from_other) = (0, Vec::new());
+    while from_other.len() < sent.len() {
+        // No more at once than the busy lane alone could fill, each time.
+        let deliveries = soon("receiving", receiver.receive(4)).await.unwrap();
+        receiver.settle(&tickets(&deliveries)).await;
+        for delivery in &deliveries {
+            if delivery.lane == busy {
+                from_busy += 1;
+            } else {
+                from_other.extend(ids(std::slice::from_ref(delivery)));
+            }
+        }
+    }
+    assert_eq!(from_other, sent);
+    assert!(from_busy < 150, "the other lane came last");
+}
+
+pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(world: &World) {
+    let [held, other] = ["held", "other"].map(|name| Lane(name.into()));
+    world.publish_to(&held, 30).await;
+    let mut receiver = world.receiver_of(&[held.clone(), other.clone()], 4).await;
+    let first = take(&mut receiver, 2).await;
+    let sent = world.publish_to(&other, 2).await;
+    let second = take(&mut receiver, 2).await;
+    assert!(first.iter().all(|delivery| delivery.lane == held));
+    assert_eq!(ids(&second), sent);
+}

@@ -1,0 +1,65 @@
+//! Lanes mean the same on every broker: one suite of real nodes, run on each.
+//!
+//! Time is never measured: what counts is the order in which jobs start. The broker may deliver the first
+//! message of one lane a moment before that of another, so a case allows for a few early birds, and fails
+//! where a lane is treated as if the order did not exist.
+
+mod draining;
+mod sharing;
+mod subsets;
+mod world;
+
+/// A test of each case on each broker.
+macro_rules! on_every_broker {
+    ($($module:ident { $($case:ident),+ $(,)? })+) => {
+        mod on_in_process {
+            $(mod $module {
+                use crate::lanes::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::in_process().await).await;
+                })+
+            })+
+        }
+        mod on_rabbitmq {
+            $(mod $module {
+                use crate::lanes::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::rabbitmq().await).await;
+                })+
+            })+
+        }
+    };
+}
+
+on_every_broker! {
+    sharing {
+        under_strict_order_nothing_of_a_lower_lane_starts_first,
+        under_weights_each_lane_has_its_share_of_the_starts,
+        what_comes_later_in_a_better_lane_overtakes,
+        inside_a_lane_the_first_in_is_the_first_out,
+        lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy,
+    }
+    draining {
+        a_changed_mapping_drains_the_old_lane,
+    }
+}
+
+/// A fleet of several nodes: not in-process, which serves one.
+macro_rules! on_every_fleet {
+    ($($case:ident),+ $(,)?) => {
+        mod fleet_on_rabbitmq {
+            use crate::lanes::{subsets as cases, world::World};
+            $(#[tokio::test]
+            async fn $case() {
+                cases::$case(&World::rabbitmq().await).await;
+            })+
+        }
+    };
+}
+
+on_every_fleet! {
+    a_node_with_some_lanes_leaves_the_others_to_others,
+    what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node,
+}

@@ -1,0 +1,46 @@
+//! Changing which lane jobs get, and what becomes of the old lane.
+
+use std::time::Duration;
+
+use jobwire_core::{Lane, LaneMove, LaneOrder, LaneRule, NewJob, Store};
+
+use super::world::{SOON, World, lanes, noting, of};
+use crate::world::Notes;
+
+pub(super) async fn a_changed_mapping_drains_the_old_lane(world: &World) {
+    let rule = |lane: &str| LaneRule {
+        job_type: Some("note".to_owned()),
+        ..LaneRule::to(lane)
+    };
+    world.store.set_lane_rules(&[rule("old")]).await.unwrap();
+    let create = async |count: u64| {
+        let mut tx = world.jobs.begin().await.unwrap();
+        let jobs = (0..count).map(|number| NewJob::of("note", &number));
+        tx.create_many(jobs.collect()).await.unwrap();
+        tx.commit().await.unwrap();
+        world.until_published().await;
+    };
+    create(30).await;
+    let later = NewJob::of("note", &99).delay(Duration::from_secs(3));
+    world.jobs.create(later).await.unwrap();
+    assert_eq!(world.waiting("old").await, 31);
+
+    // From now on another lane, and the nodes receive that one only.
+    world.store.set_lane_rules(&[rule("new")]).await.unwrap();
+    let notes = Notes::default();
+    let options = lanes(4, &[("new", 1)], LaneOrder::Weighted);
+    let node = noting(world.node(options).await, &notes, Duration::ZERO);
+    let node = node.start().await.unwrap();
+    create(5).await;
+    notes.until_within(5, SOON).await;
+    assert_eq!(of("new", &notes.all()), 5, "nobody receives the old lane");
+    assert_eq!(world.waiting("old").await, 31);
+
+    let plan = LaneMove::new(Lane("old".to_owned()), Lane("new".to_owned()));
+    let moved = plan.run(&world.store, &world.hook, |_| ()).await.unwrap();
+    assert_eq!((moved.jobs(), moved.hints), (31, moved.ready));
+    world.until_empty("new").await;
+    assert_eq!(of("new", &notes.all()), 36, "{:?}", notes.all());
+    assert_eq!(world.waiting("old").await, 0);
+    node.stop().await;
+}

@@ -1,0 +1,120 @@
+//! How lanes share the slots of a node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use jobwire_core::{CommitHook, Jobs, LaneOrder, NewJob};
+use jobwire_tests::eventually;
+use tokio::sync::Semaphore;
+
+use super::world::{SOON, World, lanes, noting, of, plugging};
+use crate::world::Notes;
+
+const SHORT: Duration = Duration::from_millis(10);
+
+pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(world: &World) {
+    // The lower lane's jobs are older.
+    world.create("low", 60).await;
+    world.create("high", 60).await;
+    let notes = Notes::default();
+    let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
+    let node = noting(world.node(options).await, &notes, SHORT);
+    let node = node.start().await.unwrap();
+    let starts = notes.until_within(120, SOON).await;
+    let last_high = starts.iter().rposition(|s| s.starts_with("high ")).unwrap();
+    let early = of("low", &starts[..last_high]);
+    assert!(
+        early <= 15,
+        "{early} of the lower lane came first: {starts:?}"
+    );
+    node.stop().await;
+}
+
+pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(world: &World) {
+    world.create("light", 200).await;
+    world.create("heavy", 200).await;
+    let notes = Notes::default();
+    let options = lanes(2, &[("light", 1), ("heavy", 4)], LaneOrder::Weighted);
+    let node = noting(world.node(options).await, &notes, SHORT);
+    let node = node.start().await.unwrap();
+    let starts = notes.until_within(160, SOON).await;
+    // 128 and 32, were everything there from the first moment on.
+    let (heavy, light) = (of("heavy", &starts[..160]), of("light", &starts[..160]));
+    assert!((95..=145).contains(&heavy), "{heavy} of 160: {starts:?}");
+    assert!(light >= 15, "{light} of 160: {starts:?}");
+    node.stop().await;
+}
+
+pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
+    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
+    let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
+    let node = plugging(world.node(options).await, &notes, &gate);
+    let node = noting(node, &notes, SHORT).start().await.unwrap();
+    world
+        .jobs
+        .create(NewJob::of("plug", &()).lane("low"))
+        .await
+        .unwrap();
+    notes.until_within(1, SOON).await;
+    // The only slot is taken: these wait at the node, or in the broker.
+    world.create("low", 40).await;
+    world.create("high", 1).await;
+    gate.add_permits(1);
+    let starts = notes.until_within(42, SOON).await;
+    let overtook = starts.iter().position(|s| s.starts_with("high ")).unwrap();
+    assert!(overtook <= 15, "it came after {overtook}: {starts:?}");
+    node.stop().await;
+}
+
+pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(world: &World) {
+    let notes = Notes::default();
+    for _ in 0..4 {
+        for lane in ["a", "b"] {
+            world.create(lane, 10).await;
+        }
+    }
+    let options = lanes(1, &[("a", 2), ("b", 1)], LaneOrder::Weighted);
+    let node = noting(world.node(options).await, &notes, Duration::ZERO);
+    let node = node.start().await.unwrap();
+    let starts = notes.until_within(80, SOON).await;
+    for lane in ["a", "b"] {
+        let mine: Vec<&String> = starts.iter().filter(|s| s.starts_with(lane)).collect();
+        let numbers = (0..40).map(|n| format!("{lane} {}", n % 10));
+        assert!(
+            mine.into_iter().eq(&numbers.collect::<Vec<_>>()),
+            "{starts:?}"
+        );
+    }
+    node.stop().await;
+}
+
+/// The queue of the low lane was purged, say: its jobs are there, their hints are not. Its marker comes back
+/// although the better lane always has something waiting.
+pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy(world: &World) {
+    let notes = Notes::default();
+    let options = lanes(2, &[("busy", 5), ("low", 1)], LaneOrder::Weighted);
+    let node = noting(world.node(options).await, &notes, Duration::from_millis(20));
+    let node = node.start().await.unwrap();
+    world.create("busy", 100).await;
+    notes.until_within(5, SOON).await;
+    let lost = Jobs::new(world.store.clone(), CommitHook::disconnected());
+    let mut tx = lost.begin().await.unwrap();
+    let jobs = (0..20_u64).map(|number| NewJob::of("note", &number).lane("low"));
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let least = AtomicI64::new(i64::MAX);
+    eventually("the low lane is healed", SOON, async || {
+        let busy = world.waiting("busy").await;
+        least.fetch_min(busy, Ordering::Relaxed);
+        if busy < 100 {
+            world.create("busy", 100).await;
+        }
+        (world.waiting("low").await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(of("low", &notes.all()), 20);
+    let least = least.into_inner();
+    assert!(least > 0, "the better lane was idle for a while");
+    node.stop().await;
+}

@@ -1,0 +1,154 @@
+//! `jobwire lanes`.
+
+use jobwire_core::Store;
+use jobwire_tests::Scratch;
+use serde_json::Value;
+
+use super::{all, fails, jobwire, lines, start, store, succeeds, until_empty};
+
+const RULES: &str = r#"
+[[rule]]
+lane = "critical"
+min_priority = 100
+
+[[rule]]
+lane = "mail"
+type = "noop"
+tenant = "a"
+"#;
+
+async fn listed(home: &Scratch) -> Value {
+    let said =
+        succeeds(jobwire(home, &["lanes", "list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+fn file(home: &Scratch, text: &str) -> String {
+    home.write("rules.toml", text).display().to_string()
+}
+
+#[tokio::test]
+async fn rules_are_set_from_a_file_and_listed_and_obeyed() {
+    let home = Scratch::new();
+    let rules = file(&home, RULES);
+    let said = succeeds(jobwire(&home, &["lanes", "set", &rules, "--check"])).await;
+    assert!(
+        said.contains("2 rules") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(listed(&home).await["rules"], serde_json::json!([]));
+    let said = succeeds(jobwire(&home, &["lanes", "set", &rules])).await;
+    assert!(
+        said.contains("2 rules") && said.contains("do not receive critical, mail"),
+        "{said}"
+    );
+    for line in [
+        r#"{"type":"noop","tenant":"a"}"#,
+        r#"{"type":"noop","priority":100}"#,
+        r#"{"type":"noop"}"#,
+    ] {
+        let jobs = lines(&home, line, 2);
+        succeeds(jobwire(&home, &["enqueue", &jobs])).await;
+    }
+    let found = listed(&home).await;
+    assert_eq!(found["rules"][1]["type"], "noop", "{found}");
+    let ready = |lane: &str| {
+        let lanes = found["lanes"].as_array().unwrap();
+        let line = lanes.iter().find(|l| l["lane"] == lane).unwrap();
+        (line["ready"].as_i64(), line["weight"].as_i64())
+    };
+    assert_eq!(ready("mail"), (Some(2), None));
+    assert_eq!(ready("critical"), (Some(2), None));
+    assert_eq!(ready("default"), (Some(2), Some(1)));
+    let said = succeeds(jobwire(
+        &home,
+        &["lanes", "list", "--lanes", "mail=3,default"],
+    ))
+    .await;
+    for part in ["100 and more", "mail", "oldest ready", "critical"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let none = file(&home, "rule = []\n");
+    succeeds(jobwire(&home, &["lanes", "set", &none])).await;
+    let said = succeeds(jobwire(&home, &["lanes", "list"])).await;
+    assert!(said.contains("no rules"), "{said}");
+}
+
+#[tokio::test]
+async fn bad_rules_are_refused_with_every_mistake_and_change_nothing() {
+    let home = Scratch::new();
+    let rules = file(&home, RULES);
+    succeeds(jobwire(&home, &["lanes", "set", &rules])).await;
+    let bad = file(
+        &home,
+        "[[rule]]\nlane = \"a b\"\n[[rule]]\nlane = \"x\"\nmin_priority = 2\nmax_priority = 1\n[[rule]]\nlane = \"y\"\n[[rule]]\nlane = \"z\"\n",
+    );
+    let said = fails(jobwire(&home, &["lanes", "set", &bad]), 1).await;
+    for part in [
+        "rules.toml",
+        "rule 1: `lane`",
+        "rule 2: `min_priority`",
+        "rule 4: is never reached: rule 3",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(
+        listed(&home).await["rules"].as_array().map(Vec::len),
+        Some(2)
+    );
+    let said = fails(jobwire(&home, &["lanes", "set", "no-such-file.toml"]), 1).await;
+    assert!(said.contains("no-such-file.toml"), "{said}");
+}
+
+#[tokio::test]
+async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
+    let home = Scratch::new();
+    let jobs = lines(&home, r#"{"type":"noop","lane":"old"}"#, 25);
+    succeeds(jobwire(&home, &["enqueue", &jobs])).await;
+    let later = lines(
+        &home,
+        r#"{"type":"noop","lane":"old","due_at":"2091-01-01T00:00:00Z"}"#,
+        1,
+    );
+    succeeds(jobwire(&home, &["enqueue", &later])).await;
+    let (node, _) = start(jobwire(
+        &home,
+        &["run", "--http", "127.0.0.1:0", "--sweep-interval", "1s"],
+    ))
+    .await;
+    // The doctor says what is the matter.
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    assert!(
+        said.contains("25 jobs ready in lane old")
+            && said.contains("jobwire lanes move old default"),
+        "{said}"
+    );
+    node.wait_for_line("no living node receives", super::SOON)
+        .await;
+    let said = succeeds(jobwire(
+        &home,
+        &["lanes", "move", "old", "default", "--rate", "100"],
+    ))
+    .await;
+    assert!(
+        said.contains("26 jobs moved from old to default: 25 ready, 1 timer"),
+        "{said}"
+    );
+    let store = store(&home).await;
+    jobwire_tests::eventually("what was ready has run", super::SOON, async || {
+        (all(&store).await.len() == 1).then_some(())
+    })
+    .await;
+    let left = all(&store).await;
+    assert_eq!(left[0].lane.0, "default");
+    store.delete(left[0].id).await.unwrap();
+    until_empty(&store, super::SOON).await;
+    drop(node);
+    let said = fails(jobwire(&home, &["lanes", "move", "old", "old"]), 2).await;
+    assert!(said.contains("named twice"), "{said}");
+    fails(
+        jobwire(&home, &["lanes", "move", "old", "new", "--rate", "0"]),
+        2,
+    )
+    .await;
+}
