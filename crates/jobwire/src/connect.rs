@@ -218,6 +218,7 @@ async fn brokers(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
 }
 
 async fn broker(settings: &Settings, url: &SecretUrl) -> Result<Arc<dyn Transport>, Error> {
+    let settings = settings.for_broker(url);
     let connected: Result<Arc<dyn Transport>, TransportError> = match url.scheme() {
         #[cfg(feature = "amqp")]
         "amqp" | "amqps" => {

@@ -77,6 +77,7 @@ fn several(settings: &Settings) -> Wrong {
 
 /// What can't work about one of them; what the library says of the URL is put to this setting.
 fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
+    let settings = &settings.for_broker(url);
     if let Err(problem) = known(url.scheme(), url.expose(), BUILT) {
         return vec![(setting, problem)];
     }
@@ -113,6 +114,24 @@ fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
 }
 
 impl Settings {
+    /// The settings as they concern one broker of several: files of TLS are for those that speak it.
+    /// Where none does, they stay, to be found without effect.
+    #[must_use]
+    pub fn for_broker(&self, url: &SecretUrl) -> Self {
+        let mut settings = self.clone();
+        let all = [
+            &self.broker_url,
+            &self.second_broker_url,
+            &self.former_broker_url,
+        ];
+        if !asks_for_tls(url) && all.into_iter().any(asks_for_tls) {
+            settings.broker_tls_ca = None;
+            settings.broker_tls_certificate = None;
+            settings.broker_tls_key = None;
+        }
+        settings
+    }
+
     /// Does the connection to the broker leave this machine without TLS, since a setting allows it?
     #[must_use]
     pub fn is_in_the_clear(&self) -> bool {
@@ -121,6 +140,18 @@ impl Settings {
             ..self.clone()
         };
         self.broker_plaintext != Plaintext::Loopback && !check(&strict).is_empty()
+    }
+}
+
+fn asks_for_tls(url: &SecretUrl) -> bool {
+    match url.scheme() {
+        "amqps" => true,
+        "kafka" => {
+            let (_, parameters) = url.expose().split_once('?').unwrap_or_default();
+            url::form_urlencoded::parse(parameters.as_bytes())
+                .any(|(name, value)| name == "tls" && value == "true")
+        }
+        _ => false,
     }
 }
 

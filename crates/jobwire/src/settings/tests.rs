@@ -176,7 +176,7 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
         (
             "broker_url",
             "kafka://me:secret@k:9092",
-            "not in this release",
+            "to 'k' unencrypted",
         ),
         ("broker_url", "in-process", "`in-process:`"),
         ("broker_url", "amqp://me:secret@mq:port", "invalid port"),
@@ -309,4 +309,22 @@ fn statistics_can_be_switched_off() {
     assert!(mistakes("", &[], &[("broker_statistics_interval", "0s")]).contains("`off`"));
     #[cfg(feature = "amqp")]
     assert!(mistakes("", &[], &[("broker_statistics_interval", "1ms")]).contains("100ms to 1h"));
+}
+
+/// A fleet moves from a broker without TLS to one with it.
+#[test]
+#[cfg(feature = "amqp")]
+fn files_of_tls_are_for_those_of_several_brokers_that_speak_it() {
+    let former = ("former_broker_url", "amqp://localhost/jobs");
+    let file = ("broker_tls_ca", "ca.pem");
+    let settings = load("", &[], &[("broker_url", "amqps://mq/jobs"), former, file]);
+    let settings = settings.expect("all is well");
+    let of = |url| settings.for_broker(url).broker_security().ca;
+    assert_eq!(of(&settings.broker_url), Some("ca.pem".into()));
+    assert_eq!(of(&settings.former_broker_url), None);
+    let said = mistakes("", &[], &[("broker_url", "amqp://localhost"), former, file]);
+    assert!(
+        said.contains("`broker_tls_ca`") && said.contains("has no effect"),
+        "{said}"
+    );
 }
