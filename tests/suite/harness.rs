@@ -1,6 +1,6 @@
 //! The harness keeps what it promises: a test that trusts it must be able to.
 //!
-//! Time budget: 90 s, most of it starts of RabbitMQ and of Kafka.
+//! Time budget: 120 s, most of it starts of RabbitMQ and of Kafka.
 #![allow(
     clippy::expect_used,
     reason = "a panic is how a test reports its failure"

@@ -13,15 +13,15 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(60);
 const A_MOMENT: Duration = Duration::from_millis(500);
 
-/// Why a client does not come in.
+/// Who is refused, and so why a client does not come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// The client does not trust the broker.
-    OfTheBroker,
+    Broker,
     /// The broker does not trust the client.
-    OfTheClient,
+    Client,
     /// The broker does not take the user's word.
-    OfTheUser,
+    User,
 }
 
 /// Keeps the refusals.
@@ -31,11 +31,11 @@ struct Refusals(Arc<Mutex<Vec<Refusal>>>);
 impl ClientContext for Refusals {
     fn error(&self, error: KafkaError, why: &str) {
         let refusal = match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::SSL) => Refusal::OfTheBroker,
-            Some(RDKafkaErrorCode::Authentication) => Refusal::OfTheUser,
+            Some(RDKafkaErrorCode::SSL) => Refusal::Broker,
+            Some(RDKafkaErrorCode::Authentication) => Refusal::User,
             // In TLS 1.3 the client has ended its handshake when the broker looks at
             // the client's certificate. Another broken connection says nothing.
-            Some(_) if why.contains("SSL alert") => Refusal::OfTheClient,
+            Some(_) if why.contains("SSL alert") => Refusal::Client,
             _ => return,
         };
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,39 +125,40 @@ async fn kafka_lets_in_whom_it_should() {
     let listener = KafkaListener::Tls;
     assert_eq!(come_in(tls(&kafka, listener, &authority)).await, Ok(()));
     let answer = come_in(tls(&kafka, listener, &stranger)).await;
-    assert_eq!(answer, Err(Refusal::OfTheBroker));
+    assert_eq!(answer, Err(Refusal::Broker));
 
     let client = authority.client("client");
     let answer = come_in(mutual(&kafka, &authority, &client)).await;
     assert_eq!(answer, Ok(()));
     let answer = come_in(tls(&kafka, KafkaListener::MutualTls, &authority)).await;
-    assert_eq!(answer, Err(Refusal::OfTheClient), "without a certificate");
+    assert_eq!(answer, Err(Refusal::Client), "without a certificate");
     let forged = stranger.client("client");
     let answer = come_in(mutual(&kafka, &authority, &forged)).await;
-    assert_eq!(answer, Err(Refusal::OfTheClient), "with a stranger's");
+    assert_eq!(answer, Err(Refusal::Client), "with a stranger's");
 
     for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] {
         let right = password(&kafka, &authority, mechanism, kafka.password());
         assert_eq!(come_in(right).await, Ok(()), "{mechanism}");
         let wrong = password(&kafka, &authority, mechanism, "wrong");
-        assert_eq!(come_in(wrong).await, Err(Refusal::OfTheUser), "{mechanism}");
+        assert_eq!(come_in(wrong).await, Err(Refusal::User), "{mechanism}");
     }
 
     assert_eq!(come_in(token(&kafka, "sub")).await, Ok(()));
     let answer = come_in(token(&kafka, "azp")).await;
-    assert_eq!(answer, Err(Refusal::OfTheUser), "a token for nobody");
+    assert_eq!(answer, Err(Refusal::User), "a token for nobody");
 }
 
 #[tokio::test]
 async fn a_client_finds_out_that_a_broker_is_not_whom_it_says() {
     let authority = Authority::new();
-    for server in [
-        authority.server_for(&["elsewhere.example"]),
-        authority.expired_server(),
-    ] {
-        let settings = KafkaSettings::new().secured_as(&authority, &server);
+    let elsewhere = authority.server_for(&["elsewhere.example"]);
+    let expired = authority.expired_server();
+    let answer = async |server: &Identity| {
+        let settings = KafkaSettings::new().secured_as(&authority, server);
         let kafka = Kafka::start_with(settings).await;
-        let answer = come_in(tls(&kafka, KafkaListener::Tls, &authority)).await;
-        assert_eq!(answer, Err(Refusal::OfTheBroker));
-    }
+        come_in(tls(&kafka, KafkaListener::Tls, &authority)).await
+    };
+    let (elsewhere, expired) = tokio::join!(answer(&elsewhere), answer(&expired));
+    assert_eq!(elsewhere, Err(Refusal::Broker));
+    assert_eq!(expired, Err(Refusal::Broker));
 }
