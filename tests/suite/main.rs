@@ -8,6 +8,7 @@
 )]
 
 mod amqp;
+mod brokers;
 mod budgets;
 mod demo;
 mod docs;
@@ -16,6 +17,7 @@ mod faults;
 mod fleet;
 mod grafana;
 mod harness;
+mod kafka;
 mod lanes;
 mod program;
 mod promises;

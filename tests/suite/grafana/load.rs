@@ -116,10 +116,12 @@ impl Load {
             .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_HTTP_ALLOW_HOSTS", "127.0.0.1")
-            .env("JOBWIRE_LEASE", "3s")
+            // A machine that stands still for some seconds must not make the counts untrue: no lock
+            // runs out, no hint grows stale.
+            .env("JOBWIRE_LEASE", "12s")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
-            .env("JOBWIRE_HINT_MAX_AGE", "2s")
-            .env("JOBWIRE_SUSPECT_AFTER", "5s")
+            .env("JOBWIRE_HINT_MAX_AGE", "15s")
+            .env("JOBWIRE_SUSPECT_AFTER", "20s")
             .start();
         let line = node
             .wait_for_line("is ready", Duration::from_secs(30))
@@ -141,7 +143,7 @@ impl Load {
             self.jobs.create(job).await.unwrap();
         }
         // Longer than a third of the lease: they are renewed.
-        let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 2_500 }));
+        let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 6_000 }));
         self.commit((0..LONG).map(long).collect()).await;
         // Spread over some scrapes: of a series that appears with its last value, a rate shows nothing.
         let timer =
@@ -161,6 +163,15 @@ impl Load {
                 .execute(self.store.pool())
                 .await
                 .unwrap();
+        }
+    }
+
+    /// Creates more of it until dropped: of a counter that stands still, rates and quantiles show
+    /// nothing.
+    pub(super) async fn keep_creating(&self) {
+        loop {
+            self.create().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 

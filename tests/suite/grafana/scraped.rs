@@ -44,7 +44,10 @@ async fn a_loaded_fleet_answers_every_question() {
         assert_eq!(served.status, 200);
         exposition::check(&served.body);
     }
-    every_panel_answers(&prometheus).await;
+    tokio::select! {
+        () = every_panel_answers(&prometheus) => {}
+        () = load.keep_creating() => {}
+    }
     every_rule_answers(&prometheus).await;
 }
 
