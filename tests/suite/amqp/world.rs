@@ -9,7 +9,9 @@ use jobwire_core::transport::{
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{Proxy, eventually};
-use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 
@@ -152,6 +154,9 @@ impl Stranger {
         let connection = Connection::connect(url, ConnectionProperties::default());
         let connection = connection.await.unwrap();
         let channel = connection.create_channel().await.unwrap();
+        // What is sent is in the queue before anything that another connection sends later.
+        let confirming = channel.confirm_select(ConfirmSelectOptions::default());
+        confirming.await.unwrap();
         Self {
             _connection: connection,
             channel,
