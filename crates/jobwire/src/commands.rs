@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod doctor;

@@ -12,7 +12,6 @@
 mod account;
 mod event_log;
 mod ledger;
-mod nodes;
 mod permits;
 mod progress;
 mod replay;

@@ -10,11 +10,13 @@
 //! | [`commands`] | one file a command |
 //! | [`handlers`] | the built-in handler types |
 //! | [`demo`] | the demonstration |
+//! | [`bench`] | measuring |
 //! | [`http`] | `/metrics`, `/healthz`, `/readyz` |
 //! | [`error`] | what can go wrong, exit codes |
 //!
 //! Exit codes: 0 done, 1 failed, 2 called wrongly (arguments or settings).
 
+pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod connect;
@@ -23,6 +25,7 @@ pub mod error;
 pub mod handlers;
 pub mod http;
 pub mod logging;
+mod nodes;
 pub mod output;
 pub mod settings;
 pub mod signals;

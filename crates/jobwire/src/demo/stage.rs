@@ -13,10 +13,10 @@ use crate::commands::demo::DemoArgs;
 use crate::commands::run::built_in;
 use crate::connect::{self, Database, Outlet};
 use crate::error::Error;
+use crate::nodes::{NodeHere, Processes};
 use crate::settings::{SecretUrl, Settings};
 
 use super::ledger::{self, Clock};
-use super::nodes::{NodeHere, Processes};
 
 /// See the [module](self).
 pub(super) struct Stage {
@@ -111,7 +111,7 @@ impl Stage {
     ) -> Result<Option<CommitHook>, Error> {
         let outlet = Outlet::open(&self.settings).await?;
         let hook = outlet.hook();
-        let processes = Processes::start(&self.settings, count).await?;
+        let processes = Processes::start(&self.settings, count, &["run"]).await?;
         self.crew = Crew::Processes(processes, outlet);
         Ok(hook)
     }

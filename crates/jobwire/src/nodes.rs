@@ -1,4 +1,4 @@
-//! The nodes that run a demonstration's jobs: one in this process, or processes of this same program.
+//! Nodes that a command starts for itself: one in this process, or processes of this same program.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::settings::Settings;
 
 /// A node in this process.
-pub(super) struct NodeHere {
+pub(crate) struct NodeHere {
     node: Node,
     transport: Arc<dyn Transport>,
 }
 
 impl NodeHere {
-    pub(super) async fn start(
+    pub(crate) async fn start(
         settings: &Settings,
         database: &Database,
         handlers: Handlers,
@@ -33,11 +33,11 @@ impl NodeHere {
         Ok(Self { node, transport })
     }
 
-    pub(super) fn hook(&self) -> CommitHook {
+    pub(crate) fn hook(&self) -> CommitHook {
         self.node.hook()
     }
 
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.node.stop().await;
         self.transport.close(Duration::from_secs(5)).await;
     }
@@ -47,14 +47,18 @@ impl NodeHere {
 const READY: Duration = Duration::from_secs(30);
 
 /// Nodes in processes of their own. Dropped, they are killed.
-pub(super) struct Processes {
+pub(crate) struct Processes {
     running: Vec<(usize, Child)>,
     count: usize,
 }
 
 impl Processes {
-    /// Start so many, and wait until all of them are ready.
-    pub(super) async fn start(settings: &Settings, count: u16) -> Result<Self, Error> {
+    /// Start so many with these arguments, and wait until all of them are ready.
+    pub(crate) async fn start(
+        settings: &Settings,
+        count: u16,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
         let program = std::env::current_exe()
             .map_err(Error::io("can't find this program to start nodes of it"))?;
         let mut started = Self {
@@ -65,7 +69,7 @@ impl Processes {
         for number in 1..=started.count {
             let mut command = Command::new(&program);
             command
-                .arg("run")
+                .args(arguments)
                 .envs(environment(settings))
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -89,12 +93,20 @@ impl Processes {
         Ok(started)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
+    /// The processes' ids.
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        self.running
+            .iter()
+            .filter_map(|(_, child)| child.id())
+            .collect()
+    }
+
     /// Which ended since they were last asked after, and how.
-    pub(super) fn lost(&mut self) -> Result<Vec<String>, Error> {
+    pub(crate) fn lost(&mut self) -> Result<Vec<String>, Error> {
         let mut lost = Vec::new();
         let mut running = Vec::new();
         for (number, mut child) in self.running.drain(..) {
@@ -117,7 +129,7 @@ impl Processes {
     }
 
     /// Ask all to stop, and wait; who takes too long is killed.
-    pub(super) async fn stop(self, shutdown: Duration) -> Result<(), Error> {
+    pub(crate) async fn stop(self, shutdown: Duration) -> Result<(), Error> {
         for (_, child) in &self.running {
             ask_to_stop(child);
         }
