@@ -30,6 +30,15 @@ macro_rules! on_every_broker {
                 })+
             })+
         }
+        mod on_kafka {
+            $(mod $module {
+                use crate::lanes::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::kafka().await).await;
+                })+
+            })+
+        }
     };
 }
 
@@ -47,19 +56,25 @@ on_every_broker! {
 }
 
 /// A fleet of several nodes: not in-process, which serves one.
-macro_rules! on_every_fleet {
-    ($($case:ident),+ $(,)?) => {
-        mod fleet_on_rabbitmq {
+macro_rules! on_fleets {
+    ($($broker:ident as $name:ident { $($case:ident),+ $(,)? })+) => {
+        $(mod $name {
             use crate::lanes::{subsets as cases, world::World};
             $(#[tokio::test]
             async fn $case() {
-                cases::$case(&World::rabbitmq().await).await;
+                cases::$case(&World::$broker().await).await;
             })+
-        }
+        })+
     };
 }
 
-on_every_fleet! {
-    a_node_with_some_lanes_leaves_the_others_to_others,
-    what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node,
+on_fleets! {
+    rabbitmq as fleet_on_rabbitmq {
+        a_node_with_some_lanes_leaves_the_others_to_others,
+        what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node,
+    }
+    // A partition stays with its node while that one lives.
+    kafka as fleet_on_kafka {
+        a_node_with_some_lanes_leaves_the_others_to_others,
+    }
 }

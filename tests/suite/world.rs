@@ -88,6 +88,10 @@ impl Notes {
         self.0.lock().unwrap().clone()
     }
 
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
     pub(crate) async fn until(&self, count: usize) -> Vec<String> {
         self.until_within(count, SOON).await
     }

@@ -116,16 +116,18 @@ impl LaneRule {
 /// All mistakes at once: values that can't work, and rules that are never reached.
 pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
     let mut bad = Vec::new();
+    // Those that work by themselves: another mistake may be what makes a rule take too much.
+    let mut sound: Vec<(usize, &LaneRule)> = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
         let position = at + 1;
         let mut problems = rule.problems();
-        if problems.is_empty()
-            && let Some(first) = rules[..at].iter().position(|r| rule.is_within(r))
-        {
-            problems.push(format!(
-                "is never reached: rule {} takes every job that it means; move it up, or remove it",
-                first + 1
-            ));
+        if problems.is_empty() {
+            if let Some((first, _)) = sound.iter().find(|(_, other)| rule.is_within(other)) {
+                problems.push(format!(
+                    "is never reached: rule {first} takes every job that it means; move it up, or remove it"
+                ));
+            }
+            sound.push((position, rule));
         }
         bad.extend(
             problems

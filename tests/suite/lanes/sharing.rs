@@ -1,26 +1,22 @@
 //! How lanes share the slots of a node.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jobwire_core::{CommitHook, Jobs, LaneOrder, NewJob};
 use jobwire_tests::eventually;
-use tokio::sync::Semaphore;
 
-use super::world::{SOON, World, lanes, noting, of, plugging};
+use super::world::{SOON, World, lanes, noting, of, plugged};
 use crate::world::Notes;
 
-const SHORT: Duration = Duration::from_millis(10);
-
 pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(world: &World) {
+    let notes = Notes::default();
+    let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
+    let (node, gate) = plugged(world, options, &notes).await;
     // The lower lane's jobs are older.
     world.create("low", 60).await;
     world.create("high", 60).await;
-    let notes = Notes::default();
-    let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
-    let node = noting(world.node(options).await, &notes, SHORT);
-    let node = node.start().await.unwrap();
+    gate.add_permits(1);
     let starts = notes.until_within(120, SOON).await;
     let last_high = starts.iter().rposition(|s| s.starts_with("high ")).unwrap();
     let early = of("low", &starts[..last_high]);
@@ -32,36 +28,29 @@ pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(worl
 }
 
 pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(world: &World) {
-    world.create("light", 200).await;
-    world.create("heavy", 200).await;
     let notes = Notes::default();
-    let options = lanes(2, &[("light", 1), ("heavy", 4)], LaneOrder::Weighted);
-    let node = noting(world.node(options).await, &notes, SHORT);
-    let node = node.start().await.unwrap();
-    let starts = notes.until_within(160, SOON).await;
-    // 128 and 32, were everything there from the first moment on.
-    let (heavy, light) = (of("heavy", &starts[..160]), of("light", &starts[..160]));
-    assert!((95..=145).contains(&heavy), "{heavy} of 160: {starts:?}");
-    assert!(light >= 15, "{light} of 160: {starts:?}");
+    let options = lanes(1, &[("light", 1), ("heavy", 4)], LaneOrder::Weighted);
+    let (node, gate) = plugged(world, options, &notes).await;
+    world.create("light", 150).await;
+    world.create("heavy", 150).await;
+    gate.add_permits(1);
+    let starts = notes.until_within(120, SOON).await;
+    // 96 and 24, were everything there from the first moment on.
+    let (heavy, light) = (of("heavy", &starts[..120]), of("light", &starts[..120]));
+    assert!((70..=110).contains(&heavy), "{heavy} of 120: {starts:?}");
+    assert!(light >= 10, "{light} of 120: {starts:?}");
     node.stop().await;
 }
 
 pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
-    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
+    let notes = Notes::default();
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
-    let node = plugging(world.node(options).await, &notes, &gate);
-    let node = noting(node, &notes, SHORT).start().await.unwrap();
-    world
-        .jobs
-        .create(NewJob::of("plug", &()).lane("low"))
-        .await
-        .unwrap();
-    notes.until_within(1, SOON).await;
+    let (node, gate) = plugged(world, options, &notes).await;
     // The only slot is taken: these wait at the node, or in the broker.
     world.create("low", 40).await;
     world.create("high", 1).await;
     gate.add_permits(1);
-    let starts = notes.until_within(42, SOON).await;
+    let starts = notes.until_within(41, SOON).await;
     let overtook = starts.iter().position(|s| s.starts_with("high ")).unwrap();
     assert!(overtook <= 15, "it came after {overtook}: {starts:?}");
     node.stop().await;

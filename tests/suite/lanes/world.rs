@@ -10,6 +10,7 @@ use jobwire_core::{
     CommitHook, HandlerError, InProcessTransport, JobFilter, Jobs, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,
 };
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{eventually, shared, shared::Space};
 use tokio::sync::Semaphore;
 
@@ -21,6 +22,7 @@ pub(super) const SOON: Duration = Duration::from_secs(60);
 enum Broker {
     InProcess(InProcessTransport),
     RabbitMq(Space),
+    Kafka(Space),
 }
 
 pub(super) struct World {
@@ -39,6 +41,10 @@ impl World {
 
     pub(super) async fn rabbitmq() -> Self {
         Self::on(Broker::RabbitMq(shared::rabbitmq().await.space().await)).await
+    }
+
+    pub(super) async fn kafka() -> Self {
+        Self::on(Broker::Kafka(shared::kafka().await.space())).await
     }
 
     async fn on(broker: Broker) -> Self {
@@ -104,6 +110,15 @@ async fn transport(broker: &Broker) -> Arc<dyn Transport> {
             options.prefix.clone_from(&space.prefix);
             Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
         }
+        Broker::Kafka(space) => {
+            let options = KafkaOptions {
+                // First-in-first-out holds in a partition, so one it is.
+                partitions: 1,
+                ..KafkaOptions::default()
+            };
+            let url = format!("{}/{}", space.url, space.prefix);
+            Arc::new(KafkaTransport::connect(&url, options).await.unwrap())
+        }
     }
 }
 
@@ -133,7 +148,7 @@ pub(super) fn noting(builder: NodeBuilder, notes: &Notes, takes: Duration) -> No
 }
 
 /// A handler that holds its slot until it is let through.
-pub(super) fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore>) -> NodeBuilder {
+fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore>) -> NodeBuilder {
     let (notes, gate) = (notes.clone(), gate.clone());
     builder.handler("plug", move |_: Running<()>| {
         let (notes, gate) = (notes.clone(), gate.clone());
@@ -144,6 +159,34 @@ pub(super) fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore
         }
     })
 }
+
+/// A node that holds its only slot, having received something of each of these lanes: what is created now
+/// waits, until the gate is opened once.
+pub(super) async fn plugged(
+    world: &World,
+    options: NodeOptions,
+    notes: &Notes,
+) -> (Node, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let names: Vec<String> = options.lanes.iter().map(|l| l.lane.0.clone()).collect();
+    let node = plugging(world.node(options).await, notes, &gate);
+    let node = noting(node, notes, SHORT).start().await.unwrap();
+    for lane in &names {
+        world.create(lane, 1).await;
+    }
+    notes.until_within(names.len(), SOON).await;
+    let plug = NewJob::of("plug", &()).lane(&*names[0]);
+    world.jobs.create(plug).await.unwrap();
+    eventually("the slot is taken", SOON, async || {
+        notes.all().contains(&"plug".to_owned()).then_some(())
+    })
+    .await;
+    notes.clear();
+    (node, gate)
+}
+
+/// How long a job takes: long enough that the next hint has arrived.
+const SHORT: Duration = Duration::from_millis(10);
 
 /// How many of these starts were of the lane.
 pub(super) fn of(lane: &str, starts: &[String]) -> usize {
