@@ -107,10 +107,10 @@ fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
         }
     }
     // Rules name each other by their number: only where all can be read is it known.
-    if rules.len() == entries.len() {
-        if let Err(bad) = lane_rule::validate(&rules) {
-            mistakes.extend(bad.iter().map(ToString::to_string));
-        }
+    if rules.len() == entries.len()
+        && let Err(bad) = lane_rule::validate(&rules)
+    {
+        mistakes.extend(bad.iter().map(ToString::to_string));
     }
     if mistakes.is_empty() {
         Ok(rules)
