@@ -13,14 +13,16 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::lane::LaneConsumer;
+use crate::lane::LaneClient;
 use crate::partition::{Arrival, Tracker};
 
 /// See the [module](self).
 pub(crate) struct Assignment {
     pub(crate) topic: String,
     /// The client, while there is one.
-    pub(crate) consumer: Option<Arc<LaneConsumer>>,
+    consumer: Option<LaneClient>,
+    /// Tells the client of now from former ones, which may still be saying goodbye.
+    client: u64,
     /// Tells apart all assignments of a transport.
     epochs: Arc<AtomicU64>,
     partitions: BTreeMap<i32, (u64, Tracker)>,
@@ -42,6 +44,7 @@ impl Assignment {
         Self {
             topic,
             consumer: None,
+            client: 0,
             epochs,
             partitions: BTreeMap::new(),
             by_epoch: HashMap::new(),
@@ -51,6 +54,21 @@ impl Assignment {
             rewind: false,
             problem: None,
         }
+    }
+
+    /// A client is about to be made. Returns its number.
+    pub(crate) fn next_client(&mut self) -> u64 {
+        self.client += 1;
+        self.client
+    }
+
+    /// Is this the client of now?
+    pub(crate) fn is_of(&self, client: u64) -> bool {
+        self.client == client
+    }
+
+    pub(crate) fn begun(&mut self, consumer: LaneClient) {
+        self.consumer = Some(consumer);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -87,8 +105,8 @@ impl Assignment {
     /// The client is no more.
     pub(crate) fn ended(&mut self) {
         self.consumer = None;
+        self.client += 1;
         self.holding = false;
-        self.rewind = false;
         self.revoke_all();
     }
 
@@ -96,22 +114,32 @@ impl Assignment {
         self.partitions.clear();
         self.by_epoch.clear();
         self.ready.clear();
+        self.rewind = false;
     }
 
     /// A message arrived. The ticket of a delivery, where it is to be one.
     pub(crate) fn arrive(&mut self, partition: i32, offset: i64) -> Option<(Ticket, bool)> {
+        let number = u64::try_from(offset).ok()?;
         let (epoch, tracker) = self.partitions.get_mut(&partition)?;
-        let again = match tracker.arrive(offset) {
+        let epoch = *epoch;
+        let arrival = tracker.arrive(offset);
+        if let Some(low) = tracker.notice_gone(offset) {
+            tracing::warn!(
+                topic = self.topic,
+                partition,
+                low,
+                "hints that were given back are gone from the log; the sweeper finds their jobs"
+            );
+            self.store(std::iter::once((partition, low)));
+        } else {
+            self.rewind |= tracker.wants_rewind().is_some();
+        }
+        let again = match arrival {
             Arrival::New => false,
             Arrival::Again => true,
             Arrival::Known => return None,
         };
-        let number = u64::try_from(offset).ok()?;
-        let ticket = Ticket {
-            epoch: *epoch,
-            number,
-        };
-        Some((ticket, again))
+        Some((Ticket { epoch, number }, again))
     }
 
     /// These have been decided: what that completes is stored for the next commit.
@@ -126,16 +154,21 @@ impl Assignment {
                 moved.insert(partition, low);
             }
         }
-        if let Some(consumer) = &self.consumer
-            && !moved.is_empty()
-        {
-            let stored = self
-                .list(moved.iter().map(|(p, o)| (*p, Offset::Offset(*o))))
-                .and_then(|list| consumer.store_offsets(&list));
-            if let Err(error) = stored {
-                // The partition was lost in this moment: its next owner sees these again.
-                tracing::debug!(topic = self.topic, %error, "settled hints could not be noted");
-            }
+        if !moved.is_empty() {
+            self.store(moved.into_iter());
+        }
+    }
+
+    fn store(&self, moved: impl Iterator<Item = (i32, i64)>) {
+        let Some(consumer) = &self.consumer else {
+            return;
+        };
+        let stored = self
+            .list(moved.map(|(partition, low)| (partition, Offset::Offset(low))))
+            .and_then(|list| consumer.store_offsets(&list));
+        if let Err(error) = stored {
+            // The partition was lost in this moment: its next owner sees these again.
+            tracing::debug!(topic = self.topic, %error, "settled hints could not be noted");
         }
     }
 
@@ -161,12 +194,26 @@ impl Assignment {
         Some((partition, tracker))
     }
 
-    /// Where to fetch again from, by partition.
-    pub(crate) fn rewinds(&self) -> Vec<(i32, i64)> {
-        let rewind = |(partition, (_, tracker)): (&i32, &(u64, Tracker))| {
-            Some((*partition, tracker.rewind_to()?))
-        };
-        self.partitions.iter().filter_map(rewind).collect()
+    /// Fetch again what was given back, with `seek` for each partition; true where all of them could.
+    pub(crate) fn rewind(&mut self, seek: impl Fn(i32, i64) -> Result<(), KafkaError>) -> bool {
+        let mut done = true;
+        if !self.rewind {
+            return done;
+        }
+        for (partition, (_, tracker)) in &mut self.partitions {
+            let Some(offset) = tracker.wants_rewind() else {
+                continue;
+            };
+            match seek(*partition, offset) {
+                Ok(()) => tracker.rewound(),
+                Err(error) => {
+                    tracing::debug!(topic = self.topic, partition, %error, "could not go back yet");
+                    done = false;
+                }
+            }
+        }
+        self.rewind = !done;
+        done
     }
 
     /// All partitions, as the client wants them.

@@ -5,13 +5,16 @@
 //! So whoever meets an error calls [`Link::suspect`]; a task of its own ([`keep`]) then asks for
 //! metadata, and goes on asking until it gets an answer.
 //!
+//! What the brokers refuse (a password, a certificate) librdkafka tells beside the question, which then
+//! only times out: the link remembers it and says that instead.
+//!
 //! ```text
 //!   up ── an error, a confirm that is late ──► suspected ── metadata fetched ──► up
 //!                                                 │  not: down, ask again after 100 ms … 2 s
 //! ```
 //! Metrics: `jobwire_broker_up{direction}`, `jobwire_broker_reconnects_total{direction}`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::metrics::{BROKER_RECONNECTS, BROKER_UP};
@@ -19,20 +22,24 @@ use jobwire_core::transport::TransportError;
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::statistics::Statistics;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
-use crate::error::{explain, is_outage};
+use crate::error::{explain, is_login, is_outage};
 use crate::options::KafkaOptions;
+use crate::producers::blocking;
 use crate::security::{self, TokenSource};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long the brokers may take to answer when they are suspected.
 pub(crate) const ANSWER: Duration = Duration::from_secs(3);
+
+/// A broker that refuses us decides nothing while another may still answer.
+const REFUSAL_STANDS: Duration = Duration::from_millis(500);
 
 /// How the brokers are.
 #[derive(Clone, Debug)]
@@ -45,16 +52,34 @@ enum State {
 
 /// Shared by all clients of a transport.
 #[derive(Clone)]
-pub(crate) struct Link(Arc<watch::Sender<State>>);
+pub(crate) struct Link(Arc<Shared>);
+
+struct Shared {
+    state: watch::Sender<State>,
+    /// What the brokers refused since they last answered.
+    refusal: Mutex<Option<TransportError>>,
+    refused: Notify,
+}
 
 impl Link {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(State::Suspected(None))))
+        Self(Arc::new(Shared {
+            state: watch::Sender::new(State::Suspected(None)),
+            refusal: Mutex::default(),
+            refused: Notify::new(),
+        }))
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<TransportError>> {
+        self.0
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why nothing can be published or received; `None` while all is well.
     pub(crate) fn problem(&self) -> Option<TransportError> {
-        match &*self.0.borrow() {
+        match &*self.0.state.borrow() {
             State::Up | State::Suspected(None) => None,
             State::Suspected(Some(problem)) | State::Down(problem) => Some(problem.clone()),
         }
@@ -62,23 +87,47 @@ impl Link {
 
     /// The brokers answered at least once and nothing has gone wrong since.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.0.borrow(), State::Up)
+        matches!(*self.0.state.borrow(), State::Up)
     }
 
-    /// Something failed as it does when the brokers are away: find out.
+    /// Something failed as it does when the brokers are away: find out. Until then nothing is tried.
     pub(crate) fn suspect(&self, problem: TransportError) {
-        self.0.send_if_modified(|state| {
+        self.doubt(Some(problem));
+    }
+
+    /// One of the brokers may be away: find out, and go on meanwhile.
+    pub(crate) fn look(&self) {
+        self.doubt(None);
+    }
+
+    fn doubt(&self, problem: Option<TransportError>) {
+        self.0.state.send_if_modified(|state| {
             let modified = matches!(state, State::Up);
             if modified {
-                *state = State::Suspected(Some(problem));
+                *state = State::Suspected(problem);
             }
             modified
         });
     }
 
+    /// The brokers do not let us in.
+    fn refused(&self, problem: TransportError) {
+        *self.refusal() = Some(problem);
+        self.0.refused.notify_one();
+        self.look();
+    }
+
+    /// Wait for a refusal, and a moment longer: another broker may let us in.
+    async fn is_refused(&self) {
+        while self.refusal().is_none() {
+            self.0.refused.notified().await;
+        }
+        tokio::time::sleep(REFUSAL_STANDS).await;
+    }
+
     /// Wait until the brokers are known to be away.
     pub(crate) async fn goes_down(&self) -> TransportError {
-        let mut state = self.0.subscribe();
+        let mut state = self.0.state.subscribe();
         let down = state
             .wait_for(|state| matches!(state, State::Down(_)))
             .await;
@@ -90,7 +139,7 @@ impl Link {
 
     /// Wait for the first answer, or for the first attempt to have failed.
     pub(crate) async fn first_attempt(&self, patience: Duration) -> Result<(), TransportError> {
-        let mut state = self.0.subscribe();
+        let mut state = self.0.state.subscribe();
         let tried = state.wait_for(|state| !matches!(state, State::Suspected(_)));
         match tokio::time::timeout(patience, tried).await {
             Ok(Ok(state)) => match &*state {
@@ -102,7 +151,7 @@ impl Link {
     }
 
     fn set(&self, new: State) {
-        self.0.send_replace(new);
+        self.0.state.send_replace(new);
     }
 }
 
@@ -112,7 +161,7 @@ where
     P: Fn() -> Result<(), TransportError> + Send + Sync + 'static,
 {
     let probe = Arc::new(probe);
-    let mut state = link.0.subscribe();
+    let mut state = link.0.state.subscribe();
     let mut known: Option<bool> = None;
     report(false);
     loop {
@@ -121,12 +170,13 @@ where
             let asking = probe.clone();
             let asked = tokio::select! {
                 () = stop.cancelled() => break,
-                asked = tokio::task::spawn_blocking(move || asking()) => asked,
+                asked = blocking(move || asking()) => asked,
+                () = link.is_refused() => Err(TransportError::Closed),
             };
+            let refusal = link.refusal().take();
             let problem = match asked {
-                Ok(Ok(())) => break,
-                Ok(Err(problem)) => problem,
-                Err(error) => TransportError::Unreachable(error.to_string()),
+                Ok(()) => break,
+                Err(problem) => refusal.unwrap_or(problem),
             };
             if known != Some(false) {
                 tracing::warn!(%endpoint, %problem, "no connection to the brokers; will try again");
@@ -259,9 +309,12 @@ impl Context {
         let Some(code) = error.rdkafka_error_code() else {
             return;
         };
-        let problem = explain(code, reason);
-        if is_outage(code) || !problem.is_transient() {
-            self.link.suspect(problem);
+        if is_login(code) {
+            self.link.refused(explain(code, reason));
+        } else if code == RDKafkaErrorCode::AllBrokersDown {
+            self.link.suspect(explain(code, reason));
+        } else if is_outage(code) {
+            self.link.look();
         }
     }
 }

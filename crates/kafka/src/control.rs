@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::connection::Context;
-use crate::ending::end;
+use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
 use crate::publisher::LanePublishers;
 use crate::topology::Topology;
@@ -112,16 +112,17 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(&self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let pause = tokio::select! {
                 () = stop.cancelled() => break,
                 opened = self.open() => match opened {
                     Ok(consumer) => {
                         let pause = self.hear(&consumer, &stop).await;
-                        let ending = end(consumer);
+                        let gone = consumer.gone();
+                        drop(consumer);
                         if stop.is_cancelled() {
-                            ending.await;
+                            gone.cancelled().await;
                             break;
                         }
                         pause
@@ -137,11 +138,12 @@ impl Listener {
         }
     }
 
-    async fn open(&self) -> Result<StreamConsumer<Context>, TransportError> {
+    async fn open(&self) -> Result<Elsewhere<StreamConsumer<Context>>, TransportError> {
         self.topology.ensure_control().await?;
         let explained = |error| explain_error(&error, &self.topic);
         let consumer =
             StreamConsumer::<Context>::from_config_and_context(&self.config, self.context.clone())
+                .map(Elsewhere::new)
                 .map_err(explained)?;
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(&self.topic, 0, Offset::End)

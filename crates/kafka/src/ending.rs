@@ -1,23 +1,80 @@
 //! The end of a librdkafka client: it says goodbye to the brokers, and waits for its threads.
 //!
 //! That may take seconds, and has been known to hang. So it happens on a thread of its own, which
-//! neither the runtime nor the process waits for.
+//! neither the runtime nor the process waits for, whoever lets go of the client last: a task that was
+//! told to stop, one that panicked, or somebody who holds a lock that the client's own callbacks take.
 
-use tokio::sync::oneshot;
+use std::ops::Deref;
 
-/// Drop it elsewhere; the future ends when that is done.
-pub(crate) fn end<T: Send + 'static>(client: T) -> impl Future<Output = ()> + Send {
-    let (done, ended) = oneshot::channel();
-    let ending = std::thread::Builder::new()
-        .name("jobwire-kafka-end".to_owned())
-        .spawn(move || {
-            drop(client);
-            let _ = done.send(());
-        });
-    if let Err(error) = ending {
-        tracing::warn!(%error, "a Kafka client had to be ended in place");
+use tokio_util::sync::CancellationToken;
+
+/// A client that ends elsewhere.
+pub(crate) struct Elsewhere<T: Send + 'static> {
+    client: Option<T>,
+    gone: CancellationToken,
+}
+
+impl<T: Send + 'static> Elsewhere<T> {
+    pub(crate) fn new(client: T) -> Self {
+        Self {
+            client: Some(client),
+            gone: CancellationToken::new(),
+        }
     }
-    async move {
-        let _ = ended.await;
+
+    /// Cancelled when the client has ended.
+    pub(crate) fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+}
+
+impl<T: Send + 'static> Deref for Elsewhere<T> {
+    type Target = T;
+
+    #[allow(clippy::expect_used, reason = "only the drop takes it out")]
+    fn deref(&self) -> &T {
+        self.client.as_ref().expect("a client until it is dropped")
+    }
+}
+
+impl<T: Send + 'static> Drop for Elsewhere<T> {
+    fn drop(&mut self) {
+        let (client, gone) = (self.client.take(), self.gone.clone());
+        let ending = std::thread::Builder::new()
+            .name("jobwire-kafka-end".to_owned())
+            .spawn(move || {
+                drop(client);
+                gone.cancel();
+            });
+        if let Err(error) = ending {
+            // The closure is gone, and with it the client.
+            tracing::warn!(%error, "a Kafka client had to be ended in place");
+            self.gone.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    struct Slow(mpsc::Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_lets_go_of_a_client_does_not_wait_for_its_end() {
+        let (end, slow) = mpsc::channel();
+        let client = Elsewhere::new(Slow(slow));
+        let gone = client.gone();
+        drop(client);
+        assert!(!gone.is_cancelled());
+        end.send(()).unwrap();
+        gone.cancelled().await;
     }
 }

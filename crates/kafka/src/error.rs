@@ -16,6 +16,18 @@ pub(crate) fn is_outage(code: Code) -> bool {
     )
 }
 
+/// The brokers do not let us in, or we do not trust them.
+pub(crate) fn is_login(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Authentication
+            | Code::SaslAuthenticationFailed
+            | Code::UnsupportedSASLMechanism
+            | Code::IllegalSASLState
+            | Code::SSL
+    )
+}
+
 /// The topic is not there (any more).
 pub(crate) fn is_missing_topic(code: Code) -> bool {
     matches!(
@@ -60,6 +72,9 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
         }
         Code::InconsistentGroupProtocol => {
             "other members of this consumer group are not Jobwire; use another group (?group=…)"
+        }
+        Code::MessageSizeTooLarge => {
+            "raise the topic's max.message.bytes, or lower `kafka_hints_per_message`"
         }
         Code::QueueFull => return TransportError::Full,
         _ => return TransportError::Unreachable(format!("{what}: {code}")),

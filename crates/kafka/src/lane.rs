@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::connection::{Context, Link};
-use crate::ending::end;
+use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
 use crate::options::KafkaOptions;
 use crate::topology::Topology;
@@ -53,7 +53,11 @@ const LONELY: Duration = Duration::from_secs(30);
 /// Messages decoded before the task looks at anything else.
 const BURST: usize = 256;
 
-pub(crate) type LaneConsumer = StreamConsumer<LaneContext>;
+/// How long the client may take to begin to fetch again from another offset.
+const SEEK: Duration = Duration::from_millis(100);
+
+type LaneConsumer = StreamConsumer<LaneContext>;
+pub(crate) type LaneClient = Arc<Elsewhere<LaneConsumer>>;
 
 /// What a lane's receiver and its task share.
 pub(crate) struct LaneState {
@@ -78,6 +82,16 @@ impl LaneState {
 pub(crate) struct LaneContext {
     context: Context,
     state: Weak<LaneState>,
+    /// Which of the lane's clients this is.
+    client: u64,
+}
+
+impl LaneContext {
+    /// What this client is to keep true; none where another one does by now.
+    fn is_of<'a>(&self, state: &'a LaneState) -> Option<MutexGuard<'a, Assignment>> {
+        let assignment = state.assignment();
+        assignment.is_of(self.client).then_some(assignment)
+    }
 }
 
 impl ClientContext for LaneContext {
@@ -108,14 +122,17 @@ impl ConsumerContext for LaneContext {
         let Some(state) = self.state.upgrade() else {
             return;
         };
+        let Some(mut assignment) = self.is_of(&state) else {
+            return;
+        };
         match rebalance {
             Rebalance::Revoke(list) => {
                 tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were taken from this node");
-                state.assignment().revoked(numbers(list).into_iter());
+                assignment.revoked(numbers(list).into_iter());
             }
             Rebalance::Error(error) => {
                 tracing::warn!(lane = %state.lane, %error, "a rebalance failed");
-                state.assignment().revoke_all();
+                assignment.revoke_all();
             }
             Rebalance::Assign(_) => {}
         }
@@ -125,8 +142,10 @@ impl ConsumerContext for LaneContext {
         let (Some(state), Rebalance::Assign(list)) = (self.state.upgrade(), rebalance) else {
             return;
         };
+        let Some(mut assignment) = self.is_of(&state) else {
+            return;
+        };
         tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
-        let mut assignment = state.assignment();
         assignment.assigned(numbers(list).into_iter());
         assignment.problem = None;
         if assignment.holding
@@ -196,8 +215,10 @@ impl LaneTask {
         }
     }
 
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(&mut self) {
         let stop = self.stop.clone();
+        // A task that died before may have left something: its client is on its way out.
+        self.state.assignment().ended();
         while !stop.is_cancelled() {
             let opened = tokio::select! {
                 () = stop.cancelled() => break,
@@ -205,13 +226,14 @@ impl LaneTask {
             };
             match opened {
                 Ok(consumer) => {
-                    self.state.assignment().consumer = Some(consumer.clone());
+                    let gone = consumer.gone();
+                    self.state.assignment().begun(consumer.clone());
                     let ended = self.poll(&consumer).await;
                     self.state.assignment().ended();
-                    let ending = end(consumer);
+                    drop(consumer);
                     match ended {
                         // Whoever waits for this task waits until the group has been left.
-                        Ended::Stopped => ending.await,
+                        Ended::Stopped => gone.cancelled().await,
                         Ended::Broken => pause(&stop).await,
                     }
                 }
@@ -223,19 +245,21 @@ impl LaneTask {
         }
     }
 
-    async fn open(&self) -> Result<Arc<LaneConsumer>, TransportError> {
+    async fn open(&self) -> Result<LaneClient, TransportError> {
         self.topology.ensure_lane(&self.state.lane).await?;
         let context = LaneContext {
             context: self.context.clone(),
             state: Arc::downgrade(&self.state),
+            client: self.state.assignment().next_client(),
         };
         let what = format!("lane '{}'", self.state.lane);
         let consumer = LaneConsumer::from_config_and_context(&self.config, context)
             .map_err(|error| explain_error(&error, &what))?;
+        let consumer = Arc::new(Elsewhere::new(consumer));
         consumer
             .subscribe(&[&self.topic()])
             .map_err(|error| explain_error(&error, &what))?;
-        Ok(Arc::new(consumer))
+        Ok(consumer)
     }
 
     fn topic(&self) -> String {
@@ -253,7 +277,7 @@ impl LaneTask {
         }
     }
 
-    async fn poll(&mut self, consumer: &Arc<LaneConsumer>) -> Ended {
+    async fn poll(&mut self, consumer: &LaneClient) -> Ended {
         let (state, stop) = (self.state.clone(), self.stop.clone());
         let mut messages = consumer.stream();
         let mut flow = Flow::new(self.options.release_after);
@@ -335,7 +359,7 @@ impl LaneTask {
         }
     }
 
-    async fn failed(&self, error: KafkaError, consumer: &Arc<LaneConsumer>) -> Option<Ended> {
+    async fn failed(&self, error: KafkaError, consumer: &LaneClient) -> Option<Ended> {
         let lane = &self.state.lane;
         if let KafkaError::MessageConsumptionFatal(_) = error {
             tracing::warn!(%lane, %error, "the consumer of a lane is beyond repair; starting another");
@@ -409,13 +433,21 @@ impl Flow {
         self.full_since = full.then(|| self.full_since.unwrap_or(now));
         self.paused_since = paused.then(|| self.paused_since.unwrap_or(now));
 
+        if !paused {
+            let seek = |at, offset| consumer.seek(topic, at, Offset::Offset(offset), SEEK);
+            if !state.assignment().rewind(seek) {
+                look_again = look_again.min(now + AGAIN);
+            }
+        }
         let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
         if paused || held_long {
             hold(state, consumer);
         } else if held <= state.share / 2 {
             self.let_flow(state, consumer, topic, &mut look_again);
         }
-        if let Some(full_since) = self.full_since {
+        if let Some(full_since) = self.full_since
+            && !held_long
+        {
             look_again = look_again.min(full_since + HOLD_AFTER);
         }
         if let Some(paused_since) = self.paused_since
@@ -454,17 +486,6 @@ impl Flow {
             return;
         }
         let mut assignment = state.assignment();
-        if assignment.rewind {
-            assignment.rewind = false;
-            for (partition, offset) in assignment.rewinds() {
-                let offset = Offset::Offset(offset);
-                if let Err(error) = consumer.seek(topic, partition, offset, Duration::ZERO) {
-                    tracing::debug!(lane = %state.lane, partition, %error, "could not go back yet");
-                    assignment.rewind = true;
-                    *look_again = Instant::now() + AGAIN;
-                }
-            }
-        }
         if assignment.holding {
             let resumed = assignment.all().and_then(|all| consumer.resume(&all));
             match resumed {

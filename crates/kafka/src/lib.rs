@@ -35,12 +35,13 @@
 //! | `endpoint` | the URL |
 //! | `security` | TLS and SASL |
 //! | `topology` | topics: made, checked; the rights they need |
-//! | `publisher`, `partitioner` | packing by partition, confirms |
+//! | `publisher`, `producers`, `partitioner` | packing by partition, confirms; the producer and its successors |
 //! | `receiver`, `lane`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
 //! | `settled` | up to when a lane has been settled, by offsets |
 //! | `control` | what nodes tell each other |
 //! | `statistics` | librdkafka's own, as metrics |
 //! | `error` | what the brokers say, and what to do about it |
+//! | `supervised`, `ending` | tasks that die; clients that end |
 //!
 //! # Differences to RabbitMQ
 //! * A partition has one receiver at a time, so a lane can be shared by as many nodes as its topic has
@@ -77,11 +78,13 @@ mod lane;
 mod options;
 mod partition;
 mod partitioner;
+mod producers;
 mod publisher;
 mod receiver;
 mod security;
 mod settled;
 mod statistics;
+mod supervised;
 mod topology;
 mod transport;
 

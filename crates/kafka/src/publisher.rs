@@ -20,20 +20,19 @@ use jobwire_core::packing::pack;
 use jobwire_core::transport::TransportError;
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::statistics::Statistics;
 use tokio::sync::{Notify, RwLock};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Context, Link};
-use crate::error::{explain, explain_error, is_missing_topic, is_outage};
+use crate::error::{explain, is_missing_topic, is_outage};
 use crate::options::KafkaOptions;
 use crate::partitioner::{key, partition};
+use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
 /// How long a refusal is remembered before the brokers are asked again.
@@ -44,8 +43,6 @@ const COUNT_AGAIN: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(2);
 /// Messages that may wait in librdkafka, and their kilobytes.
 const QUEUE: (&str, &str) = ("100000", "65536");
-
-type Producer = ThreadedProducer<PublishContext>;
 
 /// The messages of one call: how many have no report yet, and what went wrong first.
 #[derive(Default)]
@@ -76,7 +73,7 @@ impl Batch {
 }
 
 /// What happens beside the messages, and their delivery reports.
-pub(crate) struct PublishContext(Context);
+pub(crate) struct PublishContext(pub(crate) Context);
 
 impl ClientContext for PublishContext {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
@@ -119,52 +116,52 @@ enum LaneState {
     Refused(TransportError, Instant),
 }
 
+/// What the producer is told.
+pub(crate) fn configuration(mut config: ClientConfig, options: &KafkaOptions) -> ClientConfig {
+    let millis = |time: Duration| time.as_millis().to_string();
+    config
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .set("message.timeout.ms", millis(options.confirm_timeout))
+        .set(
+            "linger.ms",
+            format!("{}", options.linger.as_secs_f64() * 1_000.0),
+        )
+        .set("queue.buffering.max.messages", QUEUE.0)
+        .set("queue.buffering.max.kbytes", QUEUE.1)
+        .set(
+            "statistics.interval.ms",
+            millis(options.statistics_interval.unwrap_or_default()),
+        );
+    config
+}
+
 /// Publishes to lanes.
 pub(crate) struct LanePublishers {
     link: Link,
     topology: Topology,
     options: KafkaOptions,
-    config: ClientConfig,
-    context: Context,
-    producer: RwLock<Arc<Producer>>,
-    lanes: RwLock<HashMap<Lane, LaneState>>,
+    producers: Arc<Producers>,
     closing: CancellationToken,
+    lanes: RwLock<HashMap<Lane, LaneState>>,
 }
 
 impl LanePublishers {
-    pub(crate) fn start(
-        mut config: ClientConfig,
-        context: Context,
+    pub(crate) fn new(
+        link: Link,
         topology: Topology,
         options: KafkaOptions,
+        producers: Arc<Producers>,
         closing: CancellationToken,
-    ) -> Result<Self, TransportError> {
-        let millis = |time: Duration| time.as_millis().to_string();
-        config
-            .set("enable.idempotence", "true")
-            .set("acks", "all")
-            .set("message.timeout.ms", millis(options.confirm_timeout))
-            .set(
-                "linger.ms",
-                format!("{}", options.linger.as_secs_f64() * 1_000.0),
-            )
-            .set("queue.buffering.max.messages", QUEUE.0)
-            .set("queue.buffering.max.kbytes", QUEUE.1)
-            .set(
-                "statistics.interval.ms",
-                millis(options.statistics_interval.unwrap_or_default()),
-            );
-        let producer = make(&config, &context)?;
-        Ok(Self {
-            link: context.link.clone(),
+    ) -> Self {
+        Self {
+            link,
             topology,
             options,
-            config,
-            context,
-            producer: RwLock::new(Arc::new(producer)),
-            lanes: RwLock::default(),
+            producers,
             closing,
-        })
+            lanes: RwLock::default(),
+        }
     }
 
     /// Publish hints to a lane; returns when they are confirmed or have failed.
@@ -198,7 +195,7 @@ impl LanePublishers {
                     .map(move |message| (at, key.clone(), message))
             })
             .collect();
-        let producer = self.producer.read().await.clone();
+        let producer = self.producers.current();
         let topic = self.topology.endpoint.topic(lane);
         let batch = Arc::new(Batch::default());
         batch.left.store(messages.len(), Ordering::Release);
@@ -218,7 +215,7 @@ impl LanePublishers {
             }
         }
         let patience = self.options.confirm_timeout + GRACE;
-        match tokio::time::timeout(patience, batch.wait()).await {
+        match timeout(patience, batch.wait()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(code)) => Err(self.failed(lane, &topic, code, &producer).await),
             Err(_) => {
@@ -241,7 +238,7 @@ impl LanePublishers {
             self.lanes.write().await.remove(lane);
         }
         if producer.client().fatal_error().is_some() {
-            self.replace(producer).await;
+            self.producers.replace(producer);
         }
         if code == Code::MessageTimedOut {
             let late = TransportError::Timeout(self.options.confirm_timeout);
@@ -255,24 +252,6 @@ impl LanePublishers {
         problem
     }
 
-    async fn replace(&self, broken: &Arc<Producer>) {
-        let mut current = self.producer.write().await;
-        if !Arc::ptr_eq(&current, broken) {
-            return;
-        }
-        match make(&self.config, &self.context) {
-            Ok(producer) => {
-                tracing::warn!(
-                    "the brokers lost the state of our producer; going on with a new one"
-                );
-                let former = std::mem::replace(&mut *current, Arc::new(producer));
-                // Its end waits for its thread.
-                drop(tokio::task::spawn_blocking(move || drop(former)));
-            }
-            Err(problem) => tracing::error!(%problem, "no new producer could be made"),
-        }
-    }
-
     /// The partitions of a lane; its topic is made where it is missing.
     pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
         match self.lanes.read().await.get(lane) {
@@ -284,12 +263,28 @@ impl LanePublishers {
             }
             _ => {}
         }
+        // Brokers that do not answer are not waited for longer than ones that do not confirm.
+        let patience = self.options.confirm_timeout;
+        match timeout(patience, self.count(lane)).await {
+            Ok(counted) => counted,
+            Err(_) => {
+                let late = TransportError::Timeout(patience);
+                self.link.suspect(late.clone());
+                Err(late)
+            }
+        }
+    }
+
+    async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
         let mut lanes = self.lanes.write().await;
         // Somebody else may have asked meanwhile.
         if let Some(LaneState::Open { partitions, since }) = lanes.get(lane)
             && since.elapsed() < COUNT_AGAIN
         {
             return Ok(*partitions);
+        }
+        if let Some(problem) = self.link.problem() {
+            return Err(problem);
         }
         let since = Instant::now();
         let ensured = self.topology.ensure_lane(lane).await;
@@ -310,59 +305,21 @@ impl LanePublishers {
 
     /// Send something that nobody waits for; false where it was not even taken.
     pub(crate) fn send_and_forget(&self, topic: &str, key: &str, message: &[u8]) -> bool {
-        let Ok(producer) = self.producer.try_read() else {
-            return false;
-        };
         let batch = Arc::new(Batch::default());
         batch.left.store(1, Ordering::Release);
         let record = BaseRecord::with_opaque_to(topic, batch)
             .partition(0)
             .key(key)
             .payload(message);
-        producer.send(record).is_ok()
+        self.producers.current().send(record).is_ok()
     }
 
-    /// Ask the brokers something. Blocks.
-    pub(crate) fn prober(&self) -> impl Fn() -> Result<(), TransportError> + Send + Sync + 'static {
-        let producer = self.producer.try_read().map(|p| Arc::downgrade(&p)).ok();
-        let (config, context) = (self.config.clone(), self.context.clone());
-        move || {
-            let ask = |producer: &Producer| {
-                producer
-                    .client()
-                    .fetch_metadata(None, crate::connection::ANSWER)
-                    .map(drop)
-                    .map_err(|error| explain_error(&error, "the brokers"))
-            };
-            match producer.as_ref().and_then(std::sync::Weak::upgrade) {
-                Some(producer) => ask(&producer),
-                // It was replaced.
-                None => ask(&make(&config, &context)?),
-            }
-        }
-    }
-
-    /// Wait for the reports of what is under way; blocks.
+    /// Wait for the reports of what is under way.
     pub(crate) async fn flush(&self, within: Duration) {
-        let producer = self.producer.read().await.clone();
+        let producer = self.producers.current();
         let flushed = tokio::task::spawn_blocking(move || producer.flush(within));
         if let Ok(Err(error)) = flushed.await {
             tracing::debug!(%error, "hints were still unconfirmed when the producer ended");
-        }
-    }
-}
-
-fn make(config: &ClientConfig, context: &Context) -> Result<Producer, TransportError> {
-    Producer::from_config_and_context(config, PublishContext(context.clone()))
-        .map_err(|error| explain_error(&error, "producer"))
-}
-
-impl Drop for LanePublishers {
-    /// The end of a producer waits for its thread, and for messages that are under way.
-    fn drop(&mut self) {
-        let producer = self.producer.get_mut().clone();
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            drop(runtime.spawn_blocking(move || drop(producer)));
         }
     }
 }

@@ -8,6 +8,8 @@
 //! ```text
 //!   settled(partition)  ⇔  max(committed, log start) ≥ end at the time of asking,  or end now < end then
 //! ```
+//! A partition that is no more will deliver nothing either.
+//!
 //! Exact but for one thing: a message whose delivery the producer gave up on may still arrive. The sweeper
 //! suspects nothing that is younger than that takes.
 
@@ -26,8 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::{ANSWER, Context};
 use crate::control::ControlLine;
+use crate::ending::Elsewhere;
 use crate::error::explain_error;
-use crate::topology::{Topology, blocking};
+use crate::producers::blocking;
+use crate::topology::Topology;
 
 /// How often the group's offsets are looked at while an answer is awaited.
 const LOOK: Duration = Duration::from_millis(500);
@@ -37,7 +41,10 @@ const OPEN: usize = 64;
 /// A client that nobody asked for so long is let go.
 const IDLE: Duration = Duration::from_secs(120);
 
-type Asker = BaseConsumer<Context>;
+/// The most partitions of which it is remembered that hints were lost.
+const REMEMBER: usize = 10_000;
+
+type Asker = Elsewhere<BaseConsumer<Context>>;
 
 /// The ends of a lane's partitions when the sweeper asked.
 struct Question {
@@ -52,6 +59,8 @@ pub(crate) struct Settled {
     config: ClientConfig,
     context: Context,
     askers: Mutex<HashMap<Lane, Arc<Asker>>>,
+    /// Log starts behind which hints were lost, so that each loss is told once.
+    told: Arc<Mutex<HashMap<(Lane, i32), i64>>>,
     questions: mpsc::Sender<Question>,
 }
 
@@ -77,6 +86,7 @@ pub(crate) fn settled(
         config,
         context,
         askers: Mutex::default(),
+        told: Arc::default(),
         questions,
     });
     let watch = Watch {
@@ -89,12 +99,12 @@ pub(crate) fn settled(
 
 impl Settled {
     /// Note where the lane ends now; [`Control::MarkerBack`] is heard here when all of it has been decided.
-    pub(crate) async fn ask(
-        &self,
-        lane: &Lane,
-        marker: Marker,
-        partitions: i32,
-    ) -> Result<(), TransportError> {
+    pub(crate) async fn ask(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        // Counted now: somebody may have added some, and published to them already.
+        let partitions = self.topology.partitions(lane).await?;
+        if partitions == 0 {
+            self.topology.ensure_lane(lane).await?;
+        }
         let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
         let ends = blocking(move || {
@@ -121,34 +131,35 @@ impl Settled {
         }
         let mut config = self.config.clone();
         config.set("group.id", self.topology.endpoint.group(lane));
-        let asker = Asker::from_config_and_context(&config, self.context.clone())
+        let asker = BaseConsumer::from_config_and_context(&config, self.context.clone())
             .map_err(|error| explain_error(&error, "offsets"))?;
-        let asker = Arc::new(asker);
+        let asker = Arc::new(Elsewhere::new(asker));
         askers.insert(lane.clone(), asker.clone());
         Ok(asker)
     }
 
     fn forget_askers(&self) {
         let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, asker) in askers.drain() {
-            drop(crate::ending::end(asker));
-        }
+        askers.clear();
     }
 
     /// Has it been settled?
     async fn answer(&self, question: &Question) -> Result<bool, TransportError> {
+        let partitions = self.topology.partitions(&question.lane).await?;
+        if partitions == 0 {
+            // It may be made again, and fills from its beginning then.
+            return Ok(false);
+        }
         let asker = self.asker(&question.lane)?;
         let topic = self.topology.endpoint.topic(&question.lane);
         let lane = question.lane.clone();
-        let ends = question.ends.clone();
+        let mut ends = question.ends.clone();
+        // What lay in a partition that is no more will not come.
+        ends.retain(|(partition, _)| *partition < partitions);
+        let told = self.told.clone();
         blocking(move || {
-            let mut list = TopicPartitionList::new();
-            for (partition, _) in &ends {
-                list.add_partition(&topic, *partition);
-            }
-            let committed = asker
-                .committed_offsets(list, ANSWER)
-                .map_err(|error| explain_error(&error, &topic))?;
+            let asked = ends.iter().map(|(partition, _)| *partition);
+            let committed = committed(&asker, &topic, asked)?;
             for (partition, end) in ends {
                 let committed = offset_of(&committed, &topic, partition);
                 if committed.is_some_and(|offset| offset >= end) {
@@ -159,18 +170,49 @@ impl Settled {
                     tracing::warn!(%lane, partition, "a partition was wiped; the jobs that it hinted will be hinted again");
                     continue;
                 }
+                let seen = committed.unwrap_or(0).max(0);
+                if seen < start && is_news(&told, &lane, partition, start) {
+                    tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
+                }
                 if start < end {
                     return Ok(false);
-                }
-                let seen = committed.unwrap_or(0).max(0);
-                if seen < start {
-                    tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
                 }
             }
             Ok(true)
         })
         .await
     }
+}
+
+/// Remember where a log starts; false where that was known.
+fn is_news(
+    told: &Mutex<HashMap<(Lane, i32), i64>>,
+    lane: &Lane,
+    partition: i32,
+    start: i64,
+) -> bool {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.len() >= REMEMBER {
+        told.clear();
+    }
+    told.insert((lane.clone(), partition), start) != Some(start)
+}
+
+/// How far the group is.
+fn committed(
+    asker: &Asker,
+    topic: &str,
+    partitions: impl Iterator<Item = i32>,
+) -> Result<TopicPartitionList, TransportError> {
+    // Nobody else serves this client's events: errors, and the wish for another token.
+    while asker.poll(Duration::ZERO).is_some() {}
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition(topic, partition);
+    }
+    asker
+        .committed_offsets(list, ANSWER)
+        .map_err(|error| explain_error(&error, topic))
 }
 
 /// What waits in a lane, and how long the brokers took to say how far the group is.
@@ -182,23 +224,12 @@ pub(crate) struct Count {
 impl Settled {
     /// Count what waits in a lane.
     pub(crate) async fn count(&self, lane: &Lane) -> Result<Count, TransportError> {
+        let partitions = self.topology.partitions(lane).await?;
         let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
         blocking(move || {
-            let partitions = asker
-                .fetch_metadata(Some(&topic), ANSWER)
-                .map_err(|error| explain_error(&error, &topic))?
-                .topics()
-                .iter()
-                .find(|found| found.name() == topic)
-                .map_or(0, |found| found.partitions().len());
-            let partitions = i32::try_from(partitions).unwrap_or(i32::MAX);
-            let mut list = TopicPartitionList::new();
-            list.add_partition_range(&topic, 0, partitions - 1);
             let asked = Instant::now();
-            let committed = asker
-                .committed_offsets(list, ANSWER)
-                .map_err(|error| explain_error(&error, &topic))?;
+            let committed = committed(&asker, &topic, 0..partitions)?;
             let round_trip = asked.elapsed();
             let mut waiting = 0;
             for partition in 0..partitions {
@@ -230,7 +261,7 @@ fn watermarks(asker: &Asker, topic: &str, partition: i32) -> Result<(i64, i64), 
 }
 
 impl Watch {
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(&mut self, stop: CancellationToken) {
         let mut open: Vec<Question> = Vec::new();
         let mut look = LOOK;
         loop {
@@ -258,7 +289,11 @@ impl Watch {
             }
             let mut still_open = Vec::new();
             for question in open {
-                match self.settled.answer(&question).await {
+                let answer = tokio::select! {
+                    () = stop.cancelled() => break,
+                    answer = self.settled.answer(&question) => answer,
+                };
+                match answer {
                     Ok(true) => self.control.tell_here(Control::MarkerBack {
                         lane: question.lane,
                         marker: question.marker,

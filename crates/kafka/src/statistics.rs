@@ -42,7 +42,7 @@ pub(crate) struct Census {
 }
 
 impl Census {
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(&self, stop: CancellationToken) {
         let mut due = tokio::time::interval(self.every);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

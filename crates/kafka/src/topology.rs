@@ -11,20 +11,24 @@
 //! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and `DescribeConfigs`
 //! only with `declare`.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::Lane;
 use jobwire_core::transport::TransportError;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::RDKafkaErrorCode;
 
 use crate::connection::{ANSWER, Context};
+use crate::ending::Elsewhere;
 use crate::endpoint::Endpoint;
 use crate::error::{explain, explain_error, is_missing_topic};
 use crate::options::KafkaOptions;
+use crate::producers::{Producers, blocking};
 
 /// Copies that are wanted where the settings name no number.
 const WANTED_COPIES: usize = 3;
@@ -39,6 +43,9 @@ pub(crate) struct Topology {
     options: KafkaOptions,
     config: ClientConfig,
     context: Context,
+    producers: Arc<Producers>,
+    /// What was found last: it is looked at closely only when that changes.
+    known: Arc<Mutex<HashMap<String, Found>>>,
 }
 
 /// What a topic should be like.
@@ -56,7 +63,7 @@ struct Found {
     brokers: usize,
 }
 
-type Admin = AdminClient<Context>;
+type Admin = Elsewhere<AdminClient<Context>>;
 
 impl Topology {
     pub(crate) fn new(
@@ -64,13 +71,22 @@ impl Topology {
         options: KafkaOptions,
         config: ClientConfig,
         context: Context,
+        producers: Arc<Producers>,
     ) -> Self {
         Self {
             endpoint,
             options,
             config,
             context,
+            producers,
+            known: Arc::default(),
         }
+    }
+
+    /// The partitions of a lane's topic now; none where there is no such topic.
+    pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
+        let found = self.find(self.endpoint.topic(lane)).await?;
+        Ok(found.map_or(0, |found| found.partitions))
     }
 
     /// Make sure that a lane's topic is there; returns its partitions.
@@ -94,21 +110,8 @@ impl Topology {
     }
 
     async fn ensure(&self, wanted: Wanted) -> Result<i32, TransportError> {
-        let admin = self.admin().await?;
-        let ensured = self.ensure_with(&admin, &wanted).await;
-        // Its end waits for its threads.
-        drop(tokio::task::spawn_blocking(move || drop(admin)));
-        ensured
-    }
-
-    async fn ensure_with(
-        &self,
-        admin: &Arc<Admin>,
-        wanted: &Wanted,
-    ) -> Result<i32, TransportError> {
-        if let Some(found) = find(admin.clone(), wanted.topic.clone()).await? {
-            self.compare(admin, wanted, found).await;
-            return Ok(found.partitions);
+        if let Some(found) = self.find(wanted.topic.clone()).await? {
+            return Ok(self.seen(&wanted, found).await);
         }
         if !self.options.declare {
             return Err(TransportError::Refused {
@@ -116,12 +119,11 @@ impl Topology {
                 remedy: "create it, or let Jobwire do it (`kafka_declare = true`)".to_owned(),
             });
         }
-        self.create(admin, wanted).await?;
+        self.create(&wanted).await?;
         let end = tokio::time::Instant::now() + PROPAGATION;
         loop {
-            if let Some(found) = find(admin.clone(), wanted.topic.clone()).await? {
-                self.compare(admin, wanted, found).await;
-                return Ok(found.partitions);
+            if let Some(found) = self.find(wanted.topic.clone()).await? {
+                return Ok(self.seen(&wanted, found).await);
             }
             if tokio::time::Instant::now() >= end {
                 return Err(TransportError::Unreachable(format!(
@@ -133,22 +135,38 @@ impl Topology {
         }
     }
 
-    /// Making a client starts threads, and ending it waits for them.
-    async fn admin(&self) -> Result<Arc<Admin>, TransportError> {
+    /// A topic, if it is there.
+    async fn find(&self, topic: String) -> Result<Option<Found>, TransportError> {
+        self.producers.ask(move |client| find(client, &topic)).await
+    }
+
+    /// Look closely at what is new to us.
+    async fn seen(&self, wanted: &Wanted, found: Found) -> i32 {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().insert(wanted.topic.clone(), found) != Some(found) {
+            self.compare(wanted, found).await;
+        }
+        found.partitions
+    }
+
+    /// Making a client starts threads.
+    async fn admin(&self) -> Result<Admin, TransportError> {
         let (config, context) = (self.config.clone(), self.context.clone());
         blocking(move || {
             AdminClient::from_config_and_context(&config, context)
-                .map(Arc::new)
+                .map(Elsewhere::new)
                 .map_err(|error| explain_error(&error, "topics"))
         })
         .await
     }
 
-    async fn create(&self, admin: &Arc<Admin>, wanted: &Wanted) -> Result<(), TransportError> {
+    async fn create(&self, wanted: &Wanted) -> Result<(), TransportError> {
         let copies = match self.options.replication {
             Some(copies) => copies,
             None => {
-                let brokers = brokers(admin.clone()).await?;
+                let topic = wanted.topic.clone();
+                let brokers = self.producers.ask(move |client| brokers(client, &topic));
+                let brokers = brokers.await?;
                 i32::try_from(brokers.clamp(1, WANTED_COPIES)).unwrap_or(1)
             }
         };
@@ -166,7 +184,9 @@ impl Topology {
         let options = AdminOptions::new()
             .request_timeout(Some(ANSWER))
             .operation_timeout(Some(ANSWER));
-        let made = admin
+        let made = self
+            .admin()
+            .await?
             .create_topics([&topic], &options)
             .await
             .map_err(|error| explain_error(&error, &wanted.topic))?;
@@ -187,7 +207,7 @@ impl Topology {
     }
 
     /// Say what is not as it was wanted.
-    async fn compare(&self, admin: &Admin, wanted: &Wanted, found: Found) {
+    async fn compare(&self, wanted: &Wanted, found: Found) {
         let topic = &wanted.topic;
         if found.partitions != wanted.partitions {
             tracing::warn!(
@@ -210,7 +230,7 @@ impl Topology {
         if !self.options.declare {
             return;
         }
-        match self.settings(admin, topic).await {
+        match self.settings(topic).await {
             Ok((in_sync, retention)) => {
                 if in_sync.is_some_and(|n| n >= found.copies && found.copies > 1) {
                     tracing::warn!(
@@ -238,11 +258,12 @@ impl Topology {
     /// `min.insync.replicas` and `retention.ms`.
     async fn settings(
         &self,
-        admin: &Admin,
         topic: &str,
     ) -> Result<(Option<usize>, Option<Duration>), TransportError> {
         let options = AdminOptions::new().request_timeout(Some(ANSWER));
-        let described = admin
+        let described = self
+            .admin()
+            .await?
             .describe_configs([&ResourceSpecifier::Topic(topic)], &options)
             .await
             .map_err(|error| explain_error(&error, topic))?;
@@ -258,52 +279,38 @@ impl Topology {
     }
 }
 
-async fn brokers(admin: Arc<Admin>) -> Result<usize, TransportError> {
-    blocking(move || {
-        let metadata = admin.inner().fetch_metadata(None, ANSWER);
-        metadata
-            .map(|metadata| metadata.brokers().len())
-            .map_err(|error| explain_error(&error, "brokers"))
-    })
-    .await
+fn brokers<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<usize, TransportError> {
+    client
+        .fetch_metadata(Some(topic), ANSWER)
+        .map(|metadata| metadata.brokers().len())
+        .map_err(|error| explain_error(&error, "brokers"))
 }
 
-/// A topic, if it is there.
-async fn find(admin: Arc<Admin>, topic: String) -> Result<Option<Found>, TransportError> {
-    blocking(move || {
-        let metadata = admin
-            .inner()
-            .fetch_metadata(Some(&topic), ANSWER)
-            .map_err(|error| explain_error(&error, &topic))?;
-        let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
-            return Ok(None);
+fn find<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+) -> Result<Option<Found>, TransportError> {
+    let metadata = client
+        .fetch_metadata(Some(topic), ANSWER)
+        .map_err(|error| explain_error(&error, topic))?;
+    let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
+        return Ok(None);
+    };
+    if let Some(error) = found.error() {
+        let code = RDKafkaErrorCode::from(error);
+        return if is_missing_topic(code) {
+            Ok(None)
+        } else {
+            Err(explain(code, &format!("topic '{topic}'")))
         };
-        if let Some(error) = found.error() {
-            let code = RDKafkaErrorCode::from(error);
-            return if is_missing_topic(code) {
-                Ok(None)
-            } else {
-                Err(explain(code, &format!("topic '{topic}'")))
-            };
-        }
-        if found.partitions().is_empty() {
-            return Ok(None);
-        }
-        let copies = found.partitions().iter().map(|p| p.replicas().len()).min();
-        Ok(Some(Found {
-            partitions: i32::try_from(found.partitions().len()).unwrap_or(i32::MAX),
-            copies: copies.unwrap_or(0),
-            brokers: metadata.brokers().len(),
-        }))
-    })
-    .await
-}
-
-/// Run what waits for the brokers where waiting does no harm.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, TransportError> + Send + 'static,
-) -> Result<T, TransportError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(TransportError::Unreachable(error.to_string())))
+    }
+    if found.partitions().is_empty() {
+        return Ok(None);
+    }
+    let copies = found.partitions().iter().map(|p| p.replicas().len()).min();
+    Ok(Some(Found {
+        partitions: i32::try_from(found.partitions().len()).unwrap_or(i32::MAX),
+        copies: copies.unwrap_or(0),
+        brokers: metadata.brokers().len(),
+    }))
 }

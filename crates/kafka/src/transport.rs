@@ -12,20 +12,24 @@ use jobwire_core::transport::{
     Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
 };
 use rdkafka::ClientConfig;
+use rdkafka::producer::Producer as _;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{Context, Link, configuration, keep};
+use crate::connection::{ANSWER, Context, Link, configuration, keep};
 use crate::control::ControlLine;
 use crate::endpoint::Endpoint;
+use crate::error::explain_error;
 use crate::lane::LaneTask;
 use crate::options::KafkaOptions;
-use crate::publisher::LanePublishers;
+use crate::producers::Producers;
+use crate::publisher::{self, LanePublishers};
 use crate::receiver::KafkaReceiver;
 use crate::settled::{Settled, settled};
 use crate::statistics::{self, Census};
+use crate::supervised::supervised;
 use crate::topology::Topology;
 
 /// How long [`KafkaTransport::connect`] waits for the brokers.
@@ -86,40 +90,58 @@ impl KafkaTransport {
             tokens: options.tokens.clone(),
             statistics: statistics::record,
         };
+        let producing = publisher::configuration(config.clone(), &options);
+        let producers = Arc::new(Producers::new(producing, context.clone())?);
         let topology = Topology::new(
             endpoint.clone(),
             options.clone(),
             config.clone(),
             context.clone(),
+            producers.clone(),
         );
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
         let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
-        let publishers = Arc::new(LanePublishers::start(
-            config.clone(),
-            context.clone(),
+        let probe = prober(producers.clone(), endpoint.control_topic());
+        let (link_kept, kept, stopped) = (link.clone(), endpoint.clone(), stop.clone());
+        keepers.spawn(supervised("kafka link", stop.clone(), async move || {
+            keep(
+                link_kept.clone(),
+                kept.clone(),
+                stopped.clone(),
+                probe.clone(),
+            )
+            .await;
+        }));
+        let publishers = Arc::new(LanePublishers::new(
+            link.clone(),
             topology.clone(),
             options.clone(),
+            producers,
             closing.clone(),
-        )?);
-        keepers.spawn(keep(
-            link.clone(),
-            endpoint.clone(),
-            stop.clone(),
-            publishers.prober(),
         ));
         let control = Arc::new(ControlLine::new(
             endpoint.control_topic(),
             publishers.clone(),
         ));
         let listener = control.listener(config.clone(), context.clone(), topology.clone());
-        keepers.spawn(listener.run(stop.clone()));
-        let (settled, watch) = settled(
+        let stopped = stop.clone();
+        keepers.spawn(supervised(
+            "kafka listener",
+            stop.clone(),
+            async move || {
+                listener.run(stopped.clone()).await;
+            },
+        ));
+        let (settled, mut watch) = settled(
             config.clone(),
             context.clone(),
             topology.clone(),
             control.clone(),
         );
-        keepers.spawn(watch.run(stop.clone()));
+        let stopped = stop.clone();
+        keepers.spawn(supervised("kafka offsets", stop.clone(), async move || {
+            watch.run(stopped.clone()).await;
+        }));
         let transport = Self(Arc::new(Shared {
             endpoint,
             options,
@@ -141,6 +163,21 @@ impl KafkaTransport {
             Err(problem) if !problem.is_transient() => Err(problem),
             _ => Ok(transport),
         }
+    }
+}
+
+/// Ask the brokers whether they are there. Blocks.
+fn prober(
+    producers: Arc<Producers>,
+    topic: String,
+) -> impl Fn() -> Result<(), TransportError> + Clone + Send + Sync + 'static {
+    move || {
+        producers
+            .current()
+            .client()
+            .fetch_metadata(Some(&topic), ANSWER)
+            .map(drop)
+            .map_err(|error| explain_error(&error, "the brokers"))
     }
 }
 
@@ -175,7 +212,7 @@ impl Transport for KafkaTransport {
         let share = usize::from(subscription.prefetch) / subscription.lanes.len().max(1);
         let mut lanes = Vec::new();
         for lane in &subscription.lanes {
-            let task = LaneTask::new(
+            let mut task = LaneTask::new(
                 lane,
                 share,
                 &shared.topology,
@@ -186,7 +223,10 @@ impl Transport for KafkaTransport {
                 stop.clone(),
             );
             lanes.push(task.state.clone());
-            shared.tasks.spawn(task.run());
+            let task = supervised("kafka lane", stop.clone(), async move || {
+                task.run().await;
+            });
+            shared.tasks.spawn(task);
         }
         if let Some(every) = shared.options.statistics_interval {
             let census = Census {
@@ -194,7 +234,11 @@ impl Transport for KafkaTransport {
                 settled: shared.settled.clone(),
                 every,
             };
-            shared.tasks.spawn(census.run(stop.clone()));
+            let stopped = stop.clone();
+            let census = supervised("kafka census", stop.clone(), async move || {
+                census.run(stopped.clone()).await;
+            });
+            shared.tasks.spawn(census);
         }
         Ok(Box::new(KafkaReceiver {
             lanes,
@@ -240,8 +284,7 @@ impl Publisher for KafkaTransport {
         if let Some(problem) = self.0.link.problem() {
             return Err(problem);
         }
-        let partitions = self.0.publishers.partitions(lane).await?;
-        self.0.settled.ask(lane, marker, partitions).await
+        self.0.settled.ask(lane, marker).await
     }
 
     fn tell(&self, control: Control) {
