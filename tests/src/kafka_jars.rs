@@ -11,8 +11,7 @@ use std::sync::OnceLock;
 /// # Panics
 /// If Java or Kafka is missing and cannot be installed.
 pub(crate) fn command(home: &Path, main_class: &str) -> Command {
-    let java = need::directory_of("java", "default-jre-headless", java_home).join("java");
-    let mut command = Command::new(java);
+    let mut command = Command::new(java("java", "default-jre-headless"));
     command
         .current_dir(home)
         // Options that somebody set for other programs would be taken, and printed.
@@ -33,6 +32,11 @@ pub(crate) fn command(home: &Path, main_class: &str) -> Command {
     command
 }
 
+/// A program of the JRE or JDK, which this Debian package brings.
+pub(crate) fn java(program: &str, package: &str) -> PathBuf {
+    need::directory_of(program, package, java_home).join(program)
+}
+
 fn java_home() -> Vec<PathBuf> {
     let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
     home.map(|home| PathBuf::from(home).join("bin"))
@@ -43,15 +47,18 @@ fn java_home() -> Vec<PathBuf> {
 /// Where the jars are; fetched by whoever asks first.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
-        let output = Command::new(script).arg("kafka").output();
-        let output = output.unwrap_or_else(|error| panic!("cannot start {script}: {error}"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "the tests need Apache Kafka, and `scripts/setup kafka` failed:\n{said}"
-        );
-        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
-    })
+    DIRECTORY.get_or_init(|| fetch("kafka"))
+}
+
+/// What `scripts/setup` fetches with Maven; returns where it is.
+pub(crate) fn fetch(what: &str) -> PathBuf {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
+    let output = Command::new(script).arg(what).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot start {script}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "the tests need what `scripts/setup {what}` fetches, and it failed:\n{said}"
+    );
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

@@ -18,6 +18,7 @@
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
 //! | three Kafka brokers, of which one may be missing | [`KafkaCluster::start`] |
 //! | a disk to fill | [`SmallDisk::mount`] |
+//! | the sample for Spring, to run | [`SpringSample::compile`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
 //! Environment variables point [`shared`] at servers that already run:
@@ -59,6 +60,7 @@ pub mod scratch;
 pub mod server;
 pub mod shared;
 pub mod small_disk;
+mod spring_sample;
 pub mod wait;
 
 pub use certificates::{Authority, Identity};
@@ -77,4 +79,5 @@ pub use rabbitmqctl::RabbitMqCtl;
 pub use scratch::Scratch;
 pub use server::Server;
 pub use small_disk::SmallDisk;
+pub use spring_sample::SpringSample;
 pub use wait::eventually;

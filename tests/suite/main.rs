@@ -17,6 +17,8 @@ mod faults;
 mod fleet;
 mod grafana;
 mod harness;
+mod hints;
+mod jvm;
 mod kafka;
 mod lanes;
 mod program;
