@@ -183,13 +183,16 @@ impl LaneTask {
         lane: &Lane,
         share: usize,
         topology: &Topology,
-        options: &KafkaOptions,
-        base: (&ClientConfig, &Context),
         epochs: &Arc<AtomicU64>,
         arrived: &Arc<Notify>,
         stop: CancellationToken,
     ) -> Self {
-        let (config, context) = base;
+        let Topology {
+            options,
+            config,
+            context,
+            ..
+        } = topology;
         let topic = topology.endpoint.topic(lane);
         let state = Arc::new(LaneState {
             lane: lane.clone(),

@@ -40,9 +40,9 @@ const PROPAGATION: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Topology {
     pub(crate) endpoint: Endpoint,
-    options: KafkaOptions,
-    config: ClientConfig,
-    context: Context,
+    pub(crate) options: KafkaOptions,
+    pub(crate) config: ClientConfig,
+    pub(crate) context: Context,
     producers: Arc<Producers>,
     /// What was found last: it is looked at closely only when that changes.
     known: Arc<Mutex<HashMap<String, Found>>>,

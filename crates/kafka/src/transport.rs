@@ -11,7 +11,6 @@ use jobwire_core::job::Lane;
 use jobwire_core::transport::{
     Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
 };
-use rdkafka::ClientConfig;
 use rdkafka::producer::Producer as _;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -43,8 +42,6 @@ pub struct KafkaTransport(Arc<Shared>);
 struct Shared {
     endpoint: Endpoint,
     options: KafkaOptions,
-    config: ClientConfig,
-    context: Context,
     topology: Topology,
     link: Link,
     publishers: Arc<LanePublishers>,
@@ -145,8 +142,6 @@ impl KafkaTransport {
         let transport = Self(Arc::new(Shared {
             endpoint,
             options,
-            config,
-            context,
             topology,
             link,
             publishers,
@@ -216,8 +211,6 @@ impl Transport for KafkaTransport {
                 lane,
                 share,
                 &shared.topology,
-                &shared.options,
-                (&shared.config, &shared.context),
                 &shared.epochs,
                 &arrived,
                 stop.clone(),
