@@ -309,7 +309,11 @@ impl Context {
         let Some(code) = error.rdkafka_error_code() else {
             return;
         };
-        if is_login(code) {
+        // A broker that does not trust our certificate ends the connection behind the handshake.
+        let alert =
+            code == RDKafkaErrorCode::BrokerTransportFailure && reason.contains("SSL alert");
+        if is_login(code) || alert {
+            let code = if alert { RDKafkaErrorCode::SSL } else { code };
             self.link.refused(explain(code, reason));
         } else if code == RDKafkaErrorCode::AllBrokersDown {
             self.link.suspect(explain(code, reason));

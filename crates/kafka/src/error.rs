@@ -48,7 +48,8 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
             "allow this user IdempotentWrite and Describe on the cluster"
         }
         Code::Authentication | Code::SaslAuthenticationFailed => {
-            "check user and password in the broker's URL, and the mechanism (?sasl=…)"
+            "check user and password in the broker's URL (or the token in `kafka_oauth_token_file`), and the \
+             mechanism (?sasl=…)"
         }
         Code::UnsupportedSASLMechanism => {
             "name a mechanism that the brokers offer: ?sasl=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER"

@@ -148,10 +148,14 @@ impl ConsumerContext for LaneContext {
         tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
         assignment.assigned(numbers(list).into_iter());
         assignment.problem = None;
-        if assignment.holding
-            && let Err(error) = consumer.pause(list)
-        {
-            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
+        // A client remembers what it paused also when it gets the partition for the second time.
+        let told = if assignment.holding {
+            consumer.pause(list)
+        } else {
+            consumer.resume(list)
+        };
+        if let Err(error) = told {
+            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused or resumed");
         }
     }
 }

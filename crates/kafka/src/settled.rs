@@ -60,7 +60,7 @@ pub(crate) struct Settled {
     context: Context,
     askers: Mutex<HashMap<Lane, Arc<Asker>>>,
     /// Log starts behind which hints were lost, so that each loss is told once.
-    told: Arc<Mutex<HashMap<(Lane, i32), i64>>>,
+    told: Mutex<HashMap<(Lane, i32), i64>>,
     questions: mpsc::Sender<Question>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn settled(
         config,
         context,
         askers: Mutex::default(),
-        told: Arc::default(),
+        told: Mutex::default(),
         questions,
     });
     let watch = Watch {
@@ -102,17 +102,12 @@ impl Settled {
     pub(crate) async fn ask(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         // Counted now: somebody may have added some, and published to them already.
         let partitions = self.topology.partitions(lane).await?;
-        if partitions == 0 {
-            self.topology.ensure_lane(lane).await?;
-        }
-        let asker = self.asker(lane)?;
-        let topic = self.topology.endpoint.topic(lane);
-        let ends = blocking(move || {
-            (0..partitions)
-                .map(|partition| Ok((partition, watermarks(&asker, &topic, partition)?.1)))
-                .collect::<Result<Vec<_>, TransportError>>()
-        })
-        .await?;
+        let partitions = match partitions {
+            0 => self.topology.ensure_lane(lane).await?,
+            some => some,
+        };
+        let ends = self.watermarks(lane, 0..partitions).await?;
+        let ends = ends.into_iter().map(|(at, _, end)| (at, end)).collect();
         let question = Question {
             lane: lane.clone(),
             marker,
@@ -121,6 +116,27 @@ impl Settled {
         self.questions
             .try_send(question)
             .map_err(|_| TransportError::Full)
+    }
+
+    /// Partition, log start and end.
+    async fn watermarks(
+        &self,
+        lane: &Lane,
+        partitions: impl Iterator<Item = i32> + Send + 'static,
+    ) -> Result<Vec<(i32, i64, i64)>, TransportError> {
+        let topic = self.topology.endpoint.topic(lane);
+        let producers = &self.topology.producers;
+        producers
+            .ask(move |client| {
+                let ask = |at| {
+                    client
+                        .fetch_watermarks(&topic, at, ANSWER)
+                        .map(|(start, end)| (at, start, end))
+                };
+                let asked: Result<Vec<_>, _> = partitions.map(ask).collect();
+                asked.map_err(|error| explain_error(&error, &topic))
+            })
+            .await
     }
 
     /// The client that may ask for the group of a lane.
@@ -156,46 +172,44 @@ impl Settled {
         let mut ends = question.ends.clone();
         // What lay in a partition that is no more will not come.
         ends.retain(|(partition, _)| *partition < partitions);
-        let told = self.told.clone();
-        blocking(move || {
-            let asked = ends.iter().map(|(partition, _)| *partition);
-            let committed = committed(&asker, &topic, asked)?;
-            for (partition, end) in ends {
-                let committed = offset_of(&committed, &topic, partition);
-                if committed.is_some_and(|offset| offset >= end) {
-                    continue;
-                }
-                let (start, now) = watermarks(&asker, &topic, partition)?;
-                if now < end {
-                    tracing::warn!(%lane, partition, "a partition was wiped; the jobs that it hinted will be hinted again");
-                    continue;
-                }
-                let seen = committed.unwrap_or(0).max(0);
-                if seen < start && is_news(&told, &lane, partition, start) {
-                    tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
-                }
-                if start < end {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
+        let asked = ends.clone();
+        let committed = blocking(move || {
+            let partitions = asked.iter().map(|(partition, _)| *partition);
+            committed(&asker, &topic, partitions)
         })
-        .await
+        .await?;
+        let topic = self.topology.endpoint.topic(&lane);
+        let seen: HashMap<i32, i64> = ends
+            .iter()
+            .filter_map(|(at, _)| Some((*at, offset_of(&committed, &topic, *at)?)))
+            .collect();
+        // The others are passed.
+        ends.retain(|(at, end)| seen.get(at).is_none_or(|seen| seen < end));
+        let open: Vec<i32> = ends.iter().map(|(at, _)| *at).collect();
+        let now = self.watermarks(&lane, open.into_iter()).await?;
+        let mut settled = true;
+        for ((partition, end), (_, start, now)) in ends.into_iter().zip(now) {
+            let seen = seen.get(&partition).copied().unwrap_or(0);
+            if now < end {
+                tracing::warn!(%lane, partition, "a partition was wiped; the jobs that it hinted will be hinted again");
+                continue;
+            }
+            if seen < start && self.is_news(&lane, partition, start) {
+                tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
+            }
+            settled &= start >= end;
+        }
+        Ok(settled)
     }
-}
 
-/// Remember where a log starts; false where that was known.
-fn is_news(
-    told: &Mutex<HashMap<(Lane, i32), i64>>,
-    lane: &Lane,
-    partition: i32,
-    start: i64,
-) -> bool {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.len() >= REMEMBER {
-        told.clear();
+    /// Remember where a log starts; false where that was known.
+    fn is_news(&self, lane: &Lane, partition: i32, start: i64) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= REMEMBER {
+            told.clear();
+        }
+        told.insert((lane.clone(), partition), start) != Some(start)
     }
-    told.insert((lane.clone(), partition), start) != Some(start)
 }
 
 /// How far the group is.
@@ -227,22 +241,22 @@ impl Settled {
         let partitions = self.topology.partitions(lane).await?;
         let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
-        blocking(move || {
+        let (committed, round_trip) = blocking(move || {
             let asked = Instant::now();
             let committed = committed(&asker, &topic, 0..partitions)?;
-            let round_trip = asked.elapsed();
-            let mut waiting = 0;
-            for partition in 0..partitions {
-                let (start, end) = watermarks(&asker, &topic, partition)?;
-                let seen = offset_of(&committed, &topic, partition).unwrap_or(start);
-                waiting += (end - seen.max(start)).max(0);
-            }
-            Ok(Count {
-                waiting,
-                round_trip,
-            })
+            Ok((committed, asked.elapsed()))
         })
-        .await
+        .await?;
+        let topic = self.topology.endpoint.topic(lane);
+        let waiting = self.watermarks(lane, 0..partitions).await?;
+        let waiting = waiting.into_iter().map(|(at, start, end)| {
+            let seen = offset_of(&committed, &topic, at).unwrap_or(start);
+            (end - seen.max(start)).max(0)
+        });
+        Ok(Count {
+            waiting: waiting.sum(),
+            round_trip,
+        })
     }
 }
 
@@ -251,13 +265,6 @@ fn offset_of(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i
         Offset::Offset(offset) => Some(offset),
         _ => None,
     }
-}
-
-/// Log start and end of a partition.
-fn watermarks(asker: &Asker, topic: &str, partition: i32) -> Result<(i64, i64), TransportError> {
-    asker
-        .fetch_watermarks(topic, partition, ANSWER)
-        .map_err(|error| explain_error(&error, topic))
 }
 
 impl Watch {

@@ -43,7 +43,7 @@ pub(crate) struct Topology {
     pub(crate) options: KafkaOptions,
     pub(crate) config: ClientConfig,
     pub(crate) context: Context,
-    producers: Arc<Producers>,
+    pub(crate) producers: Arc<Producers>,
     /// What was found last: it is looked at closely only when that changes.
     known: Arc<Mutex<HashMap<String, Found>>>,
 }

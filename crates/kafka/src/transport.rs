@@ -32,7 +32,7 @@ use crate::supervised::supervised;
 use crate::topology::Topology;
 
 /// How long [`KafkaTransport::connect`] waits for the brokers.
-const FIRST_ATTEMPT: Duration = Duration::from_secs(4);
+const FIRST_ATTEMPT: Duration = Duration::from_secs(8);
 
 /// Hints over Kafka. See the [crate](crate) for an example. Cheap to clone; when the last clone,
 /// publisher and receiver is gone, the connections end.
