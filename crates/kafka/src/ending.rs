@@ -1,6 +1,7 @@
 //! The end of a librdkafka client: it says goodbye to the brokers, and waits for its threads.
 //!
-//! That may take seconds, and has been known to hang. So it happens on a thread of its own, which
+//! That may take seconds, and with brokers that keep the connection open and say nothing it takes until
+//! they answer or the connection breaks. So it happens on a thread of its own, which
 //! neither the runtime nor the process waits for, whoever lets go of the client last: a task that was
 //! told to stop, one that panicked, or somebody who holds a lock that the client's own callbacks take.
 

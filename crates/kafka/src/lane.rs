@@ -299,7 +299,7 @@ impl LaneTask {
                     let mut left = BURST;
                     while let Some(message) = next {
                         if let Err(error) = message.map(|message| self.take(&message)) {
-                            match self.failed(error, consumer).await {
+                            match self.failed(error) {
                                 Some(ended) => return ended,
                                 None => break,
                             }
@@ -366,7 +366,7 @@ impl LaneTask {
         }
     }
 
-    async fn failed(&self, error: KafkaError, consumer: &LaneClient) -> Option<Ended> {
+    fn failed(&self, error: KafkaError) -> Option<Ended> {
         let lane = &self.state.lane;
         if let KafkaError::MessageConsumptionFatal(_) = error {
             tracing::warn!(%lane, %error, "the consumer of a lane is beyond repair; starting another");
@@ -375,18 +375,10 @@ impl LaneTask {
         }
         self.context.note(&error, &format!("lane '{lane}'"));
         if error.rdkafka_error_code().is_some_and(is_missing_topic) {
+            // It is made again, or looked for, when the next client is opened. This one would go on
+            // believing what it knew of the partitions, and fetch nothing from those of the same number.
             tracing::warn!(%lane, %error, "the lane's topic is gone");
-            let ensured = tokio::select! {
-                () = self.stop.cancelled() => return Some(Ended::Stopped),
-                ensured = self.topology.ensure_lane(lane) => ensured,
-            };
-            if let Err(problem) = ensured {
-                self.complain(problem);
-            } else if let Err(error) = consumer.subscribe(&[&self.topic()]) {
-                tracing::debug!(%lane, %error, "could not subscribe again");
-            }
-            pause(&self.stop).await;
-            return None;
+            return Some(Ended::Broken);
         }
         let problem = explain_error(&error, &format!("lane '{lane}'"));
         tracing::debug!(%lane, %problem, "the consumer of a lane met an error");
