@@ -1,0 +1,219 @@
+//! What anybody may put into a topic, and what other nodes say.
+
+use std::time::Duration;
+
+use jobwire_core::hint::MAX_MESSAGE_BYTES;
+use jobwire_core::metrics::HINTS_UNREADABLE;
+use jobwire_core::transport::{Control, Transport, TransportError};
+use jobwire_core::{Hint, JobId, Lane};
+use jobwire_tests::{eventually, http};
+use rdkafka::ClientConfig;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+
+use super::world::*;
+
+/// Another producer of the same brokers, which chooses partitions as a Java client does.
+fn stranger(world: &World) -> FutureProducer {
+    let servers = world.url.strip_prefix("kafka://").unwrap();
+    ClientConfig::new()
+        .set("bootstrap.servers", servers.split('/').next().unwrap())
+        .set("partitioner", "murmur2_random")
+        .create()
+        .unwrap()
+}
+
+async fn send(stranger: &FutureProducer, topic: &str, key: Option<&str>, bytes: &[u8]) -> i32 {
+    let mut record = FutureRecord::<str, [u8]>::to(topic).payload(bytes);
+    if let Some(key) = key {
+        record = record.key(key);
+    }
+    stranger.send(record, HEALED).await.unwrap().partition
+}
+
+#[tokio::test]
+async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_the_lane() {
+    let world = World::new().await;
+    let (lane, topic) = (Lane::default(), world.topic());
+    let publish = async || {
+        let id = JobId::generate();
+        let publisher = world.transport.publisher();
+        publisher.publish(&lane, vec![Hint::new(id)]).await.unwrap();
+        id
+    };
+    let first = publish().await;
+    let stranger = stranger(&world);
+    let large = vec![b' '; MAX_MESSAGE_BYTES + 1];
+    let id = JobId::generate();
+    let junk: [&[u8]; 6] = [
+        b"",
+        b"\0\xff\xfe",
+        b"null",
+        b"{\"order\":17}",
+        b"{\"v\":1,\"hints\":[{\"id\":\"1; DROP TABLE job\"}]}",
+        &large,
+    ];
+    for bytes in junk.repeat(10) {
+        send(&stranger, &topic, None, bytes).await;
+    }
+    let forged = format!(r#"{{"v":1,"hints":[{{"id":"{id}"}}]}}"#);
+    send(&stranger, &topic, None, forged.as_bytes()).await;
+    let last = publish().await;
+
+    let mut receiver = subscribe(&world.transport, 5).await;
+    let mut received = Vec::new();
+    while received.len() < 3 {
+        let deliveries = soon("a hint", receiver.receive(5)).await.unwrap();
+        receiver.settle(&tickets(&deliveries)).await;
+        received.extend(ids(&deliveries));
+    }
+    received.sort_unstable();
+    let mut sent = vec![first, id, last];
+    sent.sort_unstable();
+    assert_eq!(received, sent);
+    eventually("all of it to be settled", HEALED, || async {
+        let committed = world.admin().committed(&world.group(), &topic).await;
+        let ends = world.admin().end_offsets(&topic).await;
+        let all = committed
+            .iter()
+            .zip(ends)
+            .all(|(at, end)| at.unwrap_or(0) == end);
+        all.then_some(())
+    })
+    .await;
+}
+
+/// By a program, whose page of metrics tells.
+#[tokio::test]
+async fn a_node_counts_what_it_can_not_read() {
+    let world = World::new().await;
+    let topic = world.topic();
+    world.admin().create_topic(&topic, 4).await;
+    let stranger = stranger(&world);
+    for _ in 0..7 {
+        send(&stranger, &topic, None, b"{\"order\":17}").await;
+    }
+    let node = world.program().start();
+    let line = node.wait_for_line("is ready", HEALED).await;
+    let address = line.rsplit("http://").next().unwrap_or_default();
+    let expected = format!("{HINTS_UNREADABLE}{{lane=\"default\"}} 7");
+    eventually("the count", HEALED, || async {
+        let metrics = http::get(address, "/metrics").await.ok()?;
+        metrics.body.contains(&expected).then_some(())
+    })
+    .await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+}
+
+/// Java's default partitioner and ours agree, so the hints of an instance keep their order.
+#[tokio::test]
+async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
+    let world = World::new().await;
+    let (lane, topic) = (Lane::default(), world.topic());
+    world.admin().create_topic(&topic, 12).await;
+    let stranger = stranger(&world);
+    for n in 0..40 {
+        let instance = format!("order-{n}");
+        let before = world.admin().end_offsets(&topic).await;
+        let hint = Hint {
+            instance: Some(instance.clone()),
+            ..Hint::new(JobId::generate())
+        };
+        let publisher = world.transport.publisher();
+        publisher.publish(&lane, vec![hint]).await.unwrap();
+        let after = world.admin().end_offsets(&topic).await;
+        let ours = (0..12).find(|at| before[*at] < after[*at]);
+        let theirs = send(&stranger, &topic, Some(&instance), b"{}").await;
+        assert_eq!(ours, usize::try_from(theirs).ok(), "{instance}");
+    }
+}
+
+/// The broker takes no message of this size: the operator hears it, and smaller ones go on.
+#[tokio::test]
+async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
+    let world = World::new().await;
+    let (lane, topic) = (Lane::default(), world.topic());
+    let small = [("max.message.bytes", "2000")];
+    world.admin().create_topic_with(&topic, 1, &small).await;
+    let publisher = world.transport.publisher();
+    let large = Hint {
+        instance: Some("x".repeat(10_000)),
+        ..Hint::new(JobId::generate())
+    };
+    let refused = publisher.publish(&lane, vec![large]).await.unwrap_err();
+    super::refused::says(&refused, &["max.message.bytes", &topic]);
+    let hint = vec![Hint::new(JobId::generate())];
+    publisher.publish(&lane, hint).await.unwrap();
+}
+
+#[tokio::test]
+async fn control_messages_reach_other_processes_and_our_own_only_once() {
+    let world = World::new().await;
+    let (one, two) = (&world.transport, connect(&world.url).await);
+    let (mut at_one, mut at_two) = (one.listen(), two.listen());
+    // A process listens a moment after it connected: say it until it is heard.
+    for (from, heard) in [(one, &mut at_two), (&two, &mut at_one)] {
+        eventually("a control message", HEALED, || {
+            from.publisher().tell(Control::Look);
+            let heard = heard.try_recv().ok();
+            async move { heard }
+        })
+        .await;
+    }
+    let other = Control::Cancel {
+        job: JobId::generate(),
+    };
+    while at_one.try_recv().is_ok() || at_two.try_recv().is_ok() {}
+    let last = Control::Cancel {
+        job: JobId::generate(),
+    };
+    one.publisher().tell(other.clone());
+    let count = async |heard: &mut tokio::sync::broadcast::Receiver<Control>| {
+        let mut count = 0;
+        soon("the last message", async {
+            loop {
+                match heard.recv().await {
+                    Ok(message) if message == other => count += 1,
+                    Ok(message) if message == last => return,
+                    _ => {}
+                }
+            }
+        })
+        .await;
+        count
+    };
+    // Behind it on the topic, from somebody else: whatever the topic had for us has come.
+    two.publisher().tell(last.clone());
+    assert_eq!(count(&mut at_one).await, 1);
+    one.publisher().tell(last.clone());
+    while count(&mut at_two).await == 0 {
+        one.publisher().tell(last.clone());
+    }
+}
+
+/// Publishing to brokers that are away fails; it never waits for long, however many ask at once.
+#[tokio::test]
+async fn a_publish_without_brokers_fails_soon() {
+    let url = format!("kafka://127.0.0.1:{}/nobody", jobwire_tests::port::free());
+    let transport = connect(&url).await;
+    let since = std::time::Instant::now();
+    let mut many = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let transport = transport.clone();
+        many.spawn(async move {
+            let hint = vec![Hint::new(JobId::generate())];
+            transport.publisher().publish(&Lane::default(), hint).await
+        });
+    }
+    for failed in soon("200 failures", many.join_all()).await {
+        let problem = failed.unwrap_err();
+        assert!(
+            matches!(
+                problem,
+                TransportError::Unreachable(_) | TransportError::Timeout(_)
+            ),
+            "{problem}"
+        );
+    }
+    assert!(since.elapsed() < Duration::from_secs(15));
+}

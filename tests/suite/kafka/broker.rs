@@ -1,0 +1,113 @@
+//! A broker that dies, stops, freezes, loses its memory or fills its disk. Each test has a broker of its own.
+
+use std::time::Duration;
+
+use jobwire_core::transport::Publisher;
+use jobwire_tests::{Kafka, KafkaSettings, SmallDisk, eventually};
+use nix::unistd::Uid;
+
+use super::world::*;
+
+/// Killed, stopped for long, frozen: jobs are created before, during and after.
+#[tokio::test]
+async fn a_broker_that_dies_stops_or_freezes_loses_no_job() {
+    let mut broker = Kafka::start().await;
+    let world = World::on(&broker.url()).await;
+    let (one, two) = (world.node().await, world.node().await);
+    world.create(10, 2).await;
+    world.have_run(1).await;
+
+    broker.kill();
+    world.create(10, 2).await;
+    broker.start_again().await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+
+    broker.stop().await;
+    eventually("the outage to be noticed", HEALED, || async {
+        (!Publisher::health(&world.transport).publishing).then_some(())
+    })
+    .await;
+    for _ in 0..15 {
+        world.create(1, 2).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    broker.start_again().await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+
+    broker.freeze();
+    world.create(10, 2).await;
+    eventually("the silence to be noticed", HEALED, || async {
+        world.create(1, 1).await;
+        (!Publisher::health(&world.transport).publishing).then_some(())
+    })
+    .await;
+    broker.thaw();
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    world.until_healthy().await;
+    one.stop().await;
+    two.stop().await;
+}
+
+/// All hints, topics and groups are gone; the jobs are not.
+#[tokio::test]
+async fn a_wiped_broker_is_healed_by_the_sweeper() {
+    let mut broker = Kafka::start().await;
+    let world = World::on(&broker.url()).await;
+    let first = world.node().await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+    first.stop().await;
+    // Nobody receives these before the wipe.
+    world.create(30, 2).await;
+    eventually("the hints to be in the log", HEALED, || async {
+        let ends = world.admin().end_offsets(&world.topic()).await;
+        (ends.iter().sum::<i64>() > 4).then_some(())
+    })
+    .await;
+    let node = world.node().await;
+    broker.kill();
+    broker.wipe().await;
+    broker.start_again().await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_costs_hints_and_no_job() {
+    if !Uid::effective().is_root() {
+        println!("left out: only root can mount a disk that is small enough to fill");
+        return;
+    }
+    let disk = SmallDisk::mount(48);
+    let settings = KafkaSettings::new()
+        .log_directory(disk.path())
+        // One that can't write gives up, as Kafka does; its operator starts it again.
+        .set("log.segment.bytes", 1024 * 1024)
+        .set("log.index.size.max.bytes", 64 * 1024);
+    let mut broker = Kafka::start_with(settings).await;
+    let world = World::on(&broker.url()).await;
+    let node = world.node().await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+    disk.fill();
+    eventually("the broker to give up", HEALED, || {
+        let ended = broker.ended();
+        let created = world.create(5, 40);
+        async move {
+            created.await;
+            ended.then_some(())
+        }
+    })
+    .await;
+    world.create(5, 2).await;
+    disk.make_room();
+    broker.kill();
+    broker.start_again().await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+    node.stop().await;
+}

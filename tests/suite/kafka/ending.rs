@@ -1,0 +1,124 @@
+//! Transports that end while their brokers are away: in time, and without leaving threads behind.
+
+use std::time::{Duration, Instant};
+
+use jobwire_core::transport::{Publisher, Transport};
+use jobwire_core::{Hint, JobId, Lane};
+use jobwire_tests::{Kafka, Program, eventually, port};
+
+use super::world::*;
+
+const WITHIN: Duration = Duration::from_secs(1);
+const BROKER: &str = "ENDING_TEST_BROKER";
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| {
+        let name = task.ok()?.path().join("comm");
+        Some(std::fs::read_to_string(name).ok()?.trim().to_owned())
+    });
+    names.collect()
+}
+
+/// In a process of its own: other tests of this one have threads too.
+#[tokio::test]
+async fn transports_end_in_time_and_leave_no_thread_behind() {
+    let broker = Kafka::start().await;
+    let program = std::env::current_exe().unwrap();
+    let child = Program::at(&program)
+        .args(["--exact", "kafka::ending::many_transports_in_a_row"])
+        .args(["--ignored", "--nocapture", "--test-threads", "1"])
+        .env(BROKER, broker.url())
+        .start();
+    child.wait_for_line("the broker may go", HEALED).await;
+    broker.freeze();
+    std::fs::write(signal_file(&broker.url()), "gone").unwrap();
+    child.wait_for_line("all have ended", HEALED).await;
+    // One that hangs is waited for by the client library, on threads of its own.
+    broker.thaw();
+    child.wait_for_line("no thread is left", HEALED).await;
+}
+
+/// Where the parent says that the broker is away.
+fn signal_file(url: &str) -> std::path::PathBuf {
+    let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    std::env::temp_dir().join(format!("jobwire-ending-{name}"))
+}
+
+#[tokio::test]
+#[ignore = "runs in a process that transports_end_in_time_and_leave_no_thread_behind starts"]
+async fn many_transports_in_a_row() {
+    let Ok(broker) = std::env::var(BROKER) else {
+        panic!("no broker is named");
+    };
+    let signal = signal_file(&broker);
+    let _ = std::fs::remove_file(&signal);
+    let before = threads().len();
+    let lane = Lane::default();
+    let hint = || vec![Hint::new(JobId::generate())];
+    // Connected, in a group, with something received and undecided.
+    let mut living = Vec::new();
+    for n in 0..4 {
+        let transport = connect(&format!("{broker}/ending-{n}")).await;
+        let mut receiver = subscribe(&transport, 8).await;
+        eventually("a hint to be taken", HEALED, || {
+            let publisher = transport.publisher();
+            let lane = lane.clone();
+            async move { publisher.publish(&lane, hint()).await.ok() }
+        })
+        .await;
+        let held = take(&mut receiver, 1).await;
+        living.push((transport, receiver, held));
+    }
+    println!("the broker may go");
+    eventually("the broker to be away", HEALED, || async {
+        signal.exists().then_some(())
+    })
+    .await;
+    let _ = std::fs::remove_file(&signal);
+    for (n, (transport, mut receiver, held)) in living.into_iter().enumerate() {
+        receiver.settle(&tickets(&held)).await;
+        let _ = tokio::time::timeout(
+            Duration::from_millis(100),
+            Publisher::publish(&transport, &lane, hint()),
+        )
+        .await;
+        let since = Instant::now();
+        if n % 2 == 0 {
+            transport.close(WITHIN).await;
+            drop(receiver);
+        } else {
+            drop((receiver, transport));
+        }
+        assert!(since.elapsed() < WITHIN * 3, "{:?}", since.elapsed());
+    }
+    // And such as never met a broker.
+    let nobody = format!("kafka://127.0.0.1:{}/ending", port::free());
+    for n in 0..4 {
+        let transport = connect(&nobody).await;
+        let receiver = subscribe(&transport, 8).await;
+        let since = Instant::now();
+        if n % 2 == 0 {
+            drop(receiver);
+            transport.close(WITHIN).await;
+        } else {
+            drop((transport, receiver));
+        }
+        assert!(since.elapsed() < WITHIN * 3, "{:?}", since.elapsed());
+    }
+    // The runtime keeps some threads for what blocks, for ten seconds.
+    println!("all have ended");
+    let mut told = 0;
+    eventually("all threads to end", HEALED, || {
+        let threads = threads();
+        let ended = threads.len() <= before + 2;
+        if threads.len() != told {
+            told = threads.len();
+            println!("threads: {threads:?}");
+        }
+        async move { ended.then_some(()) }
+    })
+    .await;
+    println!("no thread is left");
+}

@@ -1,0 +1,120 @@
+//! Nodes that come, go, freeze and let go: partitions move, and no job runs twice or out of order.
+
+use std::time::Duration;
+
+use jobwire_core::transport::{Receiver, Transport};
+use jobwire_core::{Hint, JobId, Lane, NewJob};
+use jobwire_kafka::KafkaOptions;
+use jobwire_tests::{Signal, eventually};
+
+use super::world::*;
+
+/// One node joins and another leaves every two seconds while jobs flow.
+#[tokio::test]
+async fn a_rebalance_every_two_seconds_runs_no_job_twice_and_keeps_every_case_in_order() {
+    let world = World::new().await;
+    let stays = world.node().await;
+    let mut leaves = world.node().await;
+    for _ in 0..6 {
+        world.create(20, 3).await;
+        let joins = world.node().await;
+        let since = tokio::time::Instant::now();
+        leaves.stop().await;
+        leaves = joins;
+        world.create(20, 3).await;
+        tokio::time::sleep_until(since + Duration::from_secs(2)).await;
+    }
+    world.all_have_run().await;
+    leaves.stop().await;
+    stays.stop().await;
+}
+
+/// Beyond its session timeout and its lease: the others go on, and it does again when it wakes.
+#[tokio::test]
+async fn a_node_that_was_frozen_beyond_its_session_finds_its_way_back() {
+    let world = World::new().await;
+    let (frozen, other) = (world.program().start(), world.program().start());
+    frozen.wait_for_line("is ready", HEALED).await;
+    other.wait_for_line("is ready", HEALED).await;
+    world.create(20, 3).await;
+    frozen.signal(Signal::SIGSTOP);
+    world.create(20, 3).await;
+    world.all_have_run().await;
+    frozen.signal(Signal::SIGCONT);
+    drop(other);
+    // Only the one that was frozen is left.
+    world.create(20, 3).await;
+    world.all_have_run().await;
+}
+
+/// Protocol rule 18: what waits behind a node without a free slot goes to one that has some.
+#[tokio::test]
+async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
+    let world = World::new().await;
+    let one_partition = KafkaOptions {
+        partitions: 1,
+        ..options()
+    };
+    let transport = connect_with(&world.url, one_partition).await;
+    let saturated = world.node_with(1, transport).await;
+    world
+        .jobs
+        .create(NewJob::of("nap", &20_000_u64))
+        .await
+        .unwrap();
+    eventually("the slot to be taken", HEALED, || async {
+        let leased = world.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
+        (leased.await == 1).then_some(())
+    })
+    .await;
+    world.create(20, 2).await;
+    let idle = world.node().await;
+    world.have_run(40).await;
+    // When its slot is free, the node joins again: it works alone from now on.
+    idle.stop().await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    saturated.stop().await;
+}
+
+/// The same at the transport alone: it gives up, joins again, and goes on where the group is.
+#[tokio::test]
+async fn a_paused_receiver_leaves_its_group_and_comes_back() {
+    let world = World::new().await;
+    let lane = Lane::default();
+    let (one, two) = (connect(&world.url).await, connect(&world.url).await);
+    let publish = async |count: usize| {
+        let hints: Vec<Hint> = (0..count).map(|_| Hint::new(JobId::generate())).collect();
+        one.publisher().publish(&lane, hints).await.unwrap();
+    };
+    let receive = async |receiver: &mut Box<dyn Receiver>, count: usize| {
+        let mut received = Vec::new();
+        while received.len() < count {
+            let deliveries = soon("hints", receiver.receive(64)).await.unwrap();
+            receiver.settle(&tickets(&deliveries)).await;
+            received.extend(ids(&deliveries));
+        }
+    };
+    let mut first = subscribe(&one, 64).await;
+    publish(50).await;
+    receive(&mut first, 50).await;
+    let mut second = subscribe(&two, 64).await;
+    for _ in 0..2 {
+        first.pause().await;
+        publish(50).await;
+        receive(&mut second, 50).await;
+        first.resume().await;
+        second.pause().await;
+        publish(50).await;
+        receive(&mut first, 50).await;
+        second.resume().await;
+    }
+    // Given back and fetched again without a rebalance, many times over.
+    second.pause().await;
+    publish(200).await;
+    for _ in 0..20 {
+        let deliveries = soon("hints", first.receive(8)).await.unwrap();
+        first.give_back(&tickets(&deliveries)).await;
+    }
+    receive(&mut first, 200).await;
+}

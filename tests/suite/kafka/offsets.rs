@@ -1,0 +1,114 @@
+//! The sweeper's question, answered by offsets: nothing is hinted again while it waits, everything when it
+//! is gone, nothing while nobody consumes.
+
+use std::time::Duration;
+
+use jobwire_core::hint::Marker;
+use jobwire_core::transport::{Control, Publisher, Transport};
+use jobwire_core::{Hint, JobId, Lane, NewJob, NodeId};
+use jobwire_tests::eventually;
+use tokio::sync::broadcast;
+
+use super::world::*;
+
+const BACKLOG: i64 = 5_000;
+
+/// Which of these is heard to be back within a while, or none.
+async fn back(heard: &mut broadcast::Receiver<Control>, marker: Marker, within: Duration) -> bool {
+    let waited = tokio::time::timeout(within, async {
+        loop {
+            if let Ok(Control::MarkerBack { marker: back, .. }) = heard.recv().await
+                && back == marker
+            {
+                return;
+            }
+        }
+    });
+    waited.await.is_ok()
+}
+
+fn marker(number: u64) -> Marker {
+    Marker {
+        number,
+        node: NodeId::generate(),
+    }
+}
+
+/// Twenty turns of the leader behind a backlog that nobody gets through.
+#[tokio::test]
+async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
+    let world = World::new().await;
+    let node = world.node_with(2, connect(&world.url).await).await;
+    // Both slots are taken for as long as the test looks.
+    for _ in 0..2 {
+        world
+            .jobs
+            .create(NewJob::of("nap", &25_000_u64))
+            .await
+            .unwrap();
+    }
+    eventually("the slots to be taken", HEALED, || async {
+        let leased = world.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
+        (leased.await == 2).then_some(())
+    })
+    .await;
+    world.create(BACKLOG, 1).await;
+    eventually("the hints to be in the log", HEALED, || async {
+        let ends = world.admin().end_offsets(&world.topic()).await;
+        (ends.iter().sum::<i64>() >= BACKLOG / 16).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(world.hinted_again().await, 0, "all of them wait");
+    let admin = world.admin();
+    for (partition, end) in (0..).zip(admin.end_offsets(&world.topic()).await) {
+        admin.delete_records(&world.topic(), partition, end).await;
+    }
+    world.all_have_run().await;
+    node.stop().await;
+}
+
+/// While all consumers are away nothing is settled; when one is back, everything.
+#[tokio::test]
+async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
+    let world = World::new().await;
+    let lane = Lane::default();
+    let mut heard = world.transport.listen();
+    let publisher = world.transport.publisher();
+    let hints = (0..200).map(|_| Hint::new(JobId::generate())).collect();
+    publisher.publish(&lane, hints).await.unwrap();
+    let first = marker(1);
+    publisher.publish_marker(&lane, first).await.unwrap();
+    assert!(!back(&mut heard, first, Duration::from_secs(4)).await);
+
+    // One that holds the first message it got keeps the marker away, whatever it settles above.
+    let other = connect(&world.url).await;
+    let mut receiver = subscribe(&other, 100).await;
+    let held = take(&mut receiver, 1).await;
+    let mut above = Vec::new();
+    while ids(&above).len() + ids(&held).len() < 200 {
+        let more = take(&mut receiver, 1).await;
+        receiver.settle(&tickets(&more)).await;
+        above.extend(more);
+    }
+    assert!(!back(&mut heard, first, Duration::from_secs(3)).await);
+    receiver.settle(&tickets(&held)).await;
+    assert!(back(&mut heard, first, HEALED).await);
+
+    // Partitions that were added since the last publish are asked about too.
+    world.admin().add_partitions(&world.topic(), 12).await;
+    drop(receiver);
+    other.close(Duration::from_secs(5)).await;
+    let late = connect(&world.url).await;
+    let hints = (0..200).map(|_| Hint::new(JobId::generate())).collect();
+    Publisher::publish(&late, &lane, hints).await.unwrap();
+    let second = marker(2);
+    publisher.publish_marker(&lane, second).await.unwrap();
+    assert!(!back(&mut heard, second, Duration::from_secs(3)).await);
+
+    // What is no more will not come: the topic is made again, and has fewer partitions.
+    let admin = world.admin();
+    admin.delete_topic(&world.topic()).await;
+    admin.create_topic(&world.topic(), 2).await;
+    assert!(back(&mut heard, second, HEALED).await);
+}

@@ -1,0 +1,107 @@
+//! What needs an operator: each refusal says what is wrong and what to do.
+
+use jobwire_core::transport::{Subscription, Transport, TransportError};
+use jobwire_core::{Hint, JobId, Lane};
+use jobwire_kafka::KafkaOptions;
+
+use super::world::*;
+
+/// A refusal that says all this.
+#[track_caller]
+pub(super) fn says(refused: &TransportError, parts: &[&str]) {
+    assert!(
+        matches!(
+            refused,
+            TransportError::Refused { .. } | TransportError::Setting(_)
+        ),
+        "{refused:?}"
+    );
+    let text = refused.to_string();
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
+fn undeclared() -> KafkaOptions {
+    KafkaOptions {
+        declare: false,
+        ..options()
+    }
+}
+
+/// Protocol rule 36.
+#[tokio::test]
+async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
+    let world = World::new().await;
+    let transport = connect_with(&world.url, undeclared()).await;
+    world.until_healthy().await;
+    let lane = Lane::default();
+    let parts = [world.topic(), "kafka_declare".to_owned()];
+    let parts = [parts[0].as_str(), parts[1].as_str()];
+    let hints = || vec![Hint::new(JobId::generate())];
+    let refused = transport.publisher().publish(&lane, hints()).await;
+    says(&refused.unwrap_err(), &parts);
+    let subscription = || Subscription {
+        lanes: vec![lane.clone()],
+        prefetch: 8,
+    };
+    let refused = transport.subscribe(subscription()).await;
+    says(&refused.map(|_| ()).unwrap_err(), &parts);
+    assert!(
+        !world.admin().topics().await.contains(&world.topic()),
+        "nobody made it"
+    );
+
+    // A receiver that was there before the topic went hears of it, and goes on when it is back.
+    world.admin().create_topic(&world.topic(), 3).await;
+    let mut receiver = jobwire_tests::eventually("the topic to be found", HEALED, || async {
+        transport.subscribe(subscription()).await.ok()
+    })
+    .await;
+    let publisher = transport.publisher();
+    publisher.publish(&lane, hints()).await.unwrap();
+    let taken = take(&mut receiver, 1).await;
+    receiver.settle(&tickets(&taken)).await;
+    world.admin().delete_topic(&world.topic()).await;
+    let problem = soon("the refusal", async {
+        loop {
+            if let Err(problem) = receiver.receive(8).await
+                && !problem.is_transient()
+            {
+                return problem;
+            }
+        }
+    });
+    says(&problem.await, &parts);
+    world.admin().create_topic(&world.topic(), 3).await;
+    let hint = Hint::new(JobId::generate());
+    jobwire_tests::eventually("a hint to be taken", HEALED, || async {
+        let publisher = transport.publisher();
+        publisher.publish(&lane, vec![hint.clone()]).await.ok()
+    })
+    .await;
+    soon("the hint", async {
+        loop {
+            if let Ok(deliveries) = receiver.receive(8).await {
+                return deliveries;
+            }
+        }
+    })
+    .await;
+}
+
+/// Somebody else made the topic as they like it: that is said, and used.
+#[tokio::test]
+async fn a_topic_of_somebody_else_is_used_as_it_is() {
+    let world = World::new().await;
+    world.admin().create_topic(&world.topic(), 3).await;
+    let node = world
+        .program()
+        .env("JOBWIRE_KAFKA_DECLARE", "false")
+        .start();
+    node.wait_for_line("another number of partitions", HEALED)
+        .await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    assert_eq!(world.admin().partitions(&world.topic()).await, 3);
+}

@@ -1,0 +1,89 @@
+//! Topics that are deleted, made again, grow, or lose what nobody had received.
+
+use jobwire_core::{Hint, JobId, Lane, Transport};
+use jobwire_tests::eventually;
+
+use super::world::*;
+
+#[tokio::test]
+async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
+    let world = World::new().await;
+    let (one, two) = (world.node().await, world.node().await);
+    world.create(10, 2).await;
+    world.have_run(1).await;
+    world.admin().delete_topic(&world.topic()).await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    // Once more, by somebody who wants more partitions.
+    let admin = world.admin();
+    admin.delete_topic(&world.topic()).await;
+    world.create(10, 2).await;
+    let more = eventually("the topic to be there", HEALED, || async {
+        match admin.partitions(&world.topic()).await {
+            0 => None,
+            partitions => Some(partitions + 4),
+        }
+    })
+    .await;
+    admin.add_partitions(&world.topic(), more).await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    one.stop().await;
+    two.stop().await;
+}
+
+/// Whoever publishes to the new partitions is heard, and what lies there is not taken for lost.
+#[tokio::test]
+async fn partitions_that_are_added_to_a_live_topic_are_used() {
+    let world = World::new().await;
+    let node = world.node().await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    let admin = world.admin();
+    admin.add_partitions(&world.topic(), 8).await;
+    // A transport that starts now knows them at once; nodes learn of them while they run.
+    let late = connect(&world.url).await;
+    let publisher = late.publisher();
+    for _ in 0..64 {
+        let hint = vec![Hint::new(JobId::generate())];
+        publisher.publish(&Lane::default(), hint).await.unwrap();
+    }
+    let ends = admin.end_offsets(&world.topic()).await;
+    assert!(ends[4..].iter().all(|end| *end > 0), "{ends:?}");
+    eventually("the new partitions to be received", HEALED, || async {
+        let committed = admin.committed(&world.group(), &world.topic()).await;
+        let ends = admin.end_offsets(&world.topic()).await;
+        let all = committed.iter().zip(ends).all(|(at, end)| *at == Some(end));
+        all.then_some(())
+    })
+    .await;
+    world.create(10, 2).await;
+    world.all_have_run().await;
+    node.stop().await;
+}
+
+/// What retention removed is healed, and the operator hears of it.
+#[tokio::test]
+async fn hints_that_retention_removed_are_healed_and_told() {
+    let world = World::new().await;
+    let topic = world.topic();
+    let node = world.program().start();
+    node.wait_for_line("is ready", HEALED).await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+    node.signal(jobwire_tests::Signal::SIGKILL);
+    let before: i64 = world.admin().end_offsets(&topic).await.iter().sum();
+    world.create(30, 1).await;
+    eventually("the hints to be in the log", HEALED, || async {
+        let ends = world.admin().end_offsets(&topic).await;
+        (ends.iter().sum::<i64>() >= before + 4).then_some(())
+    })
+    .await;
+    let admin = world.admin();
+    for (partition, end) in (0..).zip(admin.end_offsets(&topic).await) {
+        admin.delete_records(&topic, partition, end).await;
+    }
+    let node = world.program().start();
+    node.wait_for_line("retention removed hints", HEALED).await;
+    world.all_have_run().await;
+}
