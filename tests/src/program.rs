@@ -1,5 +1,6 @@
 //! The `jobwire` program, run as its users run it.
 
+use crate::wait::patience;
 use crate::{Server, Signal, cargo, lines::Lines};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -121,6 +122,7 @@ impl Running {
     /// # Panics
     /// With the end of its output, if the deadline passes or the program ends first.
     pub async fn wait_for_line(&self, pattern: &str, deadline: Duration) -> String {
+        let deadline = patience(deadline);
         let line = self.lines().find(pattern, deadline).await;
         line.unwrap_or_else(|| {
             let tail = self.lines().tail();

@@ -106,6 +106,7 @@ impl Server {
     /// # Panics
     /// With the end of its output, if it still runs after `deadline`.
     pub async fn exit(&mut self, deadline: Duration) -> ExitStatus {
+        let deadline = wait::patience(deadline);
         let ended = wait::within(deadline, || std::future::ready(self.ended())).await;
         ended.unwrap_or_else(|| {
             let (name, tail) = (&self.name, self.output.tail());

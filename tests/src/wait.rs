@@ -11,9 +11,19 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until `check` returns a value, and returns it.
+/// A deadline is what an idle machine needs, and then some. One that does other things too may be so much
+/// slower, and a test that passes never waits for it.
+const SLOWER: u32 = 4;
+
+/// What a deadline of a test means on a busy machine.
+#[must_use]
+pub fn patience(deadline: Duration) -> Duration {
+    deadline.saturating_mul(SLOWER)
+}
+
+/// Waits until `check` returns a value, and returns it; on a busy machine four times as long as asked for.
 ///
-/// `what` completes the sentence "waited 5s for …".
+/// `what` completes the sentence "waited 20s for …".
 ///
 /// # Panics
 /// When `deadline` has passed, with the place that called.
@@ -42,6 +52,7 @@ where
     F: Future<Output = Option<T>>,
 {
     let caller = Location::caller();
+    let deadline = patience(deadline);
     let found = within(deadline, check);
     async move {
         let found = found.await;

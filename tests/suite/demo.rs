@@ -274,7 +274,7 @@ async fn several_nodes_need_a_database_and_a_broker_that_all_of_them_reach() {
     fails(
         demo(&scratch, &["--input", &log, "--nodes", "3"]),
         2,
-        "--broker amqp://",
+        "--broker amqps://",
     )
     .await;
     let arguments = [

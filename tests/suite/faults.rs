@@ -70,7 +70,8 @@ async fn jobs_of_a_killed_node_are_taken_over() {
 async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     let fleet = fleet().await;
     let frozen = fleet.node(&[]).await;
-    let mut job = NewJob::of("sleep", &json!({ "ms": 1000 }));
+    // Long enough that it still runs when the node freezes, on any machine; short enough to end.
+    let mut job = NewJob::of("sleep", &json!({ "ms": 5000 }));
     job = job.instance("one");
     fleet.jobs.create(job).await.unwrap();
     create_events(&fleet, 1, 1).await;

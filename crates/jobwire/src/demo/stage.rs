@@ -50,7 +50,7 @@ impl Stage {
     pub(super) async fn set(mut settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
         if args.nodes > 1 && !connect::has_broker(&settings) {
             return Err(Error::Usage(format!(
-                "--nodes {}: several nodes need a broker that all of them hear; give --broker amqps://… (or no --nodes)",
+                "--nodes {}: several nodes need a broker that all of them hear; give --broker amqps://… or kafka://… (or no --nodes)",
                 args.nodes
             )));
         }
