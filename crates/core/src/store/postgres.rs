@@ -338,8 +338,20 @@ impl Store for PgStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.run("activate", || suspend::activate(&self.pool, scope))
-            .await
+        let ended = self.run("activate", || suspend::activate(&self.pool, scope));
+        let Some(mut ready) = ended.await? else {
+            return Ok(Vec::new());
+        };
+        let waited = self.run("activate", || suspend::waited(&self.pool, scope, &ready));
+        match waited.await {
+            Ok(waited) => ready.extend(waited),
+            // The suspension has ended all the same.
+            Err(error) => tracing::warn!(
+                %error,
+                "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
+            ),
+        }
+        Ok(ready)
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {

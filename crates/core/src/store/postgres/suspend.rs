@@ -84,8 +84,7 @@ pub(super) async fn suspend(pool: &PgPool, scope: &SuspensionScope) -> Result<u6
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
-/// Back to where they came from, unless something else that they belong to is still suspended. What was
-/// created meanwhile waits in the executable table, refused; it is hinted too.
+/// Back to where they came from, unless something else that they belong to is still suspended.
 const BRING_BACK: &str = concat!(
     "
 WITH back AS (
@@ -115,27 +114,33 @@ WITH back AS (
         hints + 1
     FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
     RETURNING id, lane, exclusive, process_instance, trace_parent
-), waited AS (
-    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = hints + 1
-    WHERE ",
-    in_scope!(),
-    "
-      AND ",
-    unlocked!("j"),
-    "
-    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent
 )
 SELECT ",
     ready_columns!("e"),
-    " FROM executable e UNION ALL SELECT ",
-    ready_columns!("w"),
-    " FROM waited w"
+    " FROM executable e"
 );
 
+/// What was created during the suspension waits in the executable table, refused; it is hinted too. Not before
+/// the suspension's end has committed: a job that commits after an earlier look, and is tried before that
+/// commit, would be refused and hinted by nobody. `$3` has been hinted already.
+const WAITED: &str = concat!(
+    "
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = hints + 1
+WHERE ",
+    in_scope!(),
+    "
+  AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS b(id) WHERE b.id = j.id) AND ",
+    unlocked!("j"),
+    "
+RETURNING ",
+    ready_columns!("j")
+);
+
+/// End the suspension; what comes back. None where nothing was suspended.
 pub(super) async fn activate(
     pool: &PgPool,
     scope: &SuspensionScope,
-) -> Result<Vec<Ready>, StoreError> {
+) -> Result<Option<Vec<Ready>>, StoreError> {
     let (kind, value) = scope.parts();
     let mut tx = begin(pool).await?;
     let gone = sqlx::query(FORGET)
@@ -145,15 +150,32 @@ pub(super) async fn activate(
         .await?
         .rows_affected();
     let ready = if gone == 0 {
-        Vec::new()
+        None
     } else {
         let rows = sqlx::query(BRING_BACK)
             .bind(kind)
             .bind(value)
             .fetch_all(&mut *tx)
             .await?;
-        row::all_ready(&rows)?
+        Some(row::all_ready(&rows)?)
     };
     tx.commit().await?;
     Ok(ready)
+}
+
+/// What waited for the end of a suspension that has committed, but for what came `back` with it.
+pub(super) async fn waited(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+    back: &[Ready],
+) -> Result<Vec<Ready>, StoreError> {
+    let (kind, value) = scope.parts();
+    let back: Vec<uuid::Uuid> = back.iter().map(|ready| ready.hint.id.0).collect();
+    let rows = sqlx::query(WAITED)
+        .bind(kind)
+        .bind(value)
+        .bind(back)
+        .fetch_all(pool)
+        .await?;
+    row::all_ready(&rows)
 }
