@@ -1,5 +1,12 @@
 //! Rules of the protocol that need a fault or a crowd to show.
 
+mod busy;
+mod doors;
+mod packed;
+mod saturated;
+mod suspension;
+mod world;
+
 use std::sync::Arc;
 use std::time::Duration;
 

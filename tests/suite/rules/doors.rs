@@ -1,0 +1,155 @@
+//! Rule 11: refusing and releasing both go through the instance's row, so between them no sibling is forgotten.
+//! Nobody sweeps here: who forgets one, loses it.
+
+use jobwire_core::store::{Destination, Failure, HandOver, Refusal, Settled};
+use jobwire_core::{NodeId, PgStore, Store};
+use rand::Rng;
+
+use super::world::{
+    create, done, hold, lock, shut, soon, stop_at_commit, store, take, until_waiting,
+    until_waiting_or_ended, work,
+};
+
+/// Whom the release named: taken in the same breath, or to be hinted.
+fn named(settled: &Settled) -> Vec<jobwire_core::JobId> {
+    let taken = settled.next.iter().map(|job| job.job.id);
+    let hinted = settled.ready.iter().map(|ready| ready.hint.id);
+    taken.chain(hinted).collect()
+}
+
+/// The release waits for a refusal that is in the door; a sibling commits meanwhile.
+async fn a_late_sibling_is_seen(store: &PgStore, then: HandOver, owner: NodeId) {
+    let held = hold(store, owner, &create(store, work("a")).await).await;
+    let mut door = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.instance_lock WHERE process_instance = 'a' FOR UPDATE")
+        .execute(&mut *door)
+        .await
+        .unwrap();
+    let (completing, completion) = (store.clone(), done(&held));
+    let release = tokio::spawn(async move {
+        completing
+            .complete(owner, &[completion], &then)
+            .await
+            .unwrap()
+    });
+    until_waiting(store, 1).await;
+    let sibling = create(store, work("a")).await;
+    door.rollback().await.unwrap();
+    let settled = soon(release).await.unwrap();
+    assert_eq!(settled.applied, [held.job.id]);
+    assert_eq!(named(&settled), [sibling.id]);
+    // Out of the next round's way.
+    for job in &settled.next {
+        let ended = [done(job)];
+        let ended = store.complete(owner, &ended, &HandOver::Hint);
+        assert!(named(&ended.await.unwrap()).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_sibling_that_commits_while_a_release_waits_for_the_door_is_seen() {
+    let (store, owner) = (store().await, NodeId::generate());
+    a_late_sibling_is_seen(&store, take(owner), owner).await;
+    a_late_sibling_is_seen(&store, HandOver::Hint, owner).await;
+}
+
+/// The release has looked for siblings, found none, and is about to commit; one commits, and its hint is tried.
+#[tokio::test]
+async fn a_refusal_waits_for_the_release_that_no_longer_looks() {
+    let (store, owner) = (store().await, NodeId::generate());
+    let held = hold(&store, owner, &create(&store, work("a")).await).await;
+    stop_at_commit(&store, "jobwire.job").await;
+    let gate = shut(&store).await;
+    let (completing, completion) = (store.clone(), done(&held));
+    let release = tokio::spawn(async move {
+        let then = take(owner);
+        completing
+            .complete(owner, &[completion], &then)
+            .await
+            .unwrap()
+    });
+    until_waiting(&store, 1).await;
+    let sibling = create(&store, work("a")).await;
+    let (trying, hint) = (store.clone(), sibling.clone());
+    let attempt = tokio::spawn(async move { lock(&trying, NodeId::generate(), &hint).await });
+    until_waiting_or_ended(&store, 2, &attempt).await;
+    gate.rollback().await.unwrap();
+    assert!(named(&soon(release).await.unwrap()).is_empty());
+    let locked = soon(attempt).await.unwrap();
+    let ids: Vec<_> = locked.jobs.iter().map(|job| job.job.id).collect();
+    assert_eq!(ids, [sibling.id], "{:?}", locked.refused);
+}
+
+/// One instance: its holder finishes or fails at the moment at which a sibling commits and is hinted.
+async fn race(store: &PgStore, instance: &str) -> Option<Refusal> {
+    let (one, other) = (NodeId::generate(), NodeId::generate());
+    let held = hold(store, one, &create(store, work(instance)).await).await;
+    let (fails, then, first) = {
+        let mut random = rand::rng();
+        let then = if random.random() {
+            take(one)
+        } else {
+            HandOver::Hint
+        };
+        (random.random(), then, random.random_range(0..40))
+    };
+    let (releasing, creating) = (store.clone(), store.clone());
+    let release = tokio::spawn(async move {
+        for _ in 0..first {
+            tokio::task::yield_now().await;
+        }
+        if fails {
+            let failure = Failure {
+                held: held.held(),
+                to: Destination::DeadLetter,
+                message: None,
+                stack: None,
+            };
+            releasing.fail(one, &[failure], &then).await.unwrap()
+        } else {
+            let done = [done(&held)];
+            releasing.complete(one, &done, &then).await.unwrap()
+        }
+    });
+    let name = instance.to_owned();
+    let attempt = tokio::spawn(async move {
+        let hint = create(&creating, work(&name)).await;
+        (hint.id, lock(&creating, other, &hint).await)
+    });
+    let settled = soon(release).await.unwrap();
+    let (sibling, locked) = soon(attempt).await.unwrap();
+    assert_eq!(settled.applied.len(), 1);
+    let (named, taken) = (named(&settled), locked.jobs.len());
+    // A release that says who is next, and a hint that takes it before that is heard, are both right.
+    assert!(settled.next.len() + taken <= 1, "two hold {instance}");
+    assert!(
+        taken == 1 || named.contains(&sibling),
+        "the sibling in {instance} is forgotten: refused as {:?}, and the release named nobody",
+        locked.refused
+    );
+    locked.refused.first().map(|(_, why)| *why)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_sibling_is_forgotten_between_a_refusal_and_a_release() {
+    const AT_ONCE: usize = 4;
+    const TIMES: usize = 100;
+    let store = store().await;
+    let racers = (0..AT_ONCE).map(|racer| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut refused = 0;
+            for time in 0..TIMES {
+                let why = race(&store, &format!("{racer}-{time}")).await;
+                refused += usize::from(why == Some(Refusal::InstanceHeld));
+            }
+            refused
+        })
+    });
+    let racers: Vec<_> = racers.collect();
+    let mut refused = 0;
+    for racer in racers {
+        refused += racer.await.unwrap();
+    }
+    println!("{refused} of {} siblings were refused", AT_ONCE * TIMES);
+}

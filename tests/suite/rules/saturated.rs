@@ -1,0 +1,94 @@
+//! Rule 18: no hint waits unsettled behind a long job while another node is idle.
+
+use std::sync::Arc;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::{
+    CommitHook, HandlerError, HookOptions, NewJob, Node, Outcome, PgStore, Running, Transport,
+};
+use jobwire_tests::{eventually, shared, shared::Space};
+use tokio::sync::Semaphore;
+
+use super::world::{SOON, store, unswept, until_led};
+use crate::world::Notes;
+
+async fn transport(space: &Space) -> Arc<dyn Transport> {
+    let mut options = AmqpOptions::default();
+    options.prefix.clone_from(&space.prefix);
+    Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
+}
+
+/// A node that does so much at once; `long` jobs end when the gate says so.
+async fn node(
+    store: &PgStore,
+    space: &Space,
+    concurrency: usize,
+    notes: &Notes,
+    gate: &Arc<Semaphore>,
+) -> Node {
+    let mut options = unswept();
+    options.concurrency = concurrency;
+    let (seen, noted, gate) = (notes.clone(), notes.clone(), gate.clone());
+    Node::builder(store.clone(), transport(space).await)
+        .options(options)
+        .handler("short", move |_: Running<()>| {
+            noted.add("short");
+            async { Ok(Outcome::Done) }
+        })
+        .handler("long", move |_: Running<()>| {
+            let (seen, gate) = (seen.clone(), gate.clone());
+            async move {
+                seen.add("long");
+                gate.acquire().await.map_err(HandlerError::from)?.forget();
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap()
+}
+
+/// Nothing but the broker gives these hints to the idle node, and the long job ends only when the test says so.
+#[tokio::test]
+async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
+    let (store, space) = (store().await, shared::rabbitmq().await.space().await);
+    let producer = transport(&space).await;
+    let hook = CommitHook::start(producer.publisher(), HookOptions::default());
+    let jobs = store.jobs(hook);
+    let gate = Arc::new(Semaphore::new(0));
+    let (first, second) = (Notes::default(), Notes::default());
+    let busy = node(&store, &space, 1, &first, &gate).await;
+    until_led(&store).await;
+    // One of them stands in the queue before the other two come: the node has them when it has no slot.
+    jobs.create(NewJob::of("short", &())).await.unwrap();
+    first.until_within(1, SOON).await;
+    jobs.create(NewJob::of("long", &())).await.unwrap();
+    first.until_within(2, SOON).await;
+    let waiting = || async {
+        let sql = "SELECT count(*) FROM jobwire.job WHERE type = 'short'";
+        let waiting: i64 = sqlx::query_scalar(sql)
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+        waiting
+    };
+    for _ in 0..6 {
+        jobs.create(NewJob::of("short", &())).await.unwrap();
+    }
+    let idle = node(&store, &space, 4, &second, &gate).await;
+    eventually("the idle node does what waits", SOON, async || {
+        (waiting().await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(second.all(), ["short"; 6]);
+    assert_eq!(first.all(), ["short", "long"]);
+
+    // A slot is free again, and nobody else there: the first one takes hints as before.
+    idle.stop().await;
+    jobs.create(NewJob::of("short", &())).await.unwrap();
+    gate.add_permits(1);
+    first.until_within(3, SOON).await;
+    assert_eq!(first.all(), ["short", "long", "short"]);
+    busy.stop().await;
+    producer.close(SOON).await;
+}

@@ -1,0 +1,160 @@
+//! Rule 27's races: jobs that are created, tried and completed while what they belong to is suspended or
+//! activated. Nobody sweeps here.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jobwire_core::store::SuspensionScope;
+use jobwire_core::{Hint, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
+use jobwire_tests::eventually;
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use super::world::{
+    SOON, create, lock, refused, shut, soon, stop_at_commit, store, unswept, until_led,
+    until_waiting, work,
+};
+use crate::world::{Notes, World};
+
+fn scope() -> SuspensionScope {
+    SuspensionScope::ProcessInstance("a".to_owned())
+}
+
+/// The transaction was open when the suspension committed, which so could not see its jobs.
+#[tokio::test]
+async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .options(unswept())
+        .handler("note", move |job: Running<String>| {
+            let seen = seen.clone();
+            async move {
+                seen.add(job.payload);
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    until_led(&world.store).await;
+    let note = |name: &str| NewJob::of("note", &name).instance("a");
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create(note("plain").concurrent()).await.unwrap();
+    tx.create(note("exclusive")).await.unwrap();
+    assert_eq!(world.store.suspend(&scope()).await.unwrap(), 0);
+    tx.commit().await.unwrap();
+    eventually("both hints were refused", SOON, async || {
+        let refused = refused(&scraped, "suspended") + refused(&scraped, "gone");
+        (refused >= 2 || !notes.all().is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(notes.all(), [""; 0], "suspended jobs ran");
+    let ready = world.store.activate(&scope()).await.unwrap();
+    let publisher = world.transport.publisher();
+    for ready in ready {
+        let hints = vec![ready.hint];
+        publisher.publish(&ready.lane, hints).await.unwrap();
+    }
+    let mut ran = notes.until_within(2, SOON).await;
+    ran.sort_unstable();
+    assert_eq!(ran, ["exclusive", "plain"]);
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// The activation has looked for what waits and is about to commit; a job commits and its hint is refused,
+/// since the suspension is still there for everybody else.
+async fn refused_at_the_last_moment(job: NewJob) {
+    let store = store().await;
+    store.suspend(&scope()).await.unwrap();
+    let before = create(&store, work("a").concurrent()).await;
+    stop_at_commit(&store, "jobwire.suspension").await;
+    let gate = shut(&store).await;
+    let activating = store.clone();
+    let activation = tokio::spawn(async move { activating.activate(&scope()).await.unwrap() });
+    until_waiting(&store, 1).await;
+    let hint = create(&store, job).await;
+    let locked = lock(&store, NodeId::generate(), &hint).await;
+    assert!(locked.jobs.is_empty(), "the suspension has not ended yet");
+    gate.rollback().await.unwrap();
+    let ready = soon(activation).await.unwrap();
+    let mut hinted: Vec<_> = ready.iter().map(|ready| ready.hint.id).collect();
+    let mut waited = [before.id, hint.id];
+    hinted.sort_unstable();
+    waited.sort_unstable();
+    assert_eq!(hinted, waited, "each once");
+}
+
+#[tokio::test]
+async fn a_job_refused_while_an_activation_commits_is_hinted_by_it() {
+    refused_at_the_last_moment(work("a").concurrent()).await;
+    refused_at_the_last_moment(work("a")).await;
+}
+
+/// Try a hint; true when its job is held now.
+async fn tried(store: &PgStore, hint: &Hint) -> bool {
+    !lock(store, NodeId::generate(), hint).await.jobs.is_empty()
+}
+
+/// Jobs are created and tried by some, while others suspend and activate: each is locked in the end, though
+/// nobody looks for those that were refused but the activation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_job_is_forgotten_between_suspending_and_activating() {
+    const CREATORS: usize = 3;
+    const EACH: usize = 150;
+    let store = store().await;
+    let over = Arc::new(AtomicBool::new(false));
+    let (toggling, ends) = (store.clone(), over.clone());
+    let toggler = tokio::spawn(async move {
+        let (mut held, mut rounds) = (HashSet::new(), 0);
+        loop {
+            let last = ends.load(Ordering::SeqCst);
+            toggling.suspend(&scope()).await.unwrap();
+            for ready in toggling.activate(&scope()).await.unwrap() {
+                let id = ready.hint.id;
+                if tried(&toggling, &ready.hint).await {
+                    held.insert(id);
+                }
+            }
+            rounds += 1;
+            if last {
+                return (held, rounds);
+            }
+        }
+    });
+    let creators: Vec<_> = (0..CREATORS)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut held = 0;
+                for _ in 0..EACH {
+                    let hint = create(&store, work("a").concurrent()).await;
+                    held += usize::from(tried(&store, &hint).await);
+                }
+                held
+            })
+        })
+        .collect();
+    let mut at_once = 0;
+    for creator in creators {
+        at_once += creator.await.unwrap();
+    }
+    over.store(true, Ordering::SeqCst);
+    let (later, rounds) = toggler.await.unwrap();
+    println!(
+        "{at_once} at once, {} after one of {rounds} activations",
+        later.len()
+    );
+    let held: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job_lease")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!(held as usize, CREATORS * EACH, "some are forgotten");
+}

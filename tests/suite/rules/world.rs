@@ -1,0 +1,166 @@
+//! What the races share: nodes that never sweep, the store's methods in short, and a way to see that a session
+//! of the database waits.
+
+use std::future::Future;
+use std::time::Duration;
+
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::{Completion, HandOver, LockTerms, Locked, Origin, Refusal};
+use jobwire_core::{Hint, NewJob, NodeId, NodeOptions, PgStore, SqlStore, Store};
+use jobwire_tests::{eventually, shared};
+use metrics_exporter_prometheus::PrometheusHandle;
+use sqlx::{Postgres, Transaction};
+use tokio::task::JoinHandle;
+
+use crate::world::quick;
+
+pub(super) const SOON: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(120);
+
+/// Options of a node that looks around once, at its start, and not again within a test: what it runs, it was
+/// hinted at.
+pub(super) fn unswept() -> NodeOptions {
+    let mut options = quick();
+    options.lease = LEASE;
+    options.sweep_interval = Duration::from_secs(3600);
+    options.suspect_after = Duration::from_secs(3600);
+    options.hook.max_age = Duration::from_secs(60);
+    options
+}
+
+/// A node has had its only turn: it finds nothing of what is created from now on.
+pub(super) async fn until_led(store: &PgStore) {
+    let led = "SELECT EXISTS (SELECT FROM jobwire.leader WHERE expires_at > clock_timestamp())";
+    eventually("a node leads", SOON, async || {
+        let led: bool = sqlx::query_scalar(led)
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+        led.then_some(())
+    })
+    .await;
+}
+
+pub(super) async fn store() -> PgStore {
+    let url = shared::postgres().await.create_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    store
+}
+
+/// Commit a job whose hint stays with the test.
+pub(super) async fn create(store: &PgStore, job: NewJob) -> Hint {
+    let mut tx = store.begin().await.unwrap();
+    let created = store.insert(&mut tx, vec![job], Origin::Hook).await;
+    tx.commit().await.unwrap();
+    created.unwrap().ready.remove(0).hint
+}
+
+fn terms(owner: NodeId) -> LockTerms {
+    LockTerms {
+        owner,
+        lease: LEASE,
+        types: vec!["work".to_owned()].into(),
+    }
+}
+
+pub(super) fn take(owner: NodeId) -> HandOver {
+    HandOver::Take(terms(owner))
+}
+
+pub(super) fn work(instance: &str) -> NewJob {
+    NewJob::of("work", &()).instance(instance)
+}
+
+pub(super) fn done(job: &LockedJob) -> Completion {
+    Completion {
+        held: job.held(),
+        next: None,
+        failed_before: false,
+    }
+}
+
+/// Try a hint as a node does: what is busy is tried again.
+pub(super) async fn lock(store: &PgStore, owner: NodeId, hint: &Hint) -> Locked {
+    eventually("a row that is not busy", SOON, async || {
+        let hints = std::slice::from_ref(hint);
+        let locked = store.lock(&terms(owner), hints).await.unwrap();
+        let busy = locked.refused.iter().any(|(_, why)| *why == Refusal::Busy);
+        (!busy).then_some(locked)
+    })
+    .await
+}
+
+pub(super) async fn hold(store: &PgStore, owner: NodeId, hint: &Hint) -> LockedJob {
+    let mut locked = lock(store, owner, hint).await;
+    assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
+    locked.jobs.remove(0)
+}
+
+/// How many hints were refused for this reason.
+pub(super) fn refused(scraped: &PrometheusHandle, reason: &str) -> u64 {
+    let counter = format!("jobwire_hints_refused_total{{reason=\"{reason}\"}} ");
+    let text = scraped.render();
+    let count = text.lines().find_map(|line| line.strip_prefix(&*counter));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Sessions of this database that wait for a lock.
+async fn waiting(store: &PgStore) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_one(store.pool())
+    .await
+    .unwrap()
+}
+
+pub(super) async fn until_waiting(store: &PgStore, sessions: i64) {
+    eventually("a session that waits for a lock", SOON, async || {
+        (waiting(store).await >= sessions).then_some(())
+    })
+    .await;
+}
+
+/// Until so many sessions wait, or this has ended without waiting.
+pub(super) async fn until_waiting_or_ended<T>(
+    store: &PgStore,
+    sessions: i64,
+    task: &JoinHandle<T>,
+) {
+    eventually("a session that waits, or the end", SOON, async || {
+        (task.is_finished() || waiting(store).await >= sessions).then_some(())
+    })
+    .await;
+}
+
+pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
+    let within = tokio::time::timeout(SOON, coming);
+    within.await.expect("this takes too long")
+}
+
+/// From now on whoever deletes a row of this table stops in the middle of its COMMIT, until the
+/// [gate](shut) is open: everything is read and written, and nobody sees it yet.
+pub(super) async fn stop_at_commit(store: &PgStore, table: &str) {
+    let sql = format!(
+        "CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql
+             AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(17); RETURN NULL; END';
+         CREATE CONSTRAINT TRIGGER stop_at_commit AFTER DELETE ON {table}
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stop_at_commit()"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(store.pool())
+        .await
+        .unwrap();
+}
+
+/// Shuts the gate; the end of the transaction opens it.
+pub(super) async fn shut(store: &PgStore) -> Transaction<'static, Postgres> {
+    let mut gate = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(17)")
+        .execute(&mut *gate)
+        .await
+        .unwrap();
+    gate
+}
