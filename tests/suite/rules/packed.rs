@@ -1,5 +1,7 @@
 //! Rule 17: a message with several hints is settled when the last one is decided.
 
+use std::time::{Duration, Instant};
+
 use jobwire_core::hint::Message;
 use jobwire_core::{JobFilter, NewJob, Store};
 use jobwire_tests::{Signal, eventually, shared};
@@ -60,6 +62,12 @@ async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
     })
     .await;
     assert_eq!(fleet.events().await, 0, "its only slot is taken");
+    // One that settles too early needs a moment to do so.
+    let later = Instant::now() + Duration::from_secs(1);
+    eventually("a moment has passed", SOON, async || {
+        (Instant::now() >= later).then_some(())
+    })
+    .await;
     victim.signal(Signal::SIGKILL);
     let _heir = fleet.node(&UNSWEPT).await;
     eventually("the undecided ones to run", SOON, async || {
