@@ -182,7 +182,7 @@ settings! {
     kafka_release_after: Duration = "10s", "kafka-release-after" "DURATION",
         "A node without a free slot for so long gives its partitions to others until it has one.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
-        "File with the token (a JWT, kept fresh by somebody else) for OAUTHBEARER.";
+        "File with the token (a JWT, kept fresh by somebody else) for OAUTHBEARER. Topics must exist then.";
     log: String = "info", "log" "FILTER",
         "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` where nothing is given.";
     log_format: LogFormat = "text", "log-format" "FORMAT",

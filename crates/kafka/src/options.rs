@@ -64,7 +64,8 @@ pub struct KafkaOptions {
     pub statistics_interval: Option<Duration>,
     /// TLS: whom to trust, who we are. Certificates are always verified, with the host's name.
     pub security: BrokerSecurity,
-    /// Where tokens come from; chooses `OAUTHBEARER` where the URL names no mechanism. Default: none.
+    /// Where tokens come from; chooses `OAUTHBEARER` where the URL names no mechanism. Topics must exist
+    /// then: the client library can't make them with a token. Default: none.
     pub tokens: Option<Arc<dyn TokenSource>>,
     /// Shown to the brokers (`client.id`). Default: `jobwire`.
     pub client_id: String,

@@ -10,6 +10,8 @@
 //! else. Rights needed: Describe on every topic; Read on lanes and control, and on the groups; Write on
 //! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and `DescribeConfigs`
 //! only with `declare`.
+//!
+//! With tokens (OAUTHBEARER) topics are only used: the client library gives its administrative client none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,6 +114,12 @@ impl Topology {
     async fn ensure(&self, wanted: Wanted) -> Result<i32, TransportError> {
         if let Some(found) = self.find(wanted.topic.clone()).await? {
             return Ok(self.seen(&wanted, found).await);
+        }
+        if self.options.tokens.is_some() {
+            return Err(TransportError::Refused {
+                problem: format!("the topic '{}' does not exist", wanted.topic),
+                remedy: "create it: with OAUTHBEARER Jobwire only uses what exists".to_owned(),
+            });
         }
         if !self.options.declare {
             return Err(TransportError::Refused {
@@ -227,7 +235,7 @@ impl Topology {
                 "a topic has fewer copies than is set: hints wait while its broker is away"
             );
         }
-        if !self.options.declare {
+        if !self.options.declare || self.options.tokens.is_some() {
             return;
         }
         match self.settings(topic).await {

@@ -9,6 +9,7 @@ use jobwire_tests::kafka_security::USER;
 use jobwire_tests::{
     Authority, Identity, Kafka, KafkaListener, KafkaSettings, Scratch, eventually,
 };
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::refused::says;
@@ -78,42 +79,88 @@ async fn refused(url: &str, options: KafkaOptions) -> TransportError {
     connected.map(drop).unwrap_err()
 }
 
-#[tokio::test]
-#[ignore = "does not come to its end within two minutes yet: which of its steps waits is not known"]
-async fn kafka_over_tls_with_certificates_passwords_and_tokens() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
-    let broker = Kafka::start_with(KafkaSettings::new().secured_by(&authority)).await;
-    let at = |listener, user: &str, parameters: &str| {
-        let address = broker.address_of(listener);
-        format!("kafka://{user}{address}/{}{parameters}", prefix())
-    };
+/// A broker that all of these tests share, and who signed what.
+struct Secured {
+    broker: Kafka,
+    authority: Authority,
+    stranger: Authority,
+}
 
-    let tls = at(KafkaListener::Tls, "", "?tls=true");
-    works(&tls, secured(trusting(&authority))).await;
-    let unknown = refused(&tls, secured(trusting(&stranger))).await;
-    says(&unknown, &["certificate", "broker_tls_ca"]);
-
-    let mutual = at(KafkaListener::MutualTls, "", "?tls=true");
-    let client = authority.client("jobwire");
-    works(&mutual, secured(known_as(&authority, &client))).await;
-    let nobody = refused(&mutual, secured(trusting(&authority))).await;
-    says(&nobody, &["broker_tls_certificate"]);
-    let forged = stranger.client("jobwire");
-    let forged = refused(&mutual, secured(known_as(&authority, &forged))).await;
-    says(&forged, &["broker_tls_certificate"]);
-
-    for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] {
-        let parameters = format!("?tls=true&sasl={mechanism}");
-        let user = format!("{USER}:{}@", broker.password());
-        let url = at(KafkaListener::Password, &user, &parameters);
-        works(&url, secured(trusting(&authority))).await;
-        let user = format!("{USER}:hunter2@");
-        let url = at(KafkaListener::Password, &user, &parameters);
-        let wrong = refused(&url, secured(trusting(&authority))).await;
-        says(&wrong, &["user and password"]);
-        assert!(!format!("{wrong} {wrong:?}").contains("hunter2"));
+impl Secured {
+    async fn shared() -> &'static Secured {
+        static SHARED: OnceCell<Secured> = OnceCell::const_new();
+        SHARED
+            .get_or_init(async || {
+                let authority = Authority::new();
+                let settings = KafkaSettings::new().secured_by(&authority);
+                Secured {
+                    broker: Kafka::start_with(settings).await,
+                    authority,
+                    stranger: Authority::new(),
+                }
+            })
+            .await
     }
 
+    fn at(&self, listener: KafkaListener, user: &str, parameters: &str) -> String {
+        let address = self.broker.address_of(listener);
+        format!("kafka://{user}{address}/{}{parameters}", prefix())
+    }
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_where_it_is_named_and_no_other() {
+    let world = Secured::shared().await;
+    let url = world.at(KafkaListener::Tls, "", "?tls=true");
+    works(&url, secured(trusting(&world.authority))).await;
+    let unknown = refused(&url, secured(trusting(&world.stranger))).await;
+    says(&unknown, &["certificate", "broker_tls_ca"]);
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_right_authority_opens_the_door() {
+    let world = Secured::shared().await;
+    let url = world.at(KafkaListener::MutualTls, "", "?tls=true");
+    let client = world.authority.client("jobwire");
+    works(&url, secured(known_as(&world.authority, &client))).await;
+    let nobody = refused(&url, secured(trusting(&world.authority))).await;
+    says(&nobody, &["broker_tls_certificate"]);
+    let forged = world.stranger.client("jobwire");
+    let forged = refused(&url, secured(known_as(&world.authority, &forged))).await;
+    says(&forged, &["broker_tls_certificate"]);
+}
+
+async fn password(mechanism: &str) {
+    let world = Secured::shared().await;
+    let parameters = format!("?tls=true&sasl={mechanism}");
+    let user = format!("{USER}:{}@", world.broker.password());
+    let url = world.at(KafkaListener::Password, &user, &parameters);
+    works(&url, secured(trusting(&world.authority))).await;
+    let user = format!("{USER}:hunter2@");
+    let url = world.at(KafkaListener::Password, &user, &parameters);
+    let wrong = refused(&url, secured(trusting(&world.authority))).await;
+    says(&wrong, &["user and password"]);
+    assert!(!format!("{wrong} {wrong:?}").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_password_is_proved_by_scram_sha_256() {
+    password("SCRAM-SHA-256").await;
+}
+
+#[tokio::test]
+async fn a_password_is_proved_by_scram_sha_512() {
+    password("SCRAM-SHA-512").await;
+}
+
+#[tokio::test]
+async fn a_password_is_shown_over_tls() {
+    password("PLAIN").await;
+}
+
+#[tokio::test]
+async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
+    let world = Secured::shared().await;
     let scratch = Scratch::new();
     let with_token = |name: &str, claim: &str| {
         let tokens = TokenFile(scratch.write(name, token(claim)));
@@ -122,11 +169,21 @@ async fn kafka_over_tls_with_certificates_passwords_and_tokens() {
             ..options()
         }
     };
-    let url = at(KafkaListener::Token, "", "");
+    let url = world.at(KafkaListener::Token, "", "");
+    // With tokens topics are used and not made.
+    let transport = connect_with(&url, with_token("good", "sub")).await;
+    let hint = vec![Hint::new(JobId::generate())];
+    let missing = transport.publisher().publish(&Lane::default(), hint).await;
+    says(&missing.unwrap_err(), &["lane.default", "create it"]);
+    drop(transport);
+    let (_, prefix) = url.rsplit_once('/').unwrap();
+    for topic in ["lane.default", "control"] {
+        let admin = world.broker.admin();
+        admin.create_topic(&format!("{prefix}.{topic}"), 1).await;
+    }
     works(&url, with_token("good", "sub")).await;
     let denied = refused(&url, with_token("bad", "azp")).await;
     says(&denied, &["token"]);
-    drop(broker);
 }
 
 /// Its certificate is for another name.

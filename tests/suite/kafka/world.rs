@@ -17,7 +17,7 @@ use uuid::Uuid;
 pub(super) use crate::transport_conformance::world::{ids, soon, take, tickets};
 
 /// A failing test ends after this; a passing one never gets near it.
-pub(super) const HEALED: Duration = Duration::from_secs(90);
+pub(super) const HEALED: Duration = Duration::from_secs(30);
 
 /// One database and one prefix of topics.
 pub(super) struct World {

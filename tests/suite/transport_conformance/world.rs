@@ -9,6 +9,7 @@ use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, Transpor
 use jobwire_core::{Hint, InProcessTransport, JobId, Lane};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::shared;
+use jobwire_tests::wait::patience;
 
 /// A failing test ends after this; a passing one never gets near it.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -128,7 +129,7 @@ impl World {
 
 /// Fail, rather than hang, when something does not come.
 pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(SOON, coming).await {
+    match tokio::time::timeout(patience(SOON), coming).await {
         Ok(came) => came,
         Err(_) => panic!("{what} took longer than {SOON:?}"),
     }
