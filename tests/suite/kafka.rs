@@ -13,5 +13,6 @@ mod group;
 mod offsets;
 mod refused;
 mod security;
+mod storm;
 mod topics;
 mod world;

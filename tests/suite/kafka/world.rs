@@ -126,6 +126,11 @@ impl World {
         self.created.fetch_add(cases * each, Ordering::Relaxed);
     }
 
+    /// Jobs that were created so far.
+    pub(super) fn created(&self) -> i64 {
+        self.created.load(Ordering::Relaxed)
+    }
+
     /// Every job that was created has run, once, and those of a case in order.
     pub(super) async fn all_have_run(&self) {
         let filter = JobFilter::default();
