@@ -27,6 +27,8 @@ pub(crate) struct Assignment {
     epochs: Arc<AtomicU64>,
     partitions: BTreeMap<i32, (u64, Tracker)>,
     by_epoch: HashMap<u64, i32>,
+    /// What was handed to the client to be committed, of each partition.
+    stored: BTreeMap<i32, i64>,
     /// Delivered, and not yet returned to the caller.
     pub(crate) ready: VecDeque<Delivery>,
     /// The caller wants nothing for now.
@@ -48,6 +50,7 @@ impl Assignment {
             epochs,
             partitions: BTreeMap::new(),
             by_epoch: HashMap::new(),
+            stored: BTreeMap::new(),
             ready: VecDeque::new(),
             paused: false,
             holding: false,
@@ -97,6 +100,7 @@ impl Assignment {
         for partition in partitions {
             if let Some((epoch, _)) = self.partitions.remove(&partition) {
                 self.by_epoch.remove(&epoch);
+                self.stored.remove(&partition);
                 self.ready.retain(|delivery| delivery.ticket.epoch != epoch);
             }
         }
@@ -113,6 +117,7 @@ impl Assignment {
     pub(crate) fn revoke_all(&mut self) {
         self.partitions.clear();
         self.by_epoch.clear();
+        self.stored.clear();
         self.ready.clear();
         self.rewind = false;
     }
@@ -159,17 +164,31 @@ impl Assignment {
         }
     }
 
-    fn store(&self, moved: impl Iterator<Item = (i32, i64)>) {
+    fn store(&mut self, moved: impl Iterator<Item = (i32, i64)>) {
         let Some(consumer) = &self.consumer else {
             return;
         };
+        let moved: Vec<(i32, i64)> = moved.collect();
+        let offsets = moved.iter().map(|(at, low)| (*at, Offset::Offset(*low)));
         let stored = self
-            .list(moved.map(|(partition, low)| (partition, Offset::Offset(low))))
+            .list(offsets)
             .and_then(|list| consumer.store_offsets(&list));
-        if let Err(error) = stored {
+        match stored {
+            Ok(()) => self.stored.extend(moved),
             // The partition was lost in this moment: its next owner sees these again.
-            tracing::debug!(topic = self.topic, %error, "settled hints could not be noted");
+            Err(error) => {
+                tracing::debug!(topic = self.topic, %error, "settled hints could not be noted");
+            }
         }
+    }
+
+    /// Partitions of which something was settled: their epochs, and what is to be committed.
+    pub(crate) fn stored(&self) -> BTreeMap<i32, (u64, i64)> {
+        let of = |(partition, offset): (&i32, &i64)| {
+            let (epoch, _) = self.partitions.get(partition)?;
+            Some((*partition, (*epoch, *offset)))
+        };
+        self.stored.iter().filter_map(of).collect()
     }
 
     /// These go back, to be fetched again by whoever has the partition then.

@@ -13,6 +13,7 @@
 //! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
 //! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
 
+use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -39,6 +40,7 @@ use crate::assignment::Assignment;
 use crate::connection::{Context, Link};
 use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
+use crate::memory;
 use crate::options::KafkaOptions;
 use crate::topology::Topology;
 
@@ -288,12 +290,18 @@ impl LaneTask {
         let (state, stop) = (self.state.clone(), self.stop.clone());
         let mut messages = consumer.stream();
         let mut flow = Flow::new(self.options.release_after);
+        let commits = self.options.commit_interval;
+        let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
         loop {
             let (may_poll, look_again) = flow.steer(&state, consumer, &self.topic());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ended::Stopped,
                 () = state.wake.notified() => {}
+                partition = &mut forgotten => {
+                    tracing::warn!(lane = %state.lane, partition, "the group forgot what was settled: the lane's topic was made again");
+                    return Ended::Broken;
+                }
                 message = messages.next(), if may_poll => {
                     let mut next = message;
                     let mut left = BURST;
@@ -549,6 +557,8 @@ fn configuration(
             (share * 4).clamp(64, 100_000).to_string(),
         )
         .set("queued.max.messages.kbytes", "8192")
+        // A topic that is gone is told at once. It was there when this client was made.
+        .set("topic.metadata.propagation.max.ms", "0")
         .set("fetch.queue.backoff.ms", "10")
         .set("fetch.error.backoff.ms", "100")
         .set(

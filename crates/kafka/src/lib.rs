@@ -75,6 +75,7 @@ mod ending;
 mod endpoint;
 mod error;
 mod lane;
+mod memory;
 mod options;
 mod partition;
 mod partitioner;
