@@ -9,6 +9,9 @@ use jobwire_tests::{Kafka, Program, eventually, port};
 use super::world::*;
 
 const WITHIN: Duration = Duration::from_secs(1);
+/// More than that on a busy machine, and less than the ten seconds after which our clients give up on a
+/// broker that says nothing.
+const IN_TIME: Duration = Duration::from_secs(8);
 const BROKER: &str = "ENDING_TEST_BROKER";
 
 /// The names of this process's threads.
@@ -91,7 +94,7 @@ async fn many_transports_in_a_row() {
         } else {
             drop((receiver, transport));
         }
-        assert!(since.elapsed() < WITHIN * 3, "{:?}", since.elapsed());
+        assert!(since.elapsed() < IN_TIME, "{:?}", since.elapsed());
     }
     // And such as never met a broker.
     let nobody = format!("kafka://127.0.0.1:{}/ending", port::free());
@@ -105,7 +108,7 @@ async fn many_transports_in_a_row() {
         } else {
             drop((transport, receiver));
         }
-        assert!(since.elapsed() < WITHIN * 3, "{:?}", since.elapsed());
+        assert!(since.elapsed() < IN_TIME, "{:?}", since.elapsed());
     }
     // The runtime keeps some threads for what blocks, for ten seconds.
     println!("all have ended");

@@ -6,7 +6,6 @@ use jobwire_tests::eventually;
 use super::world::*;
 
 #[tokio::test]
-#[ignore = "jobs wait for minutes after the topic was deleted: not healed in time yet"]
 async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
     let world = World::new().await;
     let (one, two) = (world.node().await, world.node().await);
@@ -31,6 +30,40 @@ async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
     world.all_have_run().await;
     one.stop().await;
     two.stop().await;
+}
+
+/// Nobody is told, and the new log begins below the position in the old one.
+#[tokio::test]
+async fn a_topic_that_is_made_again_behind_the_back_of_a_node_is_read_from_its_beginning() {
+    let world = World::new().await;
+    let (admin, topic) = (world.admin(), world.topic());
+    let node = world.program().start();
+    node.wait_for_line("is ready", HEALED).await;
+    world.create(40, 1).await;
+    world.all_have_run().await;
+    eventually("what has run to be committed", HEALED, || async {
+        let committed = admin.committed(&world.group(), &topic).await;
+        let ends = admin.end_offsets(&topic).await;
+        let all = committed.iter().zip(ends);
+        let all = all.into_iter().all(|(at, end)| at.unwrap_or(0) == end);
+        all.then_some(())
+    })
+    .await;
+    node.signal(jobwire_tests::Signal::SIGSTOP);
+    admin.delete_topic(&topic).await;
+    admin.create_topic(&topic, 4).await;
+    world.create(40, 1).await;
+    node.signal(jobwire_tests::Signal::SIGCONT);
+    world.all_have_run().await;
+    // What it reads now it also settles.
+    eventually("the new log to be settled", HEALED, || async {
+        let committed = admin.committed(&world.group(), &topic).await;
+        let ends = admin.end_offsets(&topic).await;
+        let all = committed.iter().zip(ends);
+        let all = all.into_iter().all(|(at, end)| at.unwrap_or(0) == end);
+        all.then_some(())
+    })
+    .await;
 }
 
 /// Whoever publishes to the new partitions is heard, and what lies there is not taken for lost.
