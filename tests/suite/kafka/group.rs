@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::transport::{Receiver, Transport};
 use jobwire_core::{Hint, JobId, Lane, NewJob};
 use jobwire_kafka::KafkaOptions;
-use jobwire_tests::{Signal, eventually};
+use jobwire_tests::{Running, Signal, eventually};
 
 use super::world::*;
 
@@ -117,4 +117,49 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
         first.give_back(&tickets(&deliveries)).await;
     }
     receive(&mut first, 200).await;
+}
+
+/// More nodes than partitions: the one that gets none does not keep it to itself.
+#[tokio::test]
+async fn a_node_without_a_partition_says_so() {
+    let world = World::new().await;
+    world.admin().create_topic(&world.topic(), 1).await;
+    let first = world.program().start();
+    first.wait_for_line("is ready", HEALED).await;
+    world.create(5, 1).await;
+    world.all_have_run().await;
+    let second = world.program().start();
+    second.wait_for_line("is ready", HEALED).await;
+    let told = "fewer partitions than there are nodes";
+    eventually("one of them to say so", HEALED * 2, || async {
+        let said = |node: &Running| node.lines().all().iter().any(|line| line.contains(told));
+        (said(&first) || said(&second)).then_some(())
+    })
+    .await;
+}
+
+/// Static members that share a name throw each other out, and are told what to do.
+#[tokio::test]
+async fn two_nodes_of_one_name_are_told() {
+    let world = World::new().await;
+    let named = || KafkaOptions {
+        instance_id: Some("worker-1".to_owned()),
+        ..options()
+    };
+    let first = connect_with(&world.url, named()).await;
+    let mut thrown_out = subscribe(&first, 8).await;
+    world.create(1, 1).await;
+    take(&mut thrown_out, 1).await;
+    let second = connect_with(&world.url, named()).await;
+    let _second = subscribe(&second, 8).await;
+    let told = async {
+        loop {
+            if let Err(problem) = thrown_out.receive(8).await
+                && problem.to_string().contains("kafka_instance_id")
+            {
+                return;
+            }
+        }
+    };
+    soon("the first one's being told", told).await;
 }
