@@ -5,11 +5,11 @@ use jobwire_core::{NewJob, Outcome, Running, Transport};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
-use super::world::{SOON, create, refused, unswept, until_led};
+use super::world::{SOON, create, refused, unswept};
 use crate::world::{Notes, World};
 
-/// Lock the job's row, hint the job, and let go when a node has met it: it runs.
-async fn runs_when_its_row_is_free(job: NewJob) {
+/// Lock the job's row, start a node and hint the job, and let go when the node has met it so often: it runs.
+async fn runs_when_its_row_is_free(job: NewJob, attempts: u64) {
     // On a current-thread runtime every task of the node records here.
     let recorder = PrometheusBuilder::new().build_recorder();
     let scraped = recorder.handle();
@@ -17,6 +17,14 @@ async fn runs_when_its_row_is_free(job: NewJob) {
     let world = World::new().await;
     let notes = Notes::default();
     let seen = notes.clone();
+    let hint = create(&world.store, job).await;
+    let mut other = world.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
+        .bind(hint.id.0)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    // Not before: what it finds waiting at its start it hints by itself.
     let node = world
         .node()
         .options(unswept())
@@ -30,19 +38,11 @@ async fn runs_when_its_row_is_free(job: NewJob) {
         .start()
         .await
         .unwrap();
-    until_led(&world.store).await;
-    let hint = create(&world.store, job).await;
-    let mut other = world.store.pool().begin().await.unwrap();
-    sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
-        .bind(hint.id.0)
-        .execute(&mut *other)
-        .await
-        .unwrap();
     let lane = jobwire_core::Lane::default();
     let publisher = world.transport.publisher();
     publisher.publish(&lane, vec![hint]).await.unwrap();
     eventually("the row to be met while it is busy", SOON, async || {
-        (refused(&scraped, "busy") >= 1).then_some(())
+        (refused(&scraped, "busy") >= attempts).then_some(())
     })
     .await;
     assert_eq!(notes.all().len(), 0, "it ran while somebody had its row");
@@ -63,6 +63,13 @@ fn exclusive() -> NewJob {
 
 #[tokio::test]
 async fn a_busy_row_is_tried_again_and_its_job_runs() {
-    runs_when_its_row_is_free(plain()).await;
-    runs_when_its_row_is_free(exclusive()).await;
+    runs_when_its_row_is_free(plain(), 1).await;
+    runs_when_its_row_is_free(exclusive(), 1).await;
+}
+
+/// Somebody holds the row for long: the hint goes round over the broker, more than once.
+#[tokio::test]
+async fn a_row_that_stays_busy_sends_its_hint_round_and_its_job_runs() {
+    runs_when_its_row_is_free(plain(), 65).await;
+    runs_when_its_row_is_free(exclusive(), 65).await;
 }
