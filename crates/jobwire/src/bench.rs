@@ -5,7 +5,7 @@
 //!   has been committed; so a stall counts against every job that should have arrived in it (no coordinated
 //!   omission).
 //!
-//! The nodes are processes of this same program ([`node`]) and tell over a loopback socket when each job
+//! The nodes are processes of this same program and tell over a loopback socket when each job
 //! started: nothing is added to the database's work. Every run is checked: each job was started exactly
 //! once, and none is left. Figures of one run compare with figures of another run only on the same idle
 //! machine; compare ratios.

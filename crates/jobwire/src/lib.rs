@@ -10,7 +10,7 @@
 //! | [`commands`] | one file a command |
 //! | [`handlers`] | the built-in handler types |
 //! | [`demo`] | the demonstration |
-//! | [`bench`] | measuring |
+//! | [`mod@bench`] | measuring |
 //! | [`http`] | `/metrics`, `/healthz`, `/readyz` |
 //! | [`error`] | what can go wrong, exit codes |
 //!
