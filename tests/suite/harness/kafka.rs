@@ -156,7 +156,9 @@ async fn commit(kafka: &Kafka, group: &str, topic: &str, offset: i64) {
 
 #[tokio::test]
 async fn a_full_disk_ends_the_broker_until_there_is_room() {
-    let disk = SmallDisk::mount(64);
+    let Some(disk) = SmallDisk::mount(64) else {
+        return;
+    };
     let settings = KafkaSettings::new().log_directory(disk.path());
     let mut kafka = Kafka::start_with(settings).await;
     let admin = kafka.admin();
