@@ -25,6 +25,7 @@ pub mod error;
 pub mod handlers;
 pub mod http;
 pub mod logging;
+mod memory;
 mod nodes;
 pub mod output;
 pub mod settings;

@@ -81,9 +81,9 @@ impl Mark {
             nodes_cpu_micros_per_job: (!nodes.is_empty()).then(|| ticks(self.nodes, later.nodes)),
             node_memory_mib: nodes
                 .iter()
-                .filter_map(|id| memory_of(*id))
+                .filter_map(crate::memory::resident)
                 .max()
-                .map(|kib| kib as f64 / 1_024.0),
+                .map(|bytes| bytes as f64 / 1_048_576.0),
         }
     }
 }
@@ -111,14 +111,6 @@ fn ticks_of(process: u32) -> Option<u64> {
     Some(user + system)
 }
 
-fn memory_of(process: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
@@ -126,6 +118,5 @@ mod tests {
     fn this_process_and_this_machine_can_be_read() {
         let id = std::process::id();
         assert!(super::machine().is_some() && super::ticks_of(id).is_some());
-        assert!(super::memory_of(id).is_some_and(|kib| kib > 1_000));
     }
 }

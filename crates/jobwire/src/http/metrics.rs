@@ -57,29 +57,10 @@ pub fn install() -> Result<PrometheusHandle, Error> {
     reason = "memory in bytes needs no 53 bits"
 )]
 pub(super) fn observe_process(database: &Database) {
-    if let Some(bytes) = resident_memory() {
+    if let Some(bytes) = crate::memory::resident("self") {
         gauge!(MEMORY).set(bytes as f64);
     }
     let (idle, used) = database.connections();
     gauge!(POOL_CONNECTIONS, "state" => "idle").set(idle);
     gauge!(POOL_CONNECTIONS, "state" => "used").set(used);
-}
-
-/// From Linux's /proc; elsewhere there is none.
-fn resident_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn memory_is_read_in_bytes() {
-        assert!(super::resident_memory().is_some_and(|bytes| bytes > 1 << 20));
-    }
 }

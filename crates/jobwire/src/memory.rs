@@ -1,0 +1,25 @@
+//! How much memory a process has in use.
+
+use std::fmt::Display;
+
+/// The resident memory of a process, in bytes: by its id, or `self`. From Linux's /proc; elsewhere there is
+/// none.
+pub(crate) fn resident(process: impl Display) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_read_in_bytes() {
+        for process in ["self".to_owned(), std::process::id().to_string()] {
+            assert!(super::resident(process).is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+}
