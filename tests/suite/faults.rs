@@ -71,22 +71,53 @@ async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     let fleet = fleet().await;
     let frozen = fleet.node(&[]).await;
     // Long enough that it still runs when the node freezes, on any machine; short enough to end.
-    let mut job = NewJob::of("sleep", &json!({ "ms": 5000 }));
-    job = job.instance("one");
+    let job = NewJob::of("sleep", &json!({ "ms": 10_000 })).instance("one");
     fleet.jobs.create(job).await.unwrap();
-    create_events(&fleet, 1, 1).await;
     eventually(
         "the node holds the job",
         Duration::from_secs(10),
-        || async { (fleet.leased().await >= 1).then_some(()) },
+        || async { (fleet.leased().await == 1).then_some(()) },
     )
     .await;
     frozen.signal(Signal::SIGSTOP);
+    create_events(&fleet, 1, 1).await;
     let _other = fleet.node(&[]).await;
     fleet.until_empty(Duration::from_secs(30)).await;
     frozen.signal(Signal::SIGCONT);
-    frozen.wait_for_line("lost", Duration::from_secs(20)).await;
+    frozen
+        .wait_for_line("the lock was lost", Duration::from_secs(20))
+        .await;
     assert_eq!(fleet.leased().await, 0);
+    assert_events(&fleet, 1).await;
+}
+
+/// A node that is frozen inside a transaction holds locks on rows that no lease ends, and its connection
+/// stays open: the database ends the transaction after the lease, and another node does the job.
+#[tokio::test]
+async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
+    let fleet = fleet().await;
+    let frozen = fleet.node(&[]).await;
+    // The handler's insert waits for this lock, so the node is known to be inside its transaction.
+    let mut gate = fleet.store.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
+        .execute(&mut *gate)
+        .await
+        .unwrap();
+    create_events(&fleet, 1, 1).await;
+    eventually("the insert waits", Duration::from_secs(10), || async {
+        (fleet.waiting_for_a_lock().await == 1).then_some(())
+    })
+    .await;
+    frozen.signal(Signal::SIGSTOP);
+    gate.commit().await.unwrap();
+    // The insert is done, and nobody takes its answer: the row of the log stays locked.
+    let _other = fleet.node(&[]).await;
+    fleet.until_empty(Duration::from_secs(30)).await;
+    assert_events(&fleet, 1).await;
+    frozen.signal(Signal::SIGCONT);
+    frozen
+        .wait_for_line("the lock was lost", Duration::from_secs(20))
+        .await;
     assert_events(&fleet, 1).await;
 }
 

@@ -83,6 +83,17 @@ impl Fleet {
             .unwrap()
     }
 
+    /// Statements of nodes that wait for another transaction.
+    pub(crate) async fn waiting_for_a_lock(&self) -> i64 {
+        sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name = 'jobwire' AND wait_event_type = 'Lock'",
+        )
+        .fetch_one(self.store.pool())
+        .await
+        .unwrap()
+    }
+
     /// How many jobs wrote their row more than once: none may.
     pub(crate) async fn doubled_events(&self) -> i64 {
         sqlx::query_scalar(

@@ -6,10 +6,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::created::earliest;
@@ -84,6 +85,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Lost => {
+                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(false);
                 node.leases.forget(&job.held);

@@ -222,7 +222,10 @@ pub struct HandlerOptions {
     pub concurrency: Option<usize>,
     /// Waits between attempts, where the job itself says nothing. Default: 10 s.
     pub retry: RetryPolicy,
-    /// Run inside the transaction that completes the job. Short, database-only work. Default: no.
+    /// Run inside the transaction that completes the job. Short, database-only work: PostgreSQL ends the
+    /// transaction, and the attempt fails, when it asks nothing for as long as
+    /// [`PgOptions::idle_in_transaction_timeout`](crate::store::postgres::PgOptions::idle_in_transaction_timeout).
+    /// Default: no.
     pub in_transaction: bool,
 }
 

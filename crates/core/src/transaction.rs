@@ -86,11 +86,16 @@ impl<S: SqlStore> Jobs<S> {
     /// # Errors
     /// What the database says.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
-        Ok(JobTransaction {
-            inner: self.store.begin().await?,
+        Ok(self.over(self.store.begin().await?))
+    }
+
+    /// The same over a transaction that is open already.
+    pub(crate) fn over(&self, inner: sqlx::Transaction<'static, S::Db>) -> JobTransaction<S> {
+        JobTransaction {
+            inner,
             created: Created::default(),
             jobs: self.clone(),
-        })
+        }
     }
 
     /// Create one job in a transaction of its own.

@@ -13,6 +13,7 @@
 //!   that very row, so PostgreSQL checks the guard again and the loser changes nothing.
 
 mod begin;
+mod claim;
 mod complete;
 pub mod examine;
 mod exclusive;
@@ -38,9 +39,10 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 
 use super::{
-    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LanePage, LockTerms,
-    Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION,
-    SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
+    SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
+    TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -78,6 +80,11 @@ pub struct PgOptions {
     pub statement_timeout: Duration,
     /// How long to wait for a free connection. Default 10 s.
     pub acquire_timeout: Duration,
+    /// The server ends a transaction of a node that asks nothing for so long, as when the node is frozen:
+    /// what it locked could not be taken over else. A handler that runs inside the completing transaction
+    /// must not pause longer between two of its statements. Creators' transactions are not limited.
+    /// Give it the nodes' lease. Default 30 s, as that one's.
+    pub idle_in_transaction_timeout: Duration,
 }
 
 impl Default for PgOptions {
@@ -86,6 +93,7 @@ impl Default for PgOptions {
             max_connections: 8,
             statement_timeout: Duration::from_secs(15),
             acquire_timeout: Duration::from_secs(10),
+            idle_in_transaction_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -125,8 +133,10 @@ impl PgStore {
             ))
         })?;
         let timeout = options.statement_timeout.as_millis().to_string();
+        let idle = options.idle_in_transaction_timeout.as_millis().to_string();
         let connect = connect.application_name("jobwire").options([
             ("statement_timeout", timeout.as_str()),
+            ("idle_in_transaction_session_timeout", idle.as_str()),
             // The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from
             // when they were empty reads dead rows by the page; a fresh one costs microseconds a job.
             ("plan_cache_mode", "force_custom_plan"),
@@ -164,7 +174,8 @@ impl PgStore {
         Jobs::new(self.clone(), hook)
     }
 
-    /// The connection pool, for your own statements.
+    /// The connection pool, for your own statements. A transaction that you begin on it is limited by
+    /// [`PgOptions::idle_in_transaction_timeout`]; one of [`Jobs::begin`] is not.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
@@ -233,6 +244,10 @@ impl Store for PgStore {
         self.run("lock", || self.lock_batch(terms, hints)).await
     }
 
+    async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
+        self.run("claim", || self.claim_page(terms, page)).await
+    }
+
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.deadline.min(lease);
@@ -263,7 +278,9 @@ impl Store for PgStore {
     }
 
     async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
-        Ok(Box::new(self.jobs(hook.clone()).begin().await?))
+        let begun = tokio::time::timeout(self.deadline, begin::begin(&self.pool)).await;
+        let begun = begun.map_err(|_| StoreError::Timeout(self.deadline))??;
+        Ok(Box::new(self.jobs(hook.clone()).over(begun)))
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
@@ -396,7 +413,7 @@ impl SqlStore for PgStore {
 
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
         Ok(
-            tokio::time::timeout(self.deadline, begin::begin(&self.pool))
+            tokio::time::timeout(self.deadline, begin::begin_creating(&self.pool))
                 .await
                 .map_err(|_| StoreError::Timeout(self.deadline))??,
         )

@@ -36,6 +36,8 @@ impl Settings {
         let mut options = PgOptions::default();
         options.max_connections = self.database_connections;
         options.statement_timeout = self.statement_timeout;
+        // A node that froze inside a transaction holds no row longer than its leases.
+        options.idle_in_transaction_timeout = self.lease;
         options
     }
 
