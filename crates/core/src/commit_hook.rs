@@ -9,16 +9,17 @@
 //! than [`HookOptions::max_age`] while the broker was away (protocol rule 16: the sweeper has begun to
 //! suspect those, and two would go out for one job). Each of them is counted by reason.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use metrics::{counter, gauge};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::created::Created;
@@ -162,7 +163,7 @@ impl CommitHook {
         let Some(inner) = &self.0 else {
             return;
         };
-        let mut by_lane: HashMap<Lane, Vec<Hint>> = HashMap::new();
+        let mut by_lane: BTreeMap<Lane, Vec<Hint>> = BTreeMap::new();
         for Ready { lane, hint } in ready {
             by_lane.entry(lane).or_default().push(hint);
         }
@@ -233,7 +234,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, options: HookOptions) {
     let mut under_way = FuturesUnordered::new();
     let mut waiting: Vec<Entry> = Vec::new();
-    let mut not_before: Option<tokio::time::Instant> = None;
+    let mut not_before: Option<Instant> = None;
     let mut arrived = Vec::new();
     loop {
         gauge!(m::HINTS_BUFFERED).set(inner.buffered.load(Ordering::Relaxed) as f64);
@@ -271,14 +272,14 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
                     tracing::debug!(lane = %entry.lane, hints = entry.hints.len(), %error, "hints were not confirmed; trying again");
                     entry.hints.shrink_to_fit();
                     waiting.push(entry);
-                    not_before = Some(tokio::time::Instant::now() + PAUSE);
+                    not_before = Some(Instant::now() + PAUSE);
                 }
                 Err(error) => {
                     tracing::warn!(lane = %entry.lane, hints = entry.hints.len(), %error, "hints could not be published; the sweeper will");
                     inner.forget(&entry.lane, entry.hints.len(), "failed");
                 }
             },
-            () = async { tokio::time::sleep_until(not_before.unwrap_or_else(tokio::time::Instant::now)).await }, if paused => {
+            () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
                 not_before = None;
             }
             count = queue.recv_many(&mut arrived, 256), if room && !paused && waiting.is_empty() => {

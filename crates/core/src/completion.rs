@@ -11,6 +11,7 @@ use std::time::Duration;
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
+use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::created::earliest;

@@ -22,11 +22,12 @@ mod schedule;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::Utc;
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::executor::{self, Stages};
@@ -69,7 +70,7 @@ struct Consumer {
     /// Hints of each message that are not decided yet.
     undecided: HashMap<Ticket, usize>,
     /// The last call failed: not before this moment again, and the next pause is so long.
-    receive_after: Option<(tokio::time::Instant, Duration)>,
+    receive_after: Option<(Instant, Duration)>,
     /// Receiving has just begun, and there are several lanes.
     gathers: bool,
 }
@@ -130,8 +131,9 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
 /// Wait; true when the node drains.
 async fn idle(node: &Shared, pause: Duration) -> bool {
     tokio::select! {
-        () = tokio::time::sleep(pause) => false,
+        biased;
         () = node.draining.cancelled() => true,
+        () = tokio::time::sleep(pause) => false,
     }
 }
 
@@ -143,9 +145,11 @@ impl Consumer {
             self.decide_markers().await;
             if self.pending.is_empty() {
                 tokio::select! {
-                    () = self.receive() => {}
-                    Some(ready) = own_hints.recv() => self.note_own(ready),
+                    // Own hints are few and bounded: they keep nothing else waiting.
+                    biased;
                     () = draining.cancelled() => return,
+                    Some(ready) = own_hints.recv() => self.note_own(ready),
+                    () = self.receive() => {}
                 }
                 continue;
             }
@@ -201,7 +205,7 @@ impl Consumer {
                 self.node.report("consumer", Some(error.to_string()));
                 let pause = self.receive_after.map_or(FIRST_PAUSE, |(_, pause)| pause);
                 let next = (pause * 2).min(LONGEST_PAUSE);
-                self.receive_after = Some((tokio::time::Instant::now() + pause, next));
+                self.receive_after = Some((Instant::now() + pause, next));
             }
         }
     }
@@ -254,8 +258,10 @@ impl Consumer {
         tokio::pin!(moment);
         loop {
             tokio::select! {
-                () = &mut moment => return,
+                // What goes on arriving does not prolong the moment.
+                biased;
                 () = draining.cancelled() => return,
+                () = &mut moment => return,
                 () = self.receive(), if self.has_room() => {}
             }
         }
@@ -273,8 +279,10 @@ impl Consumer {
         tokio::pin!(patience, slot);
         loop {
             tokio::select! {
-                permit = &mut slot => return permit.is_ok(),
+                // Receiving comes last: what goes on arriving keeps no free slot from being noticed.
+                biased;
                 () = draining.cancelled() => return false,
+                permit = &mut slot => return permit.is_ok(),
                 () = &mut patience => break,
                 () = self.receive(), if self.has_room() => self.decide_markers().await,
             }
@@ -286,8 +294,9 @@ impl Consumer {
         self.receiver.pause().await;
         self.let_go().await;
         tokio::select! {
-            _ = slot => {}
+            biased;
             () = draining.cancelled() => {}
+            _ = slot => {}
         }
         self.receiver.resume().await;
         self.gathers = self.node.options.lanes.len() > 1;

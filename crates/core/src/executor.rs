@@ -6,12 +6,13 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 use metrics::{counter, histogram};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::finished::{Ending, Finished};
 use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
@@ -86,9 +87,9 @@ async fn run(
     if !node.leases.trusts(held) {
         return Ending::Lost;
     }
-    if job.repeat_until.is_some_and(|until| Utc::now() > until) && job.repeat.is_some() {
+    if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
         // A repeating timer that fires after its end is removed without running.
-        return Ending::Done(completion(held, &job, false));
+        return Ending::Done(completion(held, &job, None));
     }
     record_start(&job, stages);
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %locked.fence, "job starts");
@@ -121,7 +122,7 @@ async fn run(
     let ended = attempt(node, &registration, running, lease).await;
     let result = match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
-            let completion = completion(held, &job, true);
+            let completion = completion(held, &job, Some(started.elapsed()));
             if registration.options.in_transaction {
                 complete_in_transaction(node, &transaction, completion, &job, &registration).await
             } else {
@@ -187,8 +188,9 @@ async fn type_slot(
     };
     let slots = node.type_slots(&job.job_type, || Arc::new(Semaphore::new(limit)));
     tokio::select! {
-        permit = slots.acquire_owned() => permit.ok().map(Some),
+        biased;
         () = lease.stop.cancelled() => None,
+        permit = slots.acquire_owned() => permit.ok().map(Some),
         // What cannot start is given back, not held until the end of the shutdown.
         () = node.draining.cancelled() => None,
     }
@@ -256,14 +258,14 @@ fn answer(ended: std::thread::Result<HandlerResult>) -> Ended {
     }
 }
 
-fn completion(held: &Held, job: &Job, ran: bool) -> Completion {
+/// `ran` for so long, or not at all: then its time is over and nothing follows.
+fn completion(held: &Held, job: &Job, ran: Option<Duration>) -> Completion {
+    // By the database's clock, which said when the job became ready: this machine's may be wrong by hours,
+    // and the next occurrence would be late by as much.
+    let now = |ran| job.ready_at + chrono::Duration::from_std(ran).unwrap_or_default();
     Completion {
         held: held.clone(),
-        next: if ran {
-            repeat::next_occurrence(job, Utc::now())
-        } else {
-            None
-        },
+        next: ran.and_then(|ran| repeat::next_occurrence(job, now(ran))),
         failed_before: job.failures > 0 || job.exception_message.is_some(),
     }
 }

@@ -1,8 +1,7 @@
 //! A job that ran, on its way from the executor to its committed outcome.
 
-use std::time::Instant;
-
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::job::Held;
 use crate::store::{Completion, Failure, Settled};

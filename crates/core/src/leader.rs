@@ -262,9 +262,9 @@ impl Leader {
                 self.next_turn = Instant::now() + node.options.sweep_interval * 3 / 2;
             }
             Control::LeaderLeaves { node: leader } if leader != node.id => {
-                // Not all at once.
-                let jitter = rand::random_range(0..50);
-                self.next_turn = Instant::now() + Duration::from_millis(jitter);
+                // Not all at once; the ids are random.
+                let (spread, _) = node.id.0.as_u64_pair();
+                self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
                 node.alarm.earlier(self.database_now(), due);

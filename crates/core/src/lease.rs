@@ -8,12 +8,13 @@
 //!   completion is refused by the database afterwards.
 //! * While renewals fail, the node takes no new work ([`LeaseBook::healthy`]).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{counter, gauge};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::job::{Held, JobId, NodeId};
@@ -38,7 +39,7 @@ pub(crate) struct Lease {
 
 /// Everything that a node holds.
 pub(crate) struct LeaseBook {
-    entries: Mutex<HashMap<JobId, Entry>>,
+    entries: Mutex<BTreeMap<JobId, Entry>>,
     length: Duration,
     healthy: AtomicBool,
 }
@@ -54,7 +55,7 @@ impl LeaseBook {
     }
 
     /// A poisoned lock means that a thread panicked between whole operations; the map is still right.
-    fn entries(&self) -> MutexGuard<'_, HashMap<JobId, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,8 +177,9 @@ pub(crate) async fn renew_all(
     let mut renewal: Option<tokio::task::JoinHandle<bool>> = None;
     loop {
         tokio::select! {
-            _ = ticks.tick() => {}
+            biased;
             () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
         }
         // Looked at on every tick, also while a renewal hangs.
         book.expire();

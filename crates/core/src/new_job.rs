@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::hint::{Hint, Ready};
-use crate::job::{JobId, Lane};
+use crate::job::{Job, JobId, JobKind, Lane};
 use crate::repeat::Repeat;
 use crate::retry::RetryPolicy;
 
@@ -221,6 +221,50 @@ impl NewJob {
     pub fn custom_values(mut self, values: Box<RawValue>) -> Self {
         self.custom_values = Some(values);
         self
+    }
+
+    /// The row that a store keeps of it: numbered `seq`, created `now` by the store's clock, in this lane
+    /// where it names none itself.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn into_job(self, seq: i64, now: DateTime<Utc>, ruled: Lane) -> Result<Job, InvalidJob> {
+        self.validate()?;
+        let timer = self.due_at.is_some() || self.repeat.is_some();
+        Ok(Job {
+            id: self.id,
+            seq,
+            revision: 1,
+            kind: if timer {
+                JobKind::Timer
+            } else {
+                JobKind::Message
+            },
+            exclusive: self.is_exclusive(),
+            retries: self.attempts(),
+            failures: 0,
+            job_type: self.job_type,
+            payload: self.payload.unwrap_or_default(),
+            process_instance: self.process_instance,
+            execution: self.execution,
+            process_definition: self.process_definition,
+            element: self.element,
+            tenant: self.tenant,
+            category: self.category,
+            deployment: self.deployment,
+            priority: self.priority,
+            retry_policy: self.retry_policy,
+            due_at: self.due_at,
+            repeat: self.repeat,
+            repeat_until: self.repeat_until,
+            correlation_id: self.correlation_id.unwrap_or(self.id.0),
+            created_at: now,
+            ready_at: now,
+            lane: self.lane.unwrap_or(ruled),
+            exception_message: None,
+            custom_values: self.custom_values,
+            trace_parent: self.trace_parent,
+        })
     }
 
     /// Its hint, once it has been created: in the lane that it names, else in that of the rules.

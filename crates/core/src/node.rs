@@ -83,9 +83,17 @@ pub struct NodeBuilder {
     handlers: Handlers,
     options: NodeOptions,
     hook: Option<CommitHook>,
+    id: NodeId,
 }
 
 impl NodeBuilder {
+    /// Use this id instead of a random one, so that a simulation can be replayed. No two starts may ever
+    /// share one: the id is what proves a lock's owner.
+    pub fn id(mut self, id: NodeId) -> Self {
+        self.id = id;
+        self
+    }
+
     /// Run jobs of this type with an async closure over a typed payload.
     pub fn handler<P, F, Fut>(mut self, job_type: impl Into<String>, run: F) -> Self
     where
@@ -152,13 +160,14 @@ impl NodeBuilder {
     }
 
     /// What the parts of the node will share, and where the outcomes of its jobs arrive.
-    fn share(self, id: NodeId) -> (Arc<Shared>, mpsc::Receiver<Finished>, OwnHints) {
+    fn share(self) -> (Arc<Shared>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
             transport,
             handlers,
             options,
             hook,
+            id,
         } = self;
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
@@ -219,15 +228,16 @@ impl Node {
             handlers: Handlers::default(),
             options: NodeOptions::default(),
             hook: None,
+            id: NodeId::generate(),
         }
     }
 
     async fn start(builder: NodeBuilder) -> Result<Self, StartError> {
         builder.options.validate().map_err(StartError::Options)?;
         builder.store.check().await?.ready()?;
-        let id = NodeId::generate();
+        let id = builder.id;
         ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
-        let (shared, queue, own_hints) = builder.share(id);
+        let (shared, queue, own_hints) = builder.share();
         let draining = shared.draining.clone();
         gauge!(m::SLOTS).set(shared.options.concurrency as f64);
         gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => shared.store.name(),

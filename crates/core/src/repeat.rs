@@ -70,8 +70,9 @@ impl Repeat {
     }
 }
 
-/// The occurrence after `job`, if there is one: due one interval after the last due date, but never in
-/// the past (after a long outage it goes on from now, without a burst of what was missed).
+/// The occurrence after `job`, if there is one: due one interval after the last due date, but never before
+/// `now`, the database's clock as far as it is known (after a long outage it goes on from there, without a
+/// burst of what was missed).
 #[must_use]
 pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;

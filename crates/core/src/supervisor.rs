@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use metrics::counter;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics as m;
@@ -75,8 +76,9 @@ impl Supervisor {
                     pause = Duration::from_millis(100);
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    biased;
                     () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 health.set(name, None);

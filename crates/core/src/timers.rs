@@ -31,10 +31,12 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             }
         };
         tokio::select! {
-            () = due => {}
-            _ = alarm.changed() => continue,
-            _ = leads.changed() => continue,
+            // What is due comes before news of what will be: a flood of these delays nothing.
+            biased;
             () = node.draining.cancelled() => return,
+            () = due => {}
+            _ = leads.changed() => continue,
+            _ = alarm.changed() => continue,
         }
         match node.store.move_due_timers(BATCH).await {
             Ok(moved) => {
@@ -47,8 +49,9 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             Err(error) => {
                 tracing::warn!(%error, "due timers could not be moved; trying again");
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    biased;
                     () = node.draining.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(Duration::from_secs(5));
             }

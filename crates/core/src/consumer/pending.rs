@@ -7,9 +7,9 @@
 //! share.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
 use crate::hint::{Hint, Marker, Ready};
 use crate::job::Lane;

@@ -4,16 +4,17 @@
 //! and settled as on any node. Nothing else is taken: a released instance is only hinted.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::Utc;
+use tokio::time::Instant;
 
 use super::{NodeBuilder, StartError};
 use crate::commit_hook::Cause;
 use crate::error::StoreError;
 use crate::executor::{self, Stages};
 use crate::hint::Hint;
-use crate::job::{JobId, NodeId};
+use crate::job::JobId;
 use crate::query::JobView;
 use crate::store::Refusal;
 
@@ -45,7 +46,7 @@ impl NodeBuilder {
         self.options.validate().map_err(StartError::Options)?;
         self.store.check().await?.ready()?;
         self.options.concurrency = 1;
-        let (node, queue, _) = self.share(NodeId::generate());
+        let (node, queue, _) = self.share();
         // From the start in phase one of the shutdown: whatever comes next is for others.
         node.draining.cancel();
         let mut keepers = super::keep(&node, queue);
@@ -71,6 +72,7 @@ impl NodeBuilder {
                 executor::start(&node, job, sent, stages, slot);
                 node.jobs.close();
                 tokio::select! {
+                    biased;
                     () = node.jobs.wait() => {}
                     () = stop => {
                         node.stop_jobs.cancel();
