@@ -10,15 +10,15 @@
 //! suspect those, and two would go out for one job). Each of them is counted by reason.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use metrics::{counter, gauge};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -99,6 +99,10 @@ struct Inner {
     stop: CancellationToken,
     stopped: CancellationToken,
     earlier_timer: Notify,
+    /// Since when nothing could be published, by lane.
+    failing: Mutex<BTreeMap<Lane, Instant>>,
+    /// Grows with whatever is to be hinted.
+    offered: watch::Sender<u64>,
 }
 
 /// The sending side. Cheap to clone. See the [module](self).
@@ -118,6 +122,8 @@ impl CommitHook {
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             earlier_timer: Notify::new(),
+            failing: Mutex::default(),
+            offered: watch::Sender::new(0),
         });
         tokio::spawn(publish_all(inner.clone(), queue, options));
         Self(Some(inner))
@@ -167,6 +173,7 @@ impl CommitHook {
         for Ready { lane, hint } in ready {
             by_lane.entry(lane).or_default().push(hint);
         }
+        inner.offered.send_modify(|count| *count += 1);
         for (lane, hints) in by_lane {
             let count = hints.len();
             if inner.buffered.fetch_add(count, Ordering::Relaxed) + count > inner.limit {
@@ -195,6 +202,24 @@ impl CommitHook {
             .map_or(0, |i| i.buffered.load(Ordering::Relaxed))
     }
 
+    /// Tells that jobs became ready in this process, whether or not their hints can leave.
+    pub(crate) fn offered(&self) -> Option<watch::Receiver<u64>> {
+        self.0.as_ref().map(|inner| inner.offered.subscribe())
+    }
+
+    /// Since when every publication to this lane has failed.
+    pub(crate) fn failing_since(&self, lane: &Lane) -> Option<Instant> {
+        let inner = self.0.as_ref()?;
+        inner.failing().get(lane).copied()
+    }
+
+    /// The broker took something for this lane, from here or from elsewhere in this process.
+    pub(crate) fn published(&self, lane: &Lane) {
+        if let Some(inner) = &self.0 {
+            inner.failing().remove(lane);
+        }
+    }
+
     /// Tell the nodes something.
     pub(crate) fn tell(&self, control: Control) {
         if let Some(inner) = &self.0 {
@@ -220,6 +245,25 @@ impl CommitHook {
 }
 
 impl Inner {
+    /// A poisoned lock only means that a thread panicked elsewhere; the map is still whole.
+    fn failing(&self) -> MutexGuard<'_, BTreeMap<Lane, Instant>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a publication that began then went. A transport's own bound says nothing of the broker.
+    fn noted(&self, lane: &Lane, began: Instant, result: &Result<(), TransportError>) {
+        match result {
+            Ok(()) => drop(self.failing().remove(lane)),
+            Err(TransportError::Full) => {}
+            Err(_) => {
+                let mut failing = self.failing();
+                if failing.len() < MOST_LANES {
+                    failing.entry(lane.clone()).or_insert(began);
+                }
+            }
+        }
+    }
+
     /// These hints leave the buffer without having been published.
     fn forget(&self, lane: &Lane, count: usize, reason: &'static str) {
         self.buffered.fetch_sub(count, Ordering::Relaxed);
@@ -228,6 +272,8 @@ impl Inner {
     }
 }
 
+/// So many lanes that can't be published to are remembered.
+const MOST_LANES: usize = 1_024;
 /// After a failure, wait this long before the next attempt.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -253,7 +299,7 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
                 if entry.since.elapsed() > options.max_age {
                     inner.forget(&entry.lane, entry.hints.len(), "stale");
                 } else {
-                    under_way.push(publish_one(inner.publisher.clone(), entry));
+                    under_way.push(publish_one(inner.clone(), entry));
                 }
             }
         }
@@ -329,14 +375,18 @@ fn gather(waiting: &mut Vec<Entry>, batch: usize, count: usize) -> Vec<Entry> {
 }
 
 async fn publish_one(
-    publisher: Arc<dyn Publisher>,
+    inner: Arc<Inner>,
     entry: Entry,
 ) -> (Entry, Result<(), TransportError>) {
-    let result = publisher.publish(&entry.lane, entry.hints.clone()).await;
+    let began = Instant::now();
+    let publishing = inner.publisher.publish(&entry.lane, entry.hints.clone());
+    let result = publishing.await;
+    inner.noted(&entry.lane, began, &result);
     (entry, result)
 }
 
 fn confirmed(inner: &Inner, entry: &Entry) {
+    crash_point!("hints-confirmed");
     let count = entry.hints.len();
     inner.buffered.fetch_sub(count, Ordering::Relaxed);
     counter!(m::HINTS_PUBLISHED, "lane" => entry.lane.0.clone(), "cause" => entry.cause.as_str())

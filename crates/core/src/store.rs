@@ -225,6 +225,28 @@ pub struct OrphanQuery {
     pub mark: bool,
 }
 
+/// What a node that hints don't reach takes from a lane (protocol rule 28).
+#[derive(Clone, Debug)]
+pub struct ClaimPage {
+    /// The lane.
+    pub lane: Lane,
+    /// Go on behind this id.
+    pub after: Option<JobId>,
+    /// At most so many: the free slots.
+    pub at_most: i64,
+    /// Look at so many rows, however few of them can be taken.
+    pub look_at: i64,
+}
+
+/// What was taken.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Ours to run now.
+    pub jobs: Vec<LockedJob>,
+    /// Behind which id to go on; `None` where the lane was looked through to its end.
+    pub after: Option<JobId>,
+}
+
 /// A page of jobs that change their lane.
 #[derive(Clone, Debug)]
 pub struct LanePage {
@@ -329,6 +351,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Lock what a batch of hints names (protocol rules 6 to 12). The caller asks for no more than it
     /// has free slots.
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked>;
+
+    /// Lock ready jobs of a lane without a hint, by the same gates and in the order of their ids: those
+    /// that nobody else locks at this moment, so that nodes which claim at once take different ones.
+    async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed>;
 
     /// Push the end of these leases to `lease` from now. Returns those that were still held.
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>>;

@@ -157,6 +157,12 @@ pub trait Publisher: Send + Sync + 'static {
 
     /// How the transport is.
     fn health(&self) -> TransportHealth;
+
+    /// How the transport is for one lane, where it carries lanes over several brokers.
+    fn health_of(&self, lane: &Lane) -> TransportHealth {
+        let _ = lane;
+        self.health()
+    }
 }
 
 /// A message taken from a lane and not settled yet.

@@ -11,6 +11,7 @@
 //! * **No transaction ids**: an error of COMMIT is final, and [`Store::committed`] can't say more.
 //! * **No notice from other processes** but a counter of commits: [`Store::data_version`].
 
+mod claim;
 mod complete;
 mod exclusive;
 mod fail;
@@ -38,9 +39,10 @@ use sqlx::sqlite::{
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::{
-    CompletingTransaction, Completion, Created, Failure, Fate, HandOver, LanePage, LockTerms,
-    Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result, SCHEMA_VERSION,
-    SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
+    SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
+    TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -311,6 +313,10 @@ impl Store for SqliteStore {
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         self.run("lock", || self.lock_batch(terms, hints)).await
+    }
+
+    async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
+        self.run("claim", || self.claim_page(terms, page)).await
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {

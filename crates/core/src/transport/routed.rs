@@ -290,6 +290,10 @@ impl Publisher for RoutedTransport {
         health.problem = (!problems.is_empty()).then(|| problems.join("; "));
         health
     }
+
+    fn health_of(&self, lane: &Lane) -> TransportHealth {
+        self.publisher_of(lane).health_of(lane)
+    }
 }
 
 impl RoutedTransport {

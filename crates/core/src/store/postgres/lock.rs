@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::Row;
+use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
@@ -58,6 +58,30 @@ SELECT j.id, j.exclusive, j.process_instance, j.type = ANY($2), NOT ",
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
+/// Lock those of these plain jobs that are free.
+pub(super) async fn lock_plain(
+    connection: impl PgExecutor<'_>,
+    terms: &LockTerms,
+    ids: &[Uuid],
+) -> Result<Vec<LockedJob>, StoreError> {
+    sqlx::query(LOCK)
+        .bind(ids)
+        .bind(&terms.types[..])
+        .bind(terms.owner.0)
+        .bind(terms.lease)
+        .fetch_all(connection)
+        .await?
+        .iter()
+        .map(|r| {
+            Ok(LockedJob {
+                fence: Fence(r.try_get(0)?),
+                strikes: r.try_get(1)?,
+                job: row::job(r, 2)?,
+            })
+        })
+        .collect()
+}
+
 impl PgStore {
     pub(super) async fn lock_batch(
         &self,
@@ -76,7 +100,7 @@ impl PgStore {
         plain.sort_unstable();
         plain.dedup();
         if !plain.is_empty() {
-            locked.jobs = self.lock_plain(terms, &plain).await?;
+            locked.jobs = lock_plain(&self.pool, terms, &plain).await?;
             if locked.jobs.len() < plain.len() {
                 let got: HashSet<Uuid> = locked.jobs.iter().map(|l| l.job.id.0).collect();
                 plain.retain(|id| !got.contains(id));
@@ -110,29 +134,6 @@ impl PgStore {
             }
         }
         Ok(locked)
-    }
-
-    async fn lock_plain(
-        &self,
-        terms: &LockTerms,
-        ids: &[Uuid],
-    ) -> Result<Vec<LockedJob>, StoreError> {
-        sqlx::query(LOCK)
-            .bind(ids)
-            .bind(&terms.types[..])
-            .bind(terms.owner.0)
-            .bind(terms.lease)
-            .fetch_all(&self.pool)
-            .await?
-            .iter()
-            .map(|r| {
-                Ok(LockedJob {
-                    fence: Fence(r.try_get(0)?),
-                    strikes: r.try_get(1)?,
-                    job: row::job(r, 2)?,
-                })
-            })
-            .collect()
     }
 
     async fn classify(

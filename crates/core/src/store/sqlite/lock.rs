@@ -73,46 +73,56 @@ impl SqliteStore {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> Result<Locked, StoreError> {
-        let mut locked = Locked::default();
-        let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
-        let mut plain: Vec<JobId> = Vec::with_capacity(hints.len());
-        for hint in hints {
-            match &hint.instance {
-                Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
-                None => plain.push(hint.id),
-            }
-        }
-        plain.sort_unstable();
-        plain.dedup();
         let mut tx = self.write().await?;
-        let now = row::now_micros();
-        if !plain.is_empty() {
-            lock_plain(&mut tx, terms, now, &plain, &mut locked, &mut instances).await?;
-        }
-        if !instances.is_empty() {
-            let mut names: Vec<String> = instances.keys().cloned().collect();
-            names.sort_unstable();
-            for tried in exclusive::take_first(&mut tx, terms, now, &names).await? {
-                let hinted = instances.remove(&tried.instance).unwrap_or_default();
-                match tried.result {
-                    Ok(job) => {
-                        // Of several hints for one instance only one is served; the others' jobs
-                        // are taken in turn when this one finishes.
-                        let others = hinted.into_iter().filter(|id| *id != job.job.id);
-                        locked
-                            .refused
-                            .extend(others.map(|id| (id, Refusal::InstanceHeld)));
-                        locked.jobs.push(*job);
-                    }
-                    Err(why) => locked
-                        .refused
-                        .extend(hinted.into_iter().map(|id| (id, why))),
-                }
-            }
-        }
+        let locked = lock_in(&mut tx, terms, hints).await?;
         tx.commit().await?;
         Ok(locked)
     }
+}
+
+/// Lock what a batch of hints names, inside a transaction that may write.
+pub(super) async fn lock_in(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    hints: &[Hint],
+) -> Result<Locked, StoreError> {
+    let mut locked = Locked::default();
+    let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
+    let mut plain: Vec<JobId> = Vec::with_capacity(hints.len());
+    for hint in hints {
+        match &hint.instance {
+            Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
+            None => plain.push(hint.id),
+        }
+    }
+    plain.sort_unstable();
+    plain.dedup();
+    let now = row::now_micros();
+    if !plain.is_empty() {
+        lock_plain(connection, terms, now, &plain, &mut locked, &mut instances).await?;
+    }
+    if !instances.is_empty() {
+        let mut names: Vec<String> = instances.keys().cloned().collect();
+        names.sort_unstable();
+        for tried in exclusive::take_first(connection, terms, now, &names).await? {
+            let hinted = instances.remove(&tried.instance).unwrap_or_default();
+            match tried.result {
+                Ok(job) => {
+                    // Of several hints for one instance only one is served; the others' jobs
+                    // are taken in turn when this one finishes.
+                    let others = hinted.into_iter().filter(|id| *id != job.job.id);
+                    locked
+                        .refused
+                        .extend(others.map(|id| (id, Refusal::InstanceHeld)));
+                    locked.jobs.push(*job);
+                }
+                Err(why) => locked
+                    .refused
+                    .extend(hinted.into_iter().map(|id| (id, why))),
+            }
+        }
+    }
+    Ok(locked)
 }
 
 async fn lock_plain(

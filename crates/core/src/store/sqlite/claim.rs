@@ -1,0 +1,79 @@
+//! Taking ready jobs without a hint, while the broker is away (protocol rule 28).
+
+use sqlx::Row;
+
+use super::lock::lock_in;
+use super::sql::{suspended, unlocked};
+use super::{SqliteStore, row};
+use crate::error::StoreError;
+use crate::hint::Hint;
+use crate::store::{ClaimPage, Claimed, LockTerms};
+
+/// The last row that one statement looks at, where there are more.
+const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
+
+/// The primary key is the order. There is one writer, so nobody takes anything between this look and the
+/// lock. Of an instance only the first ready sibling counts, and only while nobody holds the instance.
+const FIND: &str = concat!(
+    "
+SELECT j.id, j.exclusive, j.process_instance
+FROM job j
+WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
+  AND ",
+    unlocked!("j", "?5"),
+    " AND NOT ",
+    suspended!("j"),
+    "
+  AND (NOT j.exclusive OR (
+        NOT EXISTS (SELECT 1 FROM job e
+                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    suspended!("e"),
+    ")
+    AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+                    WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL AND l.expires_at > ?5)))
+ORDER BY j.id LIMIT ?6"
+);
+
+impl SqliteStore {
+    pub(super) async fn claim_page(
+        &self,
+        terms: &LockTerms,
+        page: &ClaimPage,
+    ) -> Result<Claimed, StoreError> {
+        let mut tx = self.write().await?;
+        let after = page.after.map(|id| id.to_string()).unwrap_or_default();
+        let slice_end = sqlx::query(SLICE)
+            .bind(&after)
+            .bind(page.look_at.max(1) - 1)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
+        let rows = sqlx::query(FIND)
+            .bind(&after)
+            .bind(slice_end.map(|id| id.to_string()))
+            .bind(&page.lane.0)
+            .bind(row::array(&terms.types[..])?)
+            .bind(row::now_micros())
+            .bind(page.at_most)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut hints = Vec::with_capacity(rows.len());
+        for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
+            let exclusive: bool = row.try_get(1)?;
+            let instance: Option<String> = row.try_get(2)?;
+            hints.push(Hint {
+                instance: instance.filter(|_| exclusive),
+                ..Hint::new(id)
+            });
+        }
+        let full = i64::try_from(hints.len()).is_ok_and(|n| n >= page.at_most);
+        let after = match hints.last() {
+            Some(last) if full => Some(last.id),
+            _ => slice_end,
+        };
+        let mut jobs = lock_in(&mut tx, terms, &hints).await?.jobs;
+        tx.commit().await?;
+        jobs.sort_by_key(|locked| locked.job.id);
+        Ok(Claimed { jobs, after })
+    }
+}
