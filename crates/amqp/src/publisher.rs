@@ -246,7 +246,10 @@ impl LanePublishers {
                 properties,
             );
             let confirmed = match written.await {
-                Ok(confirm) => confirm.await,
+                Ok(confirm) => {
+                    jobwire_core::crash_point!("hints-sent");
+                    confirm.await
+                }
                 Err(e) => Err(e),
             };
             drop(place);

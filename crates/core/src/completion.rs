@@ -11,7 +11,6 @@ use std::time::Duration;
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
-use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::created::earliest;
@@ -154,6 +153,9 @@ where
     loop {
         match commit().await {
             Ok(settled) => {
+                if operation == "complete" {
+                    crash_point!("completion-committed");
+                }
                 let applied: std::collections::HashSet<_> = settled.applied.iter().collect();
                 for held in held {
                     if !applied.contains(&held.id) {

@@ -195,6 +195,7 @@ impl Consumer {
     fn received(&mut self, received: Result<Vec<Delivery>, TransportError>) {
         match received {
             Ok(deliveries) => {
+                crash_point!("hints-received");
                 if self.receive_after.take().is_some() {
                     self.node.report("consumer", None);
                 }
@@ -350,6 +351,7 @@ impl Consumer {
         };
         match result {
             Ok(locked) => {
+                crash_point!("jobs-locked");
                 self.decide(batch, locked, sent).await;
                 true
             }
@@ -493,6 +495,7 @@ impl Consumer {
         if !settled.is_empty() {
             settled.reverse();
             self.receiver.settle(&settled).await;
+            crash_point!("hints-settled");
         }
         if !returned.is_empty() {
             self.pending.forget(&returned);

@@ -118,10 +118,12 @@ async fn run(
         stop: lease.stop.clone(),
         transaction: transaction.clone(),
     };
+    crash_point!("before-handler");
     let started = Instant::now();
     let ended = attempt(node, &registration, running, lease).await;
     let result = match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
+            crash_point!("effect-done");
             let completion = completion(held, &job, Some(started.elapsed()));
             if registration.options.in_transaction {
                 complete_in_transaction(node, &transaction, completion, &job, &registration).await
@@ -284,7 +286,10 @@ async fn complete_in_transaction(
         return failure(&completion.held, job, registration, error, "dead-letter");
     };
     match open.complete(node.id, &completion, &node.hand_over()).await {
-        Ok(settled) => Ending::Committed(Box::new(settled)),
+        Ok(settled) => {
+            crash_point!("completion-committed");
+            Ending::Committed(Box::new(settled))
+        }
         Err(error) if error.is_lost_lock() => Ending::Lost,
         Err(error) if error.is_transient() => failure(
             &completion.held,
@@ -395,6 +400,7 @@ pub(crate) async fn follow_up(
 ) {
     let locked_at = Utc::now();
     for next in settled.next {
+        crash_point!("hand-over-taken");
         // As many were released as were taken, so there is a slot for each.
         let slot = match slots.pop() {
             Some(slot) => slot,

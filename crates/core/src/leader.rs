@@ -164,6 +164,7 @@ impl Leader {
         let node = self.node.clone();
         if self.term != Some(report.term) {
             tracing::info!(node = %node.id, term = report.term, "this node leads");
+            crash_point!("term-begun");
             self.term = Some(report.term);
             gauge!(m::LEADER).set(1.0);
             node.leads.send_replace(true);
@@ -192,6 +193,7 @@ impl Leader {
             if !found.is_empty() {
                 counter!(m::SWEPT, "class" => class).increment(found.len() as u64);
                 tracing::info!(class, jobs = found.len(), "the sweeper hints jobs");
+                crash_point!("turn-taken");
                 // Tried here first, as far as there is room and the lane is one of this node's: it lives,
                 // the broker may still count on one that does not.
                 let mut room = node.slots.available_permits();

@@ -15,6 +15,9 @@
 //! implementations) ← machinery (`commit_hook`, `lease`, `executor`, `completion`, `consumer`, `timers`,
 //! `sweeper`, `leader`, over what they share: `shared`) ← `node`.
 
+#[macro_use]
+pub mod crash_point;
+
 mod alarm;
 pub mod commit_hook;
 mod completion;

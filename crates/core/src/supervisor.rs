@@ -57,7 +57,13 @@ impl Supervisor {
             let mut pause = Duration::from_millis(100);
             loop {
                 let started = Instant::now();
-                let ended = AssertUnwindSafe(task()).catch_unwind().await;
+                let running = task();
+                let ended = AssertUnwindSafe(async move {
+                    crate::crash_point::task_starts(name);
+                    running.await;
+                })
+                .catch_unwind()
+                .await;
                 if stop.is_cancelled() {
                     return;
                 }

@@ -125,6 +125,7 @@ impl Sweeper {
         else {
             return 0;
         };
+        crash_point!("marker-returned");
         let sent = state.outstanding.swap_remove(position);
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;
@@ -189,7 +190,9 @@ async fn heal(node: &Arc<Shared>, lane: &Lane, ready_before: DateTime<Utc>) -> H
             if !orphans.is_empty() {
                 counter!(m::SWEPT, "class" => "orphan").increment(orphans.len() as u64);
                 tracing::info!(%lane, jobs = orphans.len(), "lost hints were found; the jobs are hinted again");
+                crash_point!("orphans-found");
                 node.hook.publish(Cause::Sweep, orphans);
+                crash_point!("orphans-hinted");
             }
         }
         Err(error) => tracing::warn!(%lane, %error, "orphans could not be looked for"),

@@ -40,6 +40,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
         }
         match node.store.move_due_timers(BATCH).await {
             Ok(moved) => {
+                crash_point!("timers-moved");
                 pause = Duration::from_millis(100);
                 tracing::debug!(timers = moved.ready.len(), "due timers became executable");
                 node.hook.publish(Cause::Timer, moved.ready);

@@ -219,11 +219,13 @@ impl<S: SqlStore> JobTransaction<S> {
     pub async fn commit(self) -> Result<(), StoreError> {
         let (created, jobs) = (self.created, self.jobs);
         let deadline = jobs.store.deadline();
+        crash_point!("before-commit");
         let answer = tokio::time::timeout(deadline, self.inner.commit()).await;
         match answer.unwrap_or_else(|_| Err(lost_answer(deadline))) {
             Ok(()) => {}
             Err(error) => learn_fate(&jobs.store, &created, error).await?,
         }
+        crash_point!("committed");
         jobs.hook.committed(created);
         Ok(())
     }
@@ -291,6 +293,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
             let _ = self.roll_back().await;
             return Err(StoreError::LostLock(completion.held.id));
         }
+        crash_point!("completion-uncommitted");
         self.commit().await?;
         Ok(settled)
     }

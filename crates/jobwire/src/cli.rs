@@ -54,6 +54,7 @@ pub fn command() -> clap::Command {
 /// Run the program with the process's own arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
+    jobwire_core::crash_point::arm();
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {

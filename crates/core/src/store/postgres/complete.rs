@@ -174,7 +174,9 @@ impl PgStore {
             }
         }
         pass_on(&mut tx, held.iter(), &HandOver::Hint, &mut settled).await?;
+        crash_point!("release-uncommitted");
         tx.commit().await?;
+        crash_point!("released");
         Ok(settled)
     }
 }

@@ -103,6 +103,7 @@ impl PgStore {
         let messages: Vec<Option<&str>> = failed.iter().map(|f| f.message.as_deref()).collect();
         let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
 
+        crash_point!("failure-unwritten");
         let mut tx = begin(&self.pool).await?;
         complete::enter_held(&mut tx, &names).await?;
         let rows = sqlx::query(FAIL)
@@ -124,7 +125,9 @@ impl PgStore {
             settled.timer = earliest(settled.timer, due);
         }
         complete::pass_on(&mut tx, failed.iter().map(|f| &f.held), then, &mut settled).await?;
+        crash_point!("failure-uncommitted");
         tx.commit().await?;
+        crash_point!("failure-committed");
         Ok(settled)
     }
 }
