@@ -18,6 +18,7 @@
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
 //! | three Kafka brokers, of which one may be missing | [`KafkaCluster::start`] |
 //! | a disk to fill | [`SmallDisk::mount`] |
+//! | a history of jobs judged | [`history::Checker`] |
 //! | the sample for Spring, to run | [`SpringSample::compile`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
@@ -38,6 +39,7 @@ mod amqp_handshake;
 pub mod cargo;
 pub mod certificates;
 pub mod database;
+pub mod history;
 pub mod http;
 pub mod kafka;
 pub mod kafka_admin;

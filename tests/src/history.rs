@@ -1,0 +1,18 @@
+//! Histories of jobs, and the checker that judges them.
+//!
+//! A history is what the database, the creators and the handlers recorded of every job. The chaos
+//! suite (`tests/src/chaos`) and the simulation feed the same checker; it needs no
+//! server. See [`Checker`] for what it verifies.
+
+mod checker;
+mod event;
+mod instance;
+mod lineage;
+mod report;
+mod single;
+#[cfg(test)]
+mod tests;
+
+pub use checker::{Checker, Limits};
+pub use event::{Answer, Creation, Entry, Event, Micros, Outcome, Place, Series, Waits};
+pub use report::{Counts, Invariant, Report, Violation};

@@ -1,0 +1,135 @@
+//! The checker: is every promise kept in this history?
+
+use super::instance::Instances;
+use super::lineage::Lineage;
+use super::single::Single;
+use super::{Entry, Invariant, Micros, Report, Violation};
+use jobwire_core::JobId;
+use std::collections::HashMap;
+
+/// What a history has to hold beyond the safety of each job.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// At its end everything was healed and drained: no job may be left executable or waiting.
+    pub drained: bool,
+    /// It says of every job where it was found at the end.
+    pub found: bool,
+    /// Handlers wrote their starts and ends.
+    pub handlers: bool,
+    /// At most so many jobs may have been hinted again by the sweeper.
+    pub rehints: Option<u64>,
+    /// An elder exclusive job counts as overtaken when it had been ready for so long.
+    pub order_slack: Micros,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            drained: true,
+            found: false,
+            handlers: true,
+            rehints: None,
+            order_slack: 0,
+        }
+    }
+}
+
+/// Verifies a history, in O(n log n).
+///
+/// | | holds | how it is checked |
+/// | --- | --- | --- |
+/// | I1 | what committed was executed and finished, once all was healed and drained | every job created; a COMMIT without answer counts as committed where the database shows the job, and as nothing where it does not. A completion without a run of the handler under its lock |
+/// | I2 | what did not commit is never hinted, locked, run or kept | any event of a job without a committed creation; a hint that left before the commit |
+/// | I3 | completed exactly once, with its follow-up jobs and its rows | completions; rows of the completing transaction; children; occurrences of a series |
+/// | I4 | no two holders: a lock is granted only when the one before ended or expired, and only the holder changes the job | locks against leases; every change against the lock that counts; a completion against the handler that ran under its lock |
+/// | I5 | one exclusive job of an instance at a time, and the eldest ready one first | intervals of locks; spans in which elders were ready |
+/// | I6 | fences grow, per job and per instance; the newest one completes | locks |
+/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against what the handler answered |
+/// | I8 | every job is in exactly the place that its history says | moves, and where it is found at the end |
+/// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The runner compares the nodes' own counters, and the transport's conformance suite settles each delivery |
+/// | I10 | nothing before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
+/// | I11 | the sweeper hints no more than was lost | **as a bound on the whole** ([`Limits::rehints`]): which hint was lost can't be seen in a history |
+/// | I12 | ids are never given to another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
+///
+/// Feed it the entries of one job after the other ([`Checker::job`]), each job's in their order, and ask for
+/// the [`report`](Checker::finish). It keeps only what concerns several jobs: the locks of exclusive jobs,
+/// parents, series. Or give it everything at once ([`Checker::check`]).
+#[derive(Debug, Default)]
+pub struct Checker {
+    limits: Limits,
+    report: Report,
+    instances: Instances,
+    lineage: Lineage,
+}
+
+impl Checker {
+    /// A checker with these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Checker {
+        Checker {
+            limits,
+            ..Checker::default()
+        }
+    }
+
+    /// All entries of one job, in their order.
+    pub fn job(&mut self, history: &[Entry]) {
+        let Checker {
+            limits,
+            report,
+            instances,
+            lineage,
+        } = self;
+        Single::judge(limits, report, instances, lineage, history);
+    }
+
+    /// All jobs have been seen.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        let Checker {
+            limits,
+            mut report,
+            instances,
+            lineage,
+        } = self;
+        instances.judge(limits.order_slack, &mut report);
+        lineage.judge(&mut report);
+        let rehints = report.counts.rehints;
+        if let Some(most) = limits.rehints.filter(|most| rehints > *most) {
+            report.add(Violation {
+                invariant: Invariant::I11,
+                jobs: Vec::new(),
+                what: format!("the sweeper hinted {rehints} jobs again, at most {most} may have lost their hint"),
+                history: Vec::new(),
+            });
+        }
+        report
+    }
+
+    /// A whole history, in any order.
+    #[must_use]
+    pub fn check(limits: Limits, entries: impl IntoIterator<Item = Entry>) -> Report {
+        let mut jobs: HashMap<JobId, Vec<Entry>> = HashMap::new();
+        for entry in entries {
+            jobs.entry(entry.job).or_default().push(entry);
+        }
+        let mut ids: Vec<JobId> = jobs.keys().copied().collect();
+        ids.sort_unstable();
+        let mut checker = Checker::new(limits);
+        for id in ids {
+            if let Some(history) = jobs.get_mut(&id) {
+                history.sort_by_key(|entry| entry.number);
+                checker.job(history);
+            }
+        }
+        let mut report = checker.finish();
+        for violation in report.kept.iter_mut().filter(|v| v.history.is_empty()) {
+            let histories = violation.jobs.iter().filter_map(|id| jobs.get(id));
+            violation.history = histories.flatten().cloned().collect();
+            violation
+                .history
+                .sort_by_key(|entry| (entry.at, entry.number));
+        }
+        report
+    }
+}

@@ -1,0 +1,152 @@
+//! What the checker found.
+
+use super::{Entry, Micros};
+use jobwire_core::JobId;
+use std::fmt;
+
+/// So many violations are kept with their histories; all are counted.
+const KEPT: usize = 50;
+
+/// The invariants, as they are numbered in the documentation of the [checker](super::Checker).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the checker's documentation has the table")]
+pub enum Invariant {
+    I1,
+    I2,
+    I3,
+    I4,
+    I5,
+    I6,
+    I7,
+    I8,
+    I9,
+    I10,
+    I11,
+    I12,
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which.
+    pub invariant: Invariant,
+    /// By what happened to these jobs; none where it is about the whole.
+    pub jobs: Vec<JobId>,
+    /// What is wrong.
+    pub what: String,
+    /// Everything that is known of them.
+    pub history: Vec<Entry>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.invariant)?;
+        for job in &self.jobs {
+            write!(f, ", job {job}")?;
+        }
+        writeln!(f, ": {}", self.what)?;
+        let first = self.history.first().map_or(0, |entry| entry.at);
+        for entry in &self.history {
+            let job = entry.job;
+            let at = seconds(entry.at - first);
+            let visible = seconds(entry.visible - first);
+            write!(f, "    {at:>12} (visible {visible:>12}) #{} ", entry.number)?;
+            if self.jobs.len() > 1 {
+                write!(f, "{job} ")?;
+            }
+            writeln!(f, "{:?}", entry.event)?;
+        }
+        Ok(())
+    }
+}
+
+/// Microseconds as seconds, for people.
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn seconds(micros: Micros) -> String {
+    format!("{:.6}s", micros as f64 / 1e6)
+}
+
+/// What was counted on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that were created and committed.
+    pub committed: u64,
+    /// Jobs whose transaction was undone.
+    pub rolled_back: u64,
+    /// Jobs of whose transaction nobody knows, and which are not there.
+    pub unknown: u64,
+    /// Completions.
+    pub completed: u64,
+    /// Dead letters at the end.
+    pub dead: u64,
+    /// Jobs found anywhere else at the end.
+    pub left: u64,
+    /// Locks.
+    pub locks: u64,
+    /// Renewals.
+    pub renewals: u64,
+    /// Runs of handlers.
+    pub runs: u64,
+    /// Locks that were taken over after they had expired.
+    pub takeovers: u64,
+    /// From the end of a lease to the next lock, the longest and the sum, in microseconds.
+    pub slowest_takeover: Micros,
+    /// Sum of the same, for the mean.
+    pub takeover_total: Micros,
+    /// Runs beside another run of the same job, each after its lease had expired.
+    pub duplicate_runs: u64,
+    /// Attempts that failed and counted.
+    pub failures: u64,
+    /// Attempts that did not count.
+    pub free_attempts: u64,
+    /// Releases.
+    pub releases: u64,
+    /// Jobs hinted again by the sweeper.
+    pub rehints: u64,
+    /// Hints that left.
+    pub published: u64,
+    /// Exclusive locks whose instance and order were checked.
+    pub exclusive_locks: u64,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was counted.
+    pub counts: Counts,
+    /// How many violations there are.
+    pub violations: u64,
+    /// The first of them, with their histories.
+    pub kept: Vec<Violation>,
+}
+
+impl Report {
+    /// Nothing is wrong.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.violations == 0
+    }
+
+    /// Whether this invariant is among those that were broken (and kept).
+    #[must_use]
+    pub fn breaks(&self, invariant: Invariant) -> bool {
+        self.kept.iter().any(|v| v.invariant == invariant)
+    }
+
+    pub(super) fn add(&mut self, violation: Violation) {
+        self.violations += 1;
+        if self.kept.len() < KEPT {
+            self.kept.push(violation);
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} violations; {:?}", self.violations, self.counts)?;
+        for violation in &self.kept {
+            write!(f, "{violation}")?;
+        }
+        Ok(())
+    }
+}
