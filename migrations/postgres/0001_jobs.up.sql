@@ -96,14 +96,15 @@ CREATE TABLE jobwire.job_exception (
 );
 
 -- Who may run a job, until when, and the token that proves it. Rows exist only for jobs in flight,
--- and for jobs whose last holder died (owner is null, strikes remember it).
+-- and for jobs whose last holder died (owner is null, strikes remember it). alone_since: the job runs
+-- alone on its node, because earlier holders died.
 CREATE TABLE jobwire.job_lease (
     job_id     uuid        NOT NULL,
     owner      uuid,
     fence      bigint      NOT NULL,
     locked_at  timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
-    started_at timestamptz,
+    alone_since timestamptz,
     strikes    integer     NOT NULL DEFAULT 0,
     PRIMARY KEY (job_id)
 ) WITH (fillfactor = 70);

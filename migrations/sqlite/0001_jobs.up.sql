@@ -160,7 +160,7 @@ CREATE TABLE job_lease (
     fence      INTEGER NOT NULL,
     locked_at  INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
-    started_at INTEGER,
+    alone_since INTEGER,
     strikes    INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 

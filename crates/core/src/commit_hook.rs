@@ -374,10 +374,7 @@ fn gather(waiting: &mut Vec<Entry>, batch: usize, count: usize) -> Vec<Entry> {
     publications
 }
 
-async fn publish_one(
-    inner: Arc<Inner>,
-    entry: Entry,
-) -> (Entry, Result<(), TransportError>) {
+async fn publish_one(inner: Arc<Inner>, entry: Entry) -> (Entry, Result<(), TransportError>) {
     let began = Instant::now();
     let publishing = inner.publisher.publish(&entry.lane, entry.hints.clone());
     let result = publishing.await;

@@ -18,7 +18,7 @@
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
 mod pending;
-mod schedule;
+pub(crate) mod schedule;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,6 +53,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// When receiving has begun, the first message of each of several lanes may take so long to come: until then
 /// it is not known whose turn it is.
 const GATHER: Duration = Duration::from_millis(100);
+/// Nothing has failed for so long: hints can be received again. Longer than a transport waits before it
+/// says that its broker is away.
+const WELL: Duration = Duration::from_secs(3);
 /// After an error of broker or database, wait between these.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -185,10 +188,15 @@ impl Consumer {
 
     /// Wait for messages and note them. Cancel-safe.
     async fn receive(&mut self) {
-        if let Some((moment, _)) = self.receive_after {
-            tokio::time::sleep_until(moment).await;
-        }
-        let received = self.receiver.receive(LOCK_BATCH).await;
+        let Some((moment, _)) = self.receive_after else {
+            let received = self.receiver.receive(LOCK_BATCH).await;
+            return self.received(received);
+        };
+        tokio::time::sleep_until(moment).await;
+        // No message may come for hours; that it did not fail is good news, too.
+        let receiving = self.receiver.receive(LOCK_BATCH);
+        let received = tokio::time::timeout(WELL, receiving).await;
+        let received = received.unwrap_or_else(|_| Ok(Vec::new()));
         self.received(received);
     }
 

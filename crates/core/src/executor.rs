@@ -19,6 +19,7 @@ use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running
 use crate::job::{Held, Job, LockedJob};
 use crate::lease::Lease;
 use crate::metrics as m;
+use crate::quarantine::{self, Admission};
 use crate::repeat;
 use crate::retry::RetryPolicy;
 use crate::shared::Shared;
@@ -54,18 +55,29 @@ pub(crate) fn start(
         .hold(held.clone(), sent, node.stop_jobs.child_token());
     let node = node.clone();
     node.jobs.clone().spawn(async move {
-        let ending = run(&node, &locked, &held, &lease, stages).await;
+        let (ending, slot) = match quarantine::admit(&node, &locked, &held, &lease, slot).await {
+            Admission::Start(slot, _suspect) => {
+                let ending = run(&node, &locked, &held, &lease, stages).await;
+                (ending, Some(one_of(slot)))
+            }
+            Admission::End(ending, slot) => (ending, slot.map(one_of)),
+        };
         let finished = Finished {
             held,
             job_type: locked.job.job_type.clone(),
             ending,
             finished_at: Instant::now(),
             // An exclusive job's slot passes to the next one of its instance.
-            slot: locked.job.exclusive.then_some(slot),
+            slot: slot.filter(|_| locked.job.exclusive),
         };
         // Closed only when the node is gone; then the lease ends by itself.
         let _ = node.finished.send(finished).await;
     });
+}
+
+/// A suspect had all slots of the node; what comes after it needs one.
+fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
+    slots.split(1).unwrap_or(slots)
 }
 
 async fn run(

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
 
-use crate::job::NodeId;
+use crate::job::{Lane, NodeId};
 use crate::shared::Shared;
 use crate::supervisor::TaskHealth;
 use crate::transport::TransportHealth;
@@ -23,6 +23,8 @@ pub struct NodeHealth {
     pub leads: bool,
     /// Jobs that it holds.
     pub in_flight: usize,
+    /// Lanes whose jobs are claimed from the database, for want of hints.
+    pub claiming: Vec<Lane>,
     /// What is wrong, by part.
     pub problems: BTreeMap<String, String>,
 }
@@ -73,8 +75,12 @@ impl HealthWatch {
                 "leases can't be renewed; no new work is taken".to_owned(),
             );
         }
+        let claimed = shared.claimed.lock();
+        let claiming = claimed.unwrap_or_else(PoisonError::into_inner);
+        let claiming = claiming.iter().cloned().collect();
         let draining = shared.draining.is_cancelled();
         NodeHealth {
+            claiming,
             node: shared.id,
             ready: problems.is_empty() && !draining,
             draining,

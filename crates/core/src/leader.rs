@@ -18,11 +18,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use metrics::{counter, gauge};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::clock::DatabaseClock;
 use crate::commit_hook::Cause;
 use crate::hint::Ready;
 use crate::job::Lane;
@@ -47,8 +47,7 @@ struct Leader {
     busy: bool,
     next_turn: Instant,
     next_beat: Instant,
-    /// The database's clock, and this machine's when it said so.
-    clock: Option<(DateTime<Utc>, Instant)>,
+    clock: DatabaseClock,
     alone_pass_done: bool,
 }
 
@@ -65,7 +64,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         busy: true,
         next_turn: Instant::now(),
         next_beat: Instant::now(),
-        clock: None,
+        clock: DatabaseClock::default(),
         alone_pass_done: false,
     };
     let mut look = tokio::time::interval(LOOK);
@@ -134,7 +133,8 @@ impl Leader {
             node: node.id,
             lease: self.lease(),
             transport: node.transport.name(),
-            reset_at_most: PAGE,
+            reset_at_most: if self.clock.is_doubted() { 0 } else { PAGE },
+            clock: self.clock.window(),
             hint_at_most: PAGE,
         };
         let sent = Instant::now();
@@ -172,7 +172,14 @@ impl Leader {
             self.unreceived.begin(&node);
             self.free_instances().await;
         }
-        self.clock = Some((report.now, sent));
+        if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
+            counter!(m::CLOCK_JUMPS).increment(1);
+            tracing::warn!(
+                seconds = jump.as_seconds_f64(),
+                wait = node.options.lease.as_secs_f64(),
+                "the database's clock has jumped; no lock is taken off anybody until the living have renewed theirs"
+            );
+        }
         node.alarm.set(sent, report.now, report.next_due);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
@@ -250,12 +257,6 @@ impl Leader {
         }
     }
 
-    fn database_now(&self) -> DateTime<Utc> {
-        self.clock.map_or_else(Utc::now, |(now, since)| {
-            now + chrono::Duration::from_std(since.elapsed()).unwrap_or_default()
-        })
-    }
-
     async fn hear(&mut self, message: Control) {
         let node = self.node.clone();
         match message {
@@ -269,10 +270,10 @@ impl Leader {
                 self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
-                node.alarm.earlier(self.database_now(), due);
+                node.alarm.earlier(self.clock.now(), due);
             }
             Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
-                let now = self.database_now();
+                let now = self.clock.now();
                 self.sweeper.marker_back(&node, &lane, marker, now).await;
             }
             Control::NodeAlive {

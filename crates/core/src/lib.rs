@@ -19,6 +19,8 @@
 pub mod crash_point;
 
 mod alarm;
+mod claim;
+mod clock;
 pub mod commit_hook;
 mod completion;
 mod consumer;
@@ -42,6 +44,7 @@ pub mod new_job;
 pub mod node;
 mod options;
 pub mod packing;
+mod quarantine;
 pub mod query;
 pub mod rarely;
 pub mod repeat;

@@ -74,9 +74,11 @@ metrics! {
     JOBS_CREATED = "jobwire_jobs_created_total" Counter ["lane"]
         "Jobs that were ready when their creating transaction committed in this process; timers are not among them.";
     JOBS_FINISHED = "jobwire_jobs_finished_total" Counter ["type", "outcome"]
-        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, interrupted, lost-lock.";
+        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, quarantined, interrupted, lost-lock.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
-        "Jobs locked by this node, by source: hint, hand-over.";
+        "Jobs locked by this node, by source: hint, hand-over, claim.";
+    CLAIMING = "jobwire_claiming" Gauge ["lane"]
+        "1 while this node takes the lane's jobs from the database, because hints can't be received or not be published.";
     JOBS_IN_FLIGHT = "jobwire_jobs_in_flight" Gauge []
         "Jobs that this node holds.";
     SLOTS = "jobwire_slots" Gauge []
@@ -102,7 +104,7 @@ metrics! {
     COMPLETE_BATCH = "jobwire_complete_batch_size" Count []
         "Jobs completed in one statement.";
     STATEMENT = "jobwire_statement_seconds" Seconds ["statement"]
-        "How long the store took, by statement: lock, renew, complete, fail, release, move_due_timers, take_turn, orphans, insert.";
+        "How long the store took, by statement: lock, claim, renew, complete, fail, release, move_due_timers, take_turn, orphans, insert.";
     STATEMENT_ERRORS = "jobwire_statement_errors_total" Counter ["statement", "class"]
         "Failed statements by class: conflict, transient, permanent.";
 
@@ -130,6 +132,8 @@ metrics! {
 
     LEADER = "jobwire_leader" Gauge []
         "1 on the leading node.";
+    CLOCK_JUMPS = "jobwire_database_clock_jumps_total" Counter []
+        "Jumps of the database's clock that the leader saw: it then took no locks off anybody for one lease.";
     SWEPT = "jobwire_swept_total" Counter ["class"]
         "What the sweeper healed, by class: expired, unhinted, orphan, instance.";
     MARKER_ROUND_TRIP = "jobwire_marker_round_trip_seconds" Seconds ["lane"]

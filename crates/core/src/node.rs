@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::alarm::Alarm;
+use crate::claim;
 use crate::commit_hook::CommitHook;
 use crate::completion;
 use crate::consumer::{self, OwnHints};
@@ -42,6 +43,7 @@ use crate::job::NodeId;
 use crate::leader;
 use crate::lease::{self, LeaseBook};
 use crate::metrics as m;
+use crate::quarantine::Suspects;
 use crate::shared::Shared;
 use crate::store::{LockTerms, Store, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
@@ -188,6 +190,7 @@ impl NodeBuilder {
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
             own_hints,
+            suspects: Suspects::default(),
             finished,
             jobs: TaskTracker::new(),
             draining: CancellationToken::new(),
@@ -197,6 +200,7 @@ impl NodeBuilder {
             alarm: Alarm::new(),
             fleet,
             problems: Mutex::default(),
+            claimed: Mutex::default(),
             store,
             transport,
             handlers,
@@ -255,9 +259,11 @@ impl Node {
             timers::move_timers(node.clone())
         });
         let node = shared.clone();
-        workers.spawn("consumer", draining, move || {
+        workers.spawn("consumer", draining.clone(), move || {
             consumer::consume(node.clone(), own_hints.clone())
         });
+        let node = shared.clone();
+        workers.spawn("claim", draining, move || claim::claim(node.clone()));
         tracing::info!(
             node = %id, store = shared.store.name(), transport = shared.transport.name(),
             concurrency = shared.options.concurrency, "node started"
@@ -358,6 +364,7 @@ async fn ensure_alone(
         lease: options.sweep_interval * 5 / 2,
         transport: transport.name(),
         reset_at_most: 0,
+        clock: None,
         hint_at_most: 0,
     };
     let mut waited = false;

@@ -21,6 +21,13 @@ pub struct NodeOptions {
     /// A job is suspected to have lost its hint only when it was ready so long before the marker left:
     /// the hook's largest hint age plus the broker's confirm timeout. Default 15 s.
     pub suspect_after: Duration,
+    /// When hints could not be received or not be published for so long, take jobs from the database until
+    /// they can; `None` for never: then jobs wait for the broker. Default 5 s.
+    pub claim_after: Option<Duration>,
+    /// A job at whose hands so many nodes in a row have died goes to the dead letters. From the second death
+    /// on it runs alone on its node, and only deaths while alone count further (protocol rule 26). 0: never.
+    /// Default 3, at least 3.
+    pub quarantine_after: u32,
     /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
     pub shutdown_timeout: Duration,
     /// The lanes to receive, in their order. Default: `default`.
@@ -38,6 +45,8 @@ impl Default for NodeOptions {
             lease: Duration::from_secs(30),
             sweep_interval: Duration::from_secs(10),
             suspect_after: Duration::from_secs(15),
+            claim_after: Some(Duration::from_secs(5)),
+            quarantine_after: 3,
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
@@ -95,6 +104,17 @@ impl NodeOptions {
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
             "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
+        );
+        check(
+            self.claim_after
+                .is_none_or(|after| after >= Duration::from_millis(100)),
+            "claim_after",
+            "must be at least 100ms, so that a connection may break and come back; `off` never claims",
+        );
+        check(
+            self.quarantine_after == 0 || self.quarantine_after >= 3,
+            "quarantine_after",
+            "must be at least 3, the last of them alone on its node, or 0 for never",
         );
         for problem in lane_order::problems(&self.lanes, self.lane_order) {
             check(false, "lanes", &problem);

@@ -1,6 +1,6 @@
 //! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -13,9 +13,10 @@ use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::Handlers;
 use crate::hint::Ready;
-use crate::job::NodeId;
+use crate::job::{Lane, NodeId};
 use crate::lease::LeaseBook;
 use crate::options::NodeOptions;
+use crate::quarantine::Suspects;
 use crate::store::{HandOver, LockTerms, Store};
 use crate::transport::Transport;
 
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) leases: Arc<LeaseBook>,
     /// Hints of this node's own making: jobs that it took off the dead, to be tried here first.
     pub(crate) own_hints: mpsc::Sender<Ready>,
+    /// Jobs whose earlier holders died, waiting to run alone or running so.
+    pub(crate) suspects: Suspects,
     pub(crate) finished: mpsc::Sender<Finished>,
     pub(crate) jobs: TaskTracker,
     /// Phase one of the shutdown: take nothing more.
@@ -45,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     pub(crate) fleet: Fleet,
     pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
+    /// Lanes whose jobs are claimed, for want of hints.
+    pub(crate) claimed: Mutex<BTreeSet<Lane>>,
 }
 
 impl Shared {
@@ -55,6 +60,12 @@ impl Shared {
             Some(problem) => problems.insert(part, problem),
             None => problems.remove(part),
         };
+    }
+
+    /// What a part has reported last.
+    pub(crate) fn problem_of(&self, part: &'static str) -> Option<String> {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.get(part).cloned()
     }
 
     pub(crate) fn type_slots(
@@ -74,7 +85,7 @@ impl Shared {
 
     /// What passes an instance on: the next one for this node, unless it takes no more work.
     pub(crate) fn hand_over(&self) -> HandOver {
-        if self.draining.is_cancelled() || !self.leases.healthy() {
+        if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
             HandOver::Hint
         } else {
             HandOver::Take(self.terms.clone())

@@ -159,8 +159,19 @@ pub struct Turn {
     pub transport: &'static str,
     /// Take up to so many expired locks off their owners; 0 only looks.
     pub reset_at_most: i64,
+    /// Take none while the database's clock is outside (protocol rule 25).
+    pub clock: Option<ClockWindow>,
     /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
     pub hint_at_most: i64,
+}
+
+/// What the database's clock may show, judging by what it showed before and the time since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockWindow {
+    /// Not before.
+    pub from: DateTime<Utc>,
+    /// Not after.
+    pub until: DateTime<Utc>,
 }
 
 /// What the database answered.
@@ -356,8 +367,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// that nobody else locks at this moment, so that nodes which claim at once take different ones.
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed>;
 
-    /// Push the end of these leases to `lease` from now. Returns those that were still held.
+    /// Push the end of these leases to `lease` from now. Returns those that were still held. One that ran
+    /// out is revived where nobody has taken the job, its instance or the lock since: after a jump of the
+    /// database's clock the holders live on.
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>>;
+
+    /// Note that this job, whose earlier holders died, runs alone on its node from now on: if this one
+    /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
+    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool>;
 
     /// Delete what is done, create next occurrences, hand instances over.
     async fn complete(

@@ -135,6 +135,10 @@ settings! {
         "How often the leading node looks for expired locks and lost hints while anything waits or runs.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
         "A job is suspected to have lost its hint only when it has been ready for so long; not shorter than `hint_max_age`.";
+    claim_after: Interval = "5s", "claim-after" "DURATION",
+        "When hints could not be received or not be published for so long (the broker is away, or takes no messages), a node takes jobs from the database until they can; `off` lets jobs wait for the broker.";
+    quarantine_after: u32 = "3", "quarantine-after" "N",
+        "A job at whose hands so many nodes in a row have died goes to the dead letters; it runs alone on its node from the second death on. At least 3; 0 for never.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "How long running jobs may take to end at shutdown before they are given back.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

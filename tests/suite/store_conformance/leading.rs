@@ -99,6 +99,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         lease: LEASE,
         transport: "in-process",
         reset_at_most,
+        clock: None,
         hint_at_most: 0,
     };
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {

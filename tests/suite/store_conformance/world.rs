@@ -330,6 +330,7 @@ impl<S: Bench> World<S> {
             lease: LEASE,
             transport: "in-process",
             reset_at_most: 100,
+            clock: None,
             hint_at_most: 100,
         };
         self.store.take_turn(&turn).await.unwrap()

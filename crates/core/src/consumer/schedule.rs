@@ -21,7 +21,7 @@ struct Turns {
 }
 
 /// See the [module](self).
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     order: LaneOrder,
     lanes: Vec<Turns>,
     /// The pass of the last lane whose turn it was: the present.
@@ -29,7 +29,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(lanes: &[LaneShare], order: LaneOrder) -> Self {
+    pub(crate) fn new(lanes: &[LaneShare], order: LaneOrder) -> Self {
         let turns = |share: &LaneShare| Turns {
             stride: STRIDE / u64::from(share.weight.max(1)),
             pass: 0,
@@ -42,7 +42,7 @@ impl Schedule {
     }
 
     /// Which of the lanes that wait is next; its turn is counted.
-    pub(super) fn next(&mut self, waits: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn next(&mut self, waits: impl Fn(usize) -> bool) -> Option<usize> {
         if self.order == LaneOrder::Strict || self.lanes.len() == 1 {
             return (0..self.lanes.len()).find(|lane| waits(*lane));
         }
@@ -60,7 +60,7 @@ impl Schedule {
     }
 
     /// The turn came to nothing: the hint was refused, no job started.
-    pub(super) fn give_back(&mut self, lane: usize) {
+    pub(crate) fn give_back(&mut self, lane: usize) {
         if let Some(turns) = self.lanes.get_mut(lane) {
             turns.pass = turns.pass.saturating_sub(turns.stride);
         }

@@ -257,6 +257,11 @@ impl Store for PgStore {
         .await
     }
 
+    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+        self.run("run_alone", || renew::run_alone(&self.pool, owner, held))
+            .await
+    }
+
     async fn complete(
         &self,
         owner: NodeId,

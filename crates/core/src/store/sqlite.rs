@@ -325,6 +325,10 @@ impl Store for SqliteStore {
         super::measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
     }
 
+    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+        self.run("run_alone", || self.note_alone(owner, held)).await
+    }
+
     async fn complete(
         &self,
         owner: NodeId,

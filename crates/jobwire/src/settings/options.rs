@@ -23,6 +23,8 @@ impl Settings {
         options.lease = self.lease;
         options.sweep_interval = self.sweep_interval;
         options.suspect_after = self.suspect_after;
+        options.claim_after = self.claim_after.duration();
+        options.quarantine_after = self.quarantine_after;
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row};
 
 use super::row;
-use super::sql::{job_columns, not_suspended, ready_columns, unlocked};
+use super::sql::{job_columns, not_suspended, ready_columns, strikes, unlocked};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
@@ -71,8 +71,9 @@ WITH asked AS MATERIALIZED (
     FROM first WHERE type = ANY($2)
     ON CONFLICT (job_id) DO UPDATE
         SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, started_at = NULL,
-            strikes = l.strikes + CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END
+            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
+    strikes!("l"),
+    "
         WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
     RETURNING l.job_id, l.fence, l.strikes
 ), taken AS (

@@ -6,7 +6,7 @@ use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::sql::{job_columns, not_suspended, unlocked};
+use super::sql::{job_columns, not_suspended, strikes, unlocked};
 use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -34,8 +34,9 @@ WITH ready AS MATERIALIZED (
     FROM ready
     ON CONFLICT (job_id) DO UPDATE
         SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, started_at = NULL,
-            strikes = l.strikes + CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END
+            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
+    strikes!("l"),
+    "
         WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
     RETURNING l.job_id, l.fence, l.strikes
 )

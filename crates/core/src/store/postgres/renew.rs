@@ -1,21 +1,36 @@
 //! Renewing leases: one statement for all that a node holds.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
+use super::begin::begin;
 use super::complete;
 use crate::error::StoreError;
 use crate::job::{Held, JobId, NodeId};
+use crate::store::instances;
 
-/// A lease that ran out is not revived: somebody may have counted its holder as dead.
+/// A lease that ran out and was not taken is revived: owner and fence are still ours. That of an exclusive
+/// job is not, since a sibling may hold the instance by now; [`REVIVE`] looks.
 const RENEW: &str = "
-UPDATE jobwire.job_lease l
-SET expires_at = clock_timestamp() + $4, started_at = coalesce(l.started_at, l.locked_at)
-FROM unnest($1::uuid[], $2::bigint[]) AS d(id, fence)
-WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3 AND l.expires_at > clock_timestamp()
+UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $5
+FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS d(id, fence, exclusive)
+WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $4
+  AND (NOT d.exclusive OR l.expires_at > clock_timestamp())
 RETURNING l.job_id";
+
+/// The instances' rows must be locked: whoever takes an instance goes through that door.
+const REVIVE: &str = "
+UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $4
+FROM unnest($1::uuid[], $2::bigint[]) AS d(id, fence), jobwire.instance_lock i
+WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3 AND i.job_id = l.job_id AND i.fence = l.fence
+RETURNING l.job_id";
+
+const ALONE: &str = "
+UPDATE jobwire.job_lease SET alone_since = clock_timestamp()
+WHERE job_id = $1 AND fence = $2 AND owner = $3 AND expires_at > clock_timestamp()";
 
 pub(super) async fn renew(
     pool: &PgPool,
@@ -24,12 +39,61 @@ pub(super) async fn renew(
     held: &[Held],
 ) -> Result<Vec<JobId>, StoreError> {
     let (ids, fences) = complete::guards(held.iter());
-    let renewed: Vec<Uuid> = sqlx::query_scalar(RENEW)
+    let exclusive: Vec<bool> = held.iter().map(|h| h.instance.is_some()).collect();
+    let mut renewed: Vec<Uuid> = sqlx::query_scalar(RENEW)
         .bind(ids)
         .bind(fences)
+        .bind(exclusive)
         .bind(owner.0)
         .bind(lease)
         .fetch_all(pool)
         .await?;
+    if renewed.len() < held.len() {
+        let known: HashSet<Uuid> = renewed.iter().copied().collect();
+        let missing = held
+            .iter()
+            .filter(|h| h.instance.is_some() && !known.contains(&h.id.0));
+        renewed.extend(revive(pool, owner, lease, missing.cloned().collect()).await?);
+    }
     Ok(renewed.into_iter().map(JobId).collect())
+}
+
+async fn revive(
+    pool: &PgPool,
+    owner: NodeId,
+    lease: Duration,
+    missing: Vec<Held>,
+) -> Result<Vec<Uuid>, StoreError> {
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut tx = begin(pool).await?;
+    complete::enter_held(&mut tx, &instances(missing.iter())).await?;
+    let (ids, fences) = complete::guards(missing.iter());
+    let revived = sqlx::query(REVIVE)
+        .bind(ids)
+        .bind(fences)
+        .bind(owner.0)
+        .bind(lease)
+        .fetch_all(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(revived
+        .iter()
+        .map(|r| r.try_get(0))
+        .collect::<Result<_, _>>()?)
+}
+
+pub(super) async fn run_alone(
+    pool: &PgPool,
+    owner: NodeId,
+    held: &Held,
+) -> Result<bool, StoreError> {
+    let noted = sqlx::query(ALONE)
+        .bind(held.id.0)
+        .bind(held.fence.0)
+        .bind(owner.0)
+        .execute(pool)
+        .await?;
+    Ok(noted.rows_affected() == 1)
 }

@@ -10,6 +10,24 @@ macro_rules! moved_columns {
     };
 }
 
+/// The strikes after the holder of a lease died (protocol rule 26). A lease without an owner was counted
+/// when it was taken off. From the second strike on the job runs alone, and only a death while it really did
+/// is counted: what waits for its turn beside another suspect is not to blame.
+macro_rules! strikes {
+    ($t:literal) => {
+        concat!(
+            $t,
+            ".strikes + CASE WHEN ",
+            $t,
+            ".owner IS NULL OR (",
+            $t,
+            ".strikes >= 2 AND ",
+            $t,
+            ".alone_since IS NULL) THEN 0 ELSE 1 END"
+        )
+    };
+}
+
 /// The columns that make a `Job`, in the order in which `row::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
@@ -124,4 +142,4 @@ macro_rules! unlocked {
     };
 }
 
-pub(super) use {job_columns, moved_columns, not_suspended, ready_columns, unlocked};
+pub(super) use {job_columns, moved_columns, not_suspended, ready_columns, strikes, unlocked};

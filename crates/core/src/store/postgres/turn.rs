@@ -6,7 +6,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::row;
-use super::sql::ready_columns;
+use super::sql::{ready_columns, strikes};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::NodeId;
@@ -30,10 +30,13 @@ WITH lead AS (
 ), late AS (
     SELECT l.job_id FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM lead)
+      AND ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
     ORDER BY l.job_id LIMIT $4
     FOR UPDATE OF j, l SKIP LOCKED
 ), reset AS (
-    UPDATE jobwire.job_lease l SET owner = NULL, strikes = l.strikes + 1
+    UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL, strikes = ",
+    strikes!("l"),
+    "
     FROM late WHERE l.job_id = late.job_id
     RETURNING l.job_id
 ), unhinted AS (
@@ -78,6 +81,8 @@ pub(super) async fn take(pool: &PgPool, turn: &Turn) -> Result<TurnOutcome, Stor
         .bind(turn.reset_at_most)
         .bind(turn.hint_at_most)
         .bind(COUNT_LIMIT + 1)
+        .bind(turn.clock.map(|clock| clock.from))
+        .bind(turn.clock.map(|clock| clock.until))
         .fetch_all(pool)
         .await?;
     let mut report = TurnReport::default();

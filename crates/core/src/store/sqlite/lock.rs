@@ -34,7 +34,7 @@ INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
 SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
 ON CONFLICT (job_id) DO UPDATE
     SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-        expires_at = excluded.expires_at, started_at = NULL, strikes = excluded.strikes";
+        expires_at = excluded.expires_at, alone_since = NULL, strikes = excluded.strikes";
 
 /// Write the leases of jobs that were found free, each with a fence of its own.
 pub(super) async fn lease(

@@ -151,7 +151,8 @@ macro_rules! in_scope {
 }
 
 /// The strikes that a new lock starts with: a lease that is still there lost its holder, and one that
-/// still names it was not counted yet (protocol rule 26).
+/// still names it was not counted yet (protocol rule 26). From the second strike on the job runs alone, and
+/// only a death while it really did is counted.
 macro_rules! strikes {
     ($t:literal) => {
         concat!(
@@ -159,7 +160,11 @@ macro_rules! strikes {
             $t,
             ".strikes, 0) + (",
             $t,
-            ".owner IS NOT NULL)"
+            ".owner IS NOT NULL AND (",
+            $t,
+            ".strikes < 2 OR ",
+            $t,
+            ".alone_since IS NOT NULL))"
         )
     };
 }

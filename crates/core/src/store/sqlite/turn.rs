@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::ready_columns;
+use super::sql::{ready_columns, strikes};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -23,10 +23,13 @@ RETURNING term";
 const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role = 'leader'";
 
 /// Take locks off holders whose lease ran out.
-const RESET: &str = "
-UPDATE job_lease SET owner = NULL, strikes = strikes + 1
+const RESET: &str = concat!(
+    "UPDATE job_lease AS l SET owner = NULL, alone_since = NULL, strikes = ",
+    strikes!("l"),
+    "
 WHERE job_id IN (SELECT job_id FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1 ORDER BY job_id LIMIT ?2)
-RETURNING job_id";
+RETURNING job_id"
+);
 
 const UNHINTED: &str = "SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1";
 
@@ -122,9 +125,13 @@ async fn lead(
     now: i64,
     term: i64,
 ) -> Result<TurnReport, StoreError> {
+    let shown = row::moment(now)?;
+    let believed = turn
+        .clock
+        .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
     let reset = sqlx::query(RESET)
         .bind(now)
-        .bind(turn.reset_at_most)
+        .bind(if believed { turn.reset_at_most } else { 0 })
         .fetch_all(&mut *connection)
         .await?;
     // Expired ones first: what they count as hinted is not unhinted any more.

@@ -1,0 +1,398 @@
+//! Claiming: how a node works while hints don't reach it (protocol rule 28).
+//!
+//! Without a broker nobody says which job is ready. So a node that could not receive or not publish for
+//! [`claim_after`](crate::NodeOptions::claim_after) asks the database, lane by lane, and what it takes goes
+//! the same way as a hinted job: locked by the same gates, run, renewed and completed alike.
+//!
+//! ```text
+//!          receiving or publishing impossible for `claim_after`
+//!   hints ──────────────────────────────────────────────────────► claims ◄────────────┐
+//!     ▲                                                             │ both possible    │ impossible
+//!     │                                                             ▼ again            │ again
+//!     └────────────── the marker is back ──────────────── claims, a marker under way ──┘
+//! ```
+//! * **A blocked publisher** is enough: it leaves consumers connected, and nothing comes.
+//! * **The marker** leaves after recovery, behind whatever still waits in the lane. When it is back, hints go
+//!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
+//!   meanwhile are gone, so their hints start nothing. Until then both work side by side; the store decides.
+//! * **No more than free slots**, in pages by key. What a page did not fill is asked for again after a pause
+//!   that grows to a second while nothing is found, and to a few times what looking costs; whatever becomes
+//!   ready in this process ends the pause. While hints work, nothing is asked.
+//! * **Several nodes** pass over each other's locked rows, so they take different jobs.
+//!
+//! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
+//! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
+
+mod cursor;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use metrics::{counter, gauge};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::time::Instant;
+
+use crate::consumer::schedule::Schedule;
+use crate::executor::{self, Stages};
+use crate::hint::Marker;
+use crate::job::Lane;
+use crate::metrics as m;
+use crate::rarely::Rarely;
+use crate::shared::Shared;
+use crate::store::ClaimPage;
+use crate::transport::{Control, TransportError};
+use cursor::Cursor;
+use watch::{Seen, Step, Watch};
+
+/// The most jobs in one page.
+const PAGE: usize = 256;
+/// Between two looks at what the transport says of itself.
+const LOOK: Duration = Duration::from_millis(250);
+/// After a pass that found nothing, and the longest of the pauses that follow.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two passes so many times as long as the first one kept the database busy: the gated rows of a
+/// deep table cost a fifth of one connection at most.
+const PASS_SHARE: u32 = 4;
+/// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
+/// a transport of several brokers adds.
+const MARKERS: u64 = 1 << 47;
+
+/// One received lane.
+struct ClaimedLane {
+    lane: Lane,
+    watch: Watch,
+    cursor: Cursor,
+    /// Looked through to its end in this pass.
+    done: bool,
+    /// Jobs taken since claiming began.
+    taken: u64,
+}
+
+struct Claimer {
+    node: Arc<Shared>,
+    lanes: Vec<ClaimedLane>,
+    schedule: Schedule,
+    next_marker: u64,
+    /// The next page is asked for then; not before `earliest`, whatever becomes ready.
+    not_before: Instant,
+    earliest: Instant,
+    /// The pause behind the next pass that finds nothing.
+    pause: Duration,
+    /// The pass under way: what it found, and how long the database took.
+    found: usize,
+    asked_for: Duration,
+    failures: Rarely,
+    /// Markers on their way to the broker.
+    leaving: FuturesUnordered<Leaving>,
+}
+
+/// A marker that leaves: its lane, by its place, and what became of it.
+type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
+
+/// Claim while hints don't come, until the node drains.
+pub(crate) async fn claim(node: Arc<Shared>) {
+    let Some(patience) = node.options.claim_after else {
+        return node.draining.cancelled().await;
+    };
+    if node.transport.is_single_node() {
+        // Hints within a process are never away.
+        return node.draining.cancelled().await;
+    }
+    let mut control = node.transport.listen();
+    let draining = node.draining.clone();
+    let mut claimer = Claimer::new(node, patience);
+    let mut offered = claimer.node.hook.offered();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let slots = claimer.node.slots.clone();
+    loop {
+        let (claims, at) = (claimer.claims(), claimer.not_before);
+        let slot = tokio::select! {
+            biased;
+            () = draining.cancelled() => break,
+            heard = control.recv() => {
+                match heard {
+                    Ok(Control::MarkerBack { lane, marker }) => claimer.marker_back(&lane, marker),
+                    // A marker that was missed is sent again.
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => break,
+                }
+                continue;
+            }
+            Some((at, left)) = claimer.leaving.next() => {
+                claimer.marker_left(at, left);
+                continue;
+            }
+            _ = look.tick() => {
+                claimer.look();
+                continue;
+            }
+            () = changed(&mut offered), if claims => {
+                claimer.hurry();
+                continue;
+            }
+            slot = slot_at(&slots, at), if claims => slot,
+        };
+        // Not to be interrupted: what is locked has to be started.
+        claimer.take_some(slot).await;
+    }
+    claimer.end();
+}
+
+/// Something became ready in this process.
+async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
+    let changed = match offered {
+        Some(offered) => offered.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        // The hook is gone, or there is none.
+        std::future::pending().await
+    }
+}
+
+/// When it is time, a free slot. Cancel-safe.
+async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePermit> {
+    tokio::time::sleep_until(at).await;
+    slots.clone().acquire_owned().await.ok()
+}
+
+impl Claimer {
+    fn new(node: Arc<Shared>, patience: Duration) -> Self {
+        let lanes = node.options.lane_names().into_iter().map(|lane| {
+            node.claiming(&lane, false);
+            ClaimedLane {
+                lane,
+                watch: Watch::new(patience),
+                cursor: Cursor::default(),
+                done: false,
+                taken: 0,
+            }
+        });
+        Self {
+            lanes: lanes.collect(),
+            schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
+            node,
+            next_marker: MARKERS,
+            not_before: Instant::now(),
+            earliest: Instant::now(),
+            pause: FIRST_PAUSE,
+            found: 0,
+            asked_for: Duration::ZERO,
+            failures: Rarely::default(),
+            leaving: FuturesUnordered::new(),
+        }
+    }
+
+    fn claims(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.watch.claims())
+    }
+
+    /// What does the transport say of each lane?
+    fn look(&mut self) {
+        let node = self.node.clone();
+        let publisher = node.transport.publisher();
+        let deaf = node.problem_of("consumer");
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let health = publisher.health_of(&lane.lane);
+            let well = health.publishing && health.receiving && !health.blocked;
+            let seen = Seen {
+                problem: if well {
+                    deaf.clone()
+                } else {
+                    let problem = health.problem;
+                    Some(problem.unwrap_or_else(|| "the broker is not reachable".to_owned()))
+                },
+                failing_since: node.hook.failing_since(&lane.lane),
+            };
+            match lane.watch.look(Instant::now(), seen) {
+                Step::Nothing => {}
+                Step::Begin(problem) => {
+                    tracing::warn!(
+                        lane = %lane.lane, problem,
+                        "hints can't come or go: jobs of this lane are claimed from the database until they can"
+                    );
+                    lane.cursor = Cursor::default();
+                    (lane.done, lane.taken) = (false, 0);
+                    node.claiming(&lane.lane, true);
+                    (self.not_before, self.pause) = (Instant::now(), FIRST_PAUSE);
+                }
+                Step::SendMarker => {
+                    let number = self.next_marker;
+                    self.next_marker += 1;
+                    // Before it leaves: it may be back at once.
+                    lane.watch.sent(number);
+                    let marker = Marker {
+                        number,
+                        node: node.id,
+                    };
+                    let (publisher, to) = (publisher.clone(), lane.lane.clone());
+                    let leaving = async move { (at, publisher.publish_marker(&to, marker).await) };
+                    self.leaving.push(Box::pin(leaving));
+                }
+            }
+        }
+    }
+
+    fn marker_left(&mut self, at: usize, left: Result<(), TransportError>) {
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return;
+        };
+        match left {
+            Ok(()) => self.node.hook.published(&lane.lane),
+            Err(error) => {
+                lane.watch.not_sent();
+                tracing::debug!(lane = %lane.lane, %error, "no marker could be sent");
+            }
+        }
+    }
+
+    fn marker_back(&mut self, of: &Lane, marker: Marker) {
+        if marker.node != self.node.id || marker.number < MARKERS {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.lane == *of) {
+            if let Some(since) = lane.watch.back(marker.number) {
+                tracing::info!(
+                    lane = %lane.lane, claimed = lane.taken, seconds = since.elapsed().as_secs_f64(),
+                    "a marker is back: jobs of this lane come by hints again"
+                );
+                self.node.claiming(&lane.lane, false);
+            }
+        }
+    }
+
+    /// Something became ready here: don't wait out a long pause.
+    fn hurry(&mut self) {
+        self.pause = FIRST_PAUSE;
+        let soon = (Instant::now() + FIRST_PAUSE).max(self.earliest);
+        self.not_before = self.not_before.min(soon);
+    }
+
+    /// One page of each lane whose turn it is.
+    async fn take_some(&mut self, first: Option<OwnedSemaphorePermit>) {
+        if !self.node.leases.healthy() {
+            // The database does not renew what is held: taking more would only lose more.
+            self.not_before = Instant::now() + FIRST_PAUSE;
+            return;
+        }
+        let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
+        while slots.len() < PAGE
+            && let Ok(slot) = self.node.slots.clone().try_acquire_owned()
+        {
+            slots.push(slot);
+        }
+        let mut shares = vec![0_usize; self.lanes.len()];
+        for _ in 0..slots.len() {
+            let open = |at: usize| {
+                let lane = self.lanes.get(at);
+                lane.is_some_and(|lane| lane.watch.claims() && !lane.done)
+            };
+            if let Some(share) = self.schedule.next(open).and_then(|at| shares.get_mut(at)) {
+                *share += 1;
+            }
+        }
+        for (at, share) in shares
+            .into_iter()
+            .enumerate()
+            .filter(|(_, share)| *share > 0)
+        {
+            if let Err(error) = self.take(at, share, &mut slots).await {
+                if let Some(more) = self.failures.now() {
+                    tracing::warn!(%error, more, "jobs could not be claimed; trying again");
+                }
+                self.not_before = Instant::now() + self.pause;
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                return;
+            }
+        }
+        let open = |lane: &ClaimedLane| lane.watch.claims() && !lane.done;
+        if !self.lanes.iter().any(open) {
+            self.pass_ends();
+        }
+    }
+
+    /// One page of a lane.
+    async fn take(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<(), crate::StoreError> {
+        let node = self.node.clone();
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(());
+        };
+        let sent = Instant::now();
+        let place = lane.cursor.next(sent);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            after: place.after,
+            at_most: i64::try_from(share).unwrap_or(i64::MAX),
+            look_at: place.look_at,
+        };
+        let claimed = node.store.claim(&node.terms, &page).await;
+        self.asked_for += sent.elapsed();
+        let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
+        for _ in count..share {
+            self.schedule.give_back(at);
+        }
+        let claimed = claimed?;
+        lane.done = lane.cursor.looked(place, count, claimed.after) || lane.done;
+        lane.taken += count as u64;
+        self.found += count;
+        counter!(m::JOBS_LOCKED, "source" => "claim").increment(count as u64);
+        let stages = Stages {
+            committed_at: None,
+            locked_at: Utc::now(),
+        };
+        for job in claimed.jobs {
+            // No more jobs come back than were asked for, each with its slot.
+            let Some(slot) = slots.pop() else { break };
+            executor::start(&node, job, sent, stages, slot);
+        }
+        Ok(())
+    }
+
+    /// Every lane was looked through to its end.
+    fn pass_ends(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.done = false);
+        if self.found > 0 {
+            self.pause = FIRST_PAUSE;
+        }
+        let now = Instant::now();
+        self.earliest = now + self.asked_for * PASS_SHARE;
+        self.not_before = (now + self.pause).max(self.earliest);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        (self.found, self.asked_for) = (0, Duration::ZERO);
+    }
+
+    fn end(&self) {
+        for lane in &self.lanes {
+            self.node.claiming(&lane.lane, false);
+        }
+    }
+}
+
+impl Shared {
+    /// A lane's jobs are claimed, or come by hints.
+    fn claiming(&self, lane: &Lane, claims: bool) {
+        let mut claimed = self
+            .claimed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if claims {
+            claimed.insert(lane.clone());
+        } else {
+            claimed.remove(lane);
+        }
+        drop(claimed);
+        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+    }
+}

@@ -1,0 +1,239 @@
+//! When a lane's jobs are claimed, and when they come by hints again. Plain logic: the caller brings the time
+//! and what the transport says.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Between a marker and the next one, where none is back: at first, and at most.
+const FIRST_SPACING: Duration = Duration::from_secs(5);
+const LONGEST_SPACING: Duration = Duration::from_secs(300);
+
+/// How a lane is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Why receiving or publishing is impossible.
+    pub(super) problem: Option<String>,
+    /// Since when everything that was published has failed, whatever the transport says of itself.
+    pub(super) failing_since: Option<Instant>,
+}
+
+/// What to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Nothing,
+    /// Claim, for this reason.
+    Begin(String),
+    SendMarker,
+}
+
+enum Phase {
+    /// Hints come; or don't, since then.
+    Hints { impossible: Option<Instant> },
+    Claims {
+        since: Instant,
+        /// The first marker sent since hints can come and go; any later one will do as well.
+        first: Option<u64>,
+        next_marker: Instant,
+        spacing: Duration,
+    },
+}
+
+/// See the [module](self).
+pub(super) struct Watch {
+    patience: Duration,
+    phase: Phase,
+}
+
+impl Watch {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            phase: Phase::Hints { impossible: None },
+        }
+    }
+
+    pub(super) fn claims(&self) -> bool {
+        matches!(self.phase, Phase::Claims { .. })
+    }
+
+    pub(super) fn look(&mut self, now: Instant, seen: Seen) -> Step {
+        match &mut self.phase {
+            Phase::Hints { impossible } => {
+                let since = match (&seen.problem, seen.failing_since) {
+                    (None, None) => None,
+                    (_, Some(failing)) => Some(impossible.map_or(failing, |i| i.min(failing))),
+                    (Some(_), None) => Some(impossible.unwrap_or(now)),
+                };
+                *impossible = since;
+                if since.is_none_or(|since| now.saturating_duration_since(since) < self.patience) {
+                    return Step::Nothing;
+                }
+                self.phase = Phase::Claims {
+                    since: now,
+                    first: None,
+                    next_marker: now,
+                    spacing: FIRST_SPACING,
+                };
+                let unconfirmed = || "the broker does not confirm what is published".to_owned();
+                Step::Begin(seen.problem.unwrap_or_else(unconfirmed))
+            }
+            Phase::Claims {
+                first,
+                next_marker,
+                spacing,
+                ..
+            } => {
+                if seen.problem.is_some() {
+                    // What was under way proves nothing of the time to come.
+                    *first = None;
+                    (*next_marker, *spacing) = (now, FIRST_SPACING);
+                    return Step::Nothing;
+                }
+                if now < *next_marker {
+                    return Step::Nothing;
+                }
+                *next_marker = now + *spacing;
+                *spacing = (*spacing * 2).min(LONGEST_SPACING);
+                Step::SendMarker
+            }
+        }
+    }
+
+    /// This marker leaves. Numbers grow.
+    pub(super) fn sent(&mut self, number: u64) {
+        if let Phase::Claims { first, .. } = &mut self.phase {
+            first.get_or_insert(number);
+        }
+    }
+
+    /// A marker could not leave: publishing is still impossible. Try again before long.
+    pub(super) fn not_sent(&mut self) {
+        if let Phase::Claims { spacing, .. } = &mut self.phase {
+            *spacing = FIRST_SPACING;
+        }
+    }
+
+    /// A marker came back. Since when jobs were claimed, where that ends it.
+    pub(super) fn back(&mut self, number: u64) -> Option<Instant> {
+        match &self.phase {
+            Phase::Claims {
+                since,
+                first: Some(first),
+                ..
+            } if number >= *first => {
+                let since = *since;
+                self.phase = Phase::Hints { impossible: None };
+                Some(since)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn well() -> Seen {
+        Seen::default()
+    }
+
+    fn away() -> Seen {
+        Seen {
+            problem: Some("blocked".to_owned()),
+            failing_since: None,
+        }
+    }
+
+    fn claiming(now: Instant) -> Watch {
+        let mut watch = Watch::new(PATIENCE);
+        assert_eq!(watch.look(now, away()), Step::Nothing);
+        let begins = watch.look(now + PATIENCE, away());
+        assert_eq!(begins, Step::Begin("blocked".to_owned()));
+        assert!(watch.claims());
+        watch
+    }
+
+    #[test]
+    fn a_short_absence_begins_nothing() {
+        let (mut watch, now) = (Watch::new(PATIENCE), Instant::now());
+        for second in 0..60 {
+            // Away for four seconds, back for one.
+            let seen = if second % 5 == 4 { well() } else { away() };
+            assert_eq!(watch.look(now + second * SECOND, seen), Step::Nothing);
+        }
+        assert!(!watch.claims());
+    }
+
+    #[test]
+    fn a_marker_that_comes_back_ends_it() {
+        let now = Instant::now();
+        let mut watch = claiming(now);
+        let back = now + 2 * PATIENCE;
+        assert_eq!(watch.look(back, well()), Step::SendMarker);
+        watch.sent(7);
+        assert_eq!(watch.look(back + SECOND, well()), Step::Nothing);
+        assert_eq!(watch.back(6), None);
+        assert!(watch.claims());
+        assert_eq!(watch.back(7), Some(now + PATIENCE));
+        assert!(!watch.claims());
+        assert_eq!(watch.back(7), None);
+    }
+
+    #[test]
+    fn a_marker_from_before_another_absence_ends_nothing() {
+        let now = Instant::now();
+        let mut watch = claiming(now);
+        let mut at = now + 2 * PATIENCE;
+        assert_eq!(watch.look(at, well()), Step::SendMarker);
+        watch.sent(7);
+        at += SECOND;
+        assert_eq!(watch.look(at, away()), Step::Nothing);
+        assert_eq!(watch.back(7), None);
+        assert!(watch.claims());
+        assert_eq!(watch.look(at, well()), Step::SendMarker);
+        watch.sent(8);
+        assert!(watch.back(8).is_some());
+    }
+
+    #[test]
+    fn a_lost_marker_is_followed_by_others_with_growing_spacing() {
+        let now = Instant::now();
+        let mut watch = claiming(now);
+        let mut sent = Vec::new();
+        for second in 5..=2_000 {
+            if watch.look(now + second * SECOND, well()) == Step::SendMarker {
+                watch.sent(u64::from(second));
+                sent.push(second);
+            }
+        }
+        let spacing: Vec<u32> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(spacing[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert!(
+            watch.back(u64::from(sent[3])).is_some(),
+            "any of them will do"
+        );
+    }
+
+    #[test]
+    fn publications_that_fail_count_from_the_first_one() {
+        let (mut watch, now) = (Watch::new(PATIENCE), Instant::now());
+        let failing = Seen {
+            problem: None,
+            failing_since: Some(now),
+        };
+        assert_eq!(watch.look(now + 4 * SECOND, failing.clone()), Step::Nothing);
+        let begins = watch.look(now + 5 * SECOND, failing.clone());
+        assert!(matches!(begins, Step::Begin(_)));
+        // Nothing else is published: the marker tries whether it is possible again.
+        let tries = watch.look(now + 6 * SECOND, failing.clone());
+        assert_eq!(tries, Step::SendMarker);
+        watch.sent(1);
+        watch.not_sent();
+        assert_eq!(watch.look(now + 11 * SECOND, failing), Step::SendMarker);
+    }
+}

@@ -1,0 +1,168 @@
+//! The database's clock, as the leader knows it.
+//!
+//! Leases end by the database's clock. When that clock jumps ahead (it was set, the virtual machine slept,
+//! a standby with another clock took over), every lease seems to have ended although its holder lives. So
+//! the leader compares what the clock shows with its own monotonic one: while the two disagree, and for
+//! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
+//!
+//! A new leader has nothing to compare with; its first turn believes what it sees.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use crate::store::ClockWindow;
+
+/// Clocks are steered a little, and a statement may wait a little before it runs.
+const TOLERANCE: Duration = Duration::from_secs(1);
+/// Two clocks may drift apart by half the tolerance in so long.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// What one turn saw.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    now: DateTime<Utc>,
+    /// The statement was sent, and its answer was here: it looked at the clock between these.
+    sent: Instant,
+    received: Instant,
+}
+
+/// What is known of the database's clock.
+#[derive(Debug, Default)]
+pub(crate) struct DatabaseClock {
+    last: Option<Seen>,
+    doubted_until: Option<Instant>,
+}
+
+impl DatabaseClock {
+    /// What it shows now, as far as is known.
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        self.last
+            .map_or_else(Utc::now, |seen| later(seen.now, seen.sent.elapsed()))
+    }
+
+    /// What it may show to a statement that is sent now. A statement that waits longer than the tolerance
+    /// finds itself outside, and takes no locks; the next one will.
+    pub(crate) fn window(&self) -> Option<ClockWindow> {
+        self.recent().map(|seen| ClockWindow {
+            from: earlier(later(seen.now, seen.received.elapsed()), TOLERANCE),
+            until: later(seen.now, seen.sent.elapsed() + TOLERANCE),
+        })
+    }
+
+    /// What was seen long ago, before another node led, says nothing: clocks drift.
+    fn recent(&self) -> Option<Seen> {
+        self.last.filter(|seen| seen.received.elapsed() < MEMORY)
+    }
+
+    /// It has jumped a short while ago, and not everybody may have renewed since.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.doubted_until
+            .is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A turn saw it. Returns by how much it jumped, if it did: then it is doubted for one lease.
+    pub(crate) fn saw(
+        &mut self,
+        now: DateTime<Utc>,
+        sent: Instant,
+        lease: Duration,
+    ) -> Option<chrono::Duration> {
+        let received = Instant::now();
+        let seen = Seen {
+            now,
+            sent,
+            received,
+        };
+        let last = self.recent();
+        self.last = Some(seen);
+        let last = last?;
+        let earliest = earlier(later(last.now, sent - last.received), TOLERANCE);
+        let latest = later(last.now, (received - last.sent) + TOLERANCE);
+        let jump = if now > latest {
+            now - latest
+        } else if now < earliest {
+            now - earliest
+        } else {
+            return None;
+        };
+        self.doubted_until = Some(received + lease);
+        Some(jump)
+    }
+}
+
+fn later(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+    chrono::Duration::from_std(by)
+        .ok()
+        .and_then(|by| at.checked_add_signed(by))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+fn earlier(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+    chrono::Duration::from_std(by)
+        .ok()
+        .and_then(|by| at.checked_sub_signed(by))
+        .unwrap_or(DateTime::<Utc>::MIN_UTC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_700_000_000 + seconds, 0).unwrap_or_default()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_goes_with_ours_is_believed() {
+        let mut clock = DatabaseClock::default();
+        assert!(clock.window().is_none() && !clock.is_doubted());
+        for turn in 0..5 {
+            let sent = Instant::now();
+            assert_eq!(clock.saw(at(turn * 10), sent, LEASE), None);
+            tokio::time::advance(Duration::from_secs(10)).await;
+            let window = clock.window().unwrap();
+            assert!(window.from < at(turn * 10 + 10) && at(turn * 10 + 10) < window.until);
+            assert_eq!(clock.now(), at(turn * 10 + 10));
+        }
+        assert!(!clock.is_doubted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_jump_is_outside_the_window_and_doubted_for_one_lease() {
+        for jump in [60, -60] {
+            let mut clock = DatabaseClock::default();
+            clock.saw(at(0), Instant::now(), LEASE);
+            tokio::time::advance(Duration::from_secs(10)).await;
+            let shown = at(10 + jump);
+            let window = clock.window().unwrap();
+            assert!(shown < window.from || shown > window.until);
+            let by = clock.saw(shown, Instant::now(), LEASE).unwrap();
+            assert_eq!(by.num_seconds().signum(), jump.signum());
+            assert!(clock.is_doubted());
+            tokio::time::advance(LEASE - Duration::from_secs(1)).await;
+            assert!(clock.is_doubted());
+            tokio::time::advance(Duration::from_secs(2)).await;
+            assert!(!clock.is_doubted());
+            // From its new time on it is believed again.
+            assert_eq!(clock.saw(at(41 + jump), Instant::now(), LEASE), None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_is_no_jump() {
+        let mut clock = DatabaseClock::default();
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_secs(8)).await;
+        // It looked at the clock at the very beginning of its eight seconds …
+        assert_eq!(clock.saw(at(0), sent, LEASE), None);
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_secs(8)).await;
+        // … and the next one at the very end of its own.
+        assert_eq!(clock.saw(at(16), sent, LEASE), None);
+        assert!(!clock.is_doubted());
+    }
+}
