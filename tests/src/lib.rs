@@ -19,6 +19,7 @@
 //! | three Kafka brokers, of which one may be missing | [`KafkaCluster::start`] |
 //! | a disk to fill | [`SmallDisk::mount`] |
 //! | a history of jobs judged | [`history::Checker`] |
+//! | everything broken at once | [`chaos::run`] |
 //! | the sample for Spring, to run | [`SpringSample::compile`] |
 //! | to wait for something | [`eventually`], the only place where a test may pause |
 //!
@@ -38,6 +39,7 @@
 mod amqp_handshake;
 pub mod cargo;
 pub mod certificates;
+pub mod chaos;
 pub mod database;
 pub mod history;
 pub mod http;

@@ -111,6 +111,11 @@ impl Running {
         self.0.id()
     }
 
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.ended()
+    }
+
     /// What it printed, on either stream.
     #[must_use]
     pub fn lines(&self) -> &Lines {

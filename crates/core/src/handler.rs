@@ -314,6 +314,13 @@ impl Handlers {
             .insert(job_type.into(), Registration { handler, options });
     }
 
+    /// Add all of these.
+    pub fn extend(&mut self, others: &Handlers) {
+        let others = others.by_type.iter();
+        self.by_type
+            .extend(others.map(|(job_type, one)| (job_type.clone(), one.clone())));
+    }
+
     /// The handler of a type.
     #[must_use]
     pub fn get(&self, job_type: &str) -> Option<&Registration> {

@@ -85,6 +85,8 @@ pub struct Creation {
     pub children: u32,
     /// Whether its handler leaves a row ([`Event::Effect`]) in the transaction that completes it.
     pub transactional: bool,
+    /// Whether its attempts may run into a timeout, after which the handler's answer counts for nothing.
+    pub timeout: bool,
     /// Whether it repeats.
     pub series: Option<Series>,
 }
@@ -104,6 +106,7 @@ impl Creation {
             parent: None,
             children: 0,
             transactional: false,
+            timeout: false,
             series: None,
         }
     }

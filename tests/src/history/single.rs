@@ -427,6 +427,10 @@ impl<'a> Single<'a> {
         }
     }
 
+    fn has_timeout(&self) -> bool {
+        self.creation.as_ref().is_some_and(|c| c.timeout)
+    }
+
     fn run_of(&self, fence: Fence) -> Option<Run> {
         self.runs.iter().find(|run| run.fence == fence).copied()
     }
@@ -495,7 +499,7 @@ impl<'a> Single<'a> {
             (0, Some(Some(Answer::Failed))) => Some("an attempt failed and cost nothing"),
             (0, _) => None,
             (1, None) if self.limits.handlers => Some("an attempt was spent that never started"),
-            (1, Some(Some(Answer::Again))) => {
+            (1, Some(Some(Answer::Again))) if !self.has_timeout() => {
                 Some("an attempt was spent on a snooze, a conflict or a stop")
             }
             (1, _) if retries >= 0 => None,
@@ -532,6 +536,7 @@ impl<'a> Single<'a> {
             Some(Some(Answer::Unrecoverable)) => {}
             // The last attempt failed, panicked or timed out.
             Some(None | Some(Answer::Failed)) if had <= 1 => {}
+            Some(Some(_)) if had <= 1 && self.has_timeout() => {}
             // Whoever takes its nodes down is put into quarantine.
             _ if self.expired_locks > 0 => {}
             None if !self.limits.handlers => {}

@@ -4,10 +4,11 @@
 //! be there and fit. SIGTERM or Ctrl-C stops in two phases (see [`jobwire_core::node`]); a second one
 //! ends the process at once, and other nodes take its jobs over when their leases end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use jobwire_core::Node;
+use jobwire_core::{Handlers, Node, Store, Transport};
 
 use crate::connect::{self, Database};
 use crate::error::Error;
@@ -20,17 +21,42 @@ use crate::{http, output};
 #[derive(Debug, Args)]
 pub struct RunArgs {}
 
+/// Puts something in front of a node's store.
+pub type StoreWrapper = Box<dyn FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
+/// Puts something in front of a node's transport.
+pub type TransportWrapper = Box<dyn FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport> + Send>;
+
+/// What a program of one's own adds to the node that `jobwire run` starts: settings, signals, endpoints and
+/// everything else stay the same.
+#[derive(Default)]
+pub struct Additions {
+    /// Handlers beside the built-in ones; one of the same type replaces a built-in one.
+    pub handlers: Handlers,
+    /// Stands between the node and its store. Default: nothing.
+    pub store: Option<StoreWrapper>,
+    /// Stands between the node and its transport. Default: nothing.
+    pub transport: Option<TransportWrapper>,
+}
+
 /// What has to be stopped at the end.
 struct Started {
     node: Node,
     database: Database,
-    transport: std::sync::Arc<dyn jobwire_core::Transport>,
+    transport: Arc<dyn Transport>,
 }
 
 pub(crate) async fn run(settings: Settings, _: RunArgs) -> Result<(), Error> {
+    run_with(settings, Additions::default()).await
+}
+
+/// Run a node with more than the built-in handlers, until a signal ends it.
+///
+/// # Errors
+/// As `jobwire run`: where the settings can't work, the database can't be used, or a second signal came.
+pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let started = tokio::select! {
-        started = start(&settings) => started?,
+        started = start(&settings, additions) => started?,
         () = signals.next() => return Ok(()),
     };
     signals.next().await;
@@ -46,19 +72,28 @@ pub(crate) async fn run(settings: Settings, _: RunArgs) -> Result<(), Error> {
 ///
 /// # Errors
 /// A host that can't be allowed.
-pub fn built_in(settings: &Settings) -> Result<jobwire_core::Handlers, Error> {
+pub fn built_in(settings: &Settings) -> Result<Handlers, Error> {
     let http_allow_hosts = AllowList::parse(&settings.http_allow_hosts)
         .map_err(|bad| Error::Usage(bad.to_string()))?;
     Ok(handlers::built_in(&BuiltIn { http_allow_hosts }))
 }
 
-async fn start(settings: &Settings) -> Result<Started, Error> {
+async fn start(settings: &Settings, additions: Additions) -> Result<Started, Error> {
     let listener = http::listen(settings).await?;
     let metrics = http::metrics::install()?;
     let database = Database::open(settings).await?;
-    let transport = connect::transport(settings).await?;
-    let node = Node::on(database.store(), transport.clone())
-        .handlers(built_in(settings)?)
+    let mut transport = connect::transport(settings).await?;
+    if let Some(wrap) = additions.transport {
+        transport = wrap(transport);
+    }
+    let mut store = database.store();
+    if let Some(wrap) = additions.store {
+        store = wrap(store);
+    }
+    let mut handlers = built_in(settings)?;
+    handlers.extend(&additions.handlers);
+    let node = Node::on(store, transport.clone())
+        .handlers(handlers)
         .options(settings.node_options())
         .start()
         .await?;

@@ -1,0 +1,172 @@
+//! The chaos suite: real servers, real nodes, everything breaks, and then every promise is checked.
+//!
+//! A run starts a PostgreSQL and a broker of its own, several nodes behind proxies ([`world`]), producers
+//! that commit, roll back and die ([`producer`]), and draws faults from its seed ([`faults`]). The database
+//! writes down by triggers what becomes of every job, the handlers add what they do ([`handlers`],
+//! [`recorder`]), the producers what they were told ([`ledger`]). When all is healed and drained, the
+//! history is read ([`reader`]) and judged ([`crate::history::Checker`]).
+//!
+//! docs/chaos.md says how to use it.
+
+pub mod faults;
+pub mod handlers;
+pub mod ledger;
+pub mod options;
+pub mod producer;
+pub mod reader;
+pub mod recorder;
+pub mod report;
+pub mod workload;
+pub mod world;
+
+use crate::history::{Limits, Violation};
+use faults::Faults;
+use ledger::Ledger;
+use options::Options;
+use producer::Producers;
+use report::Outcome;
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+use world::World;
+
+/// Elder exclusive jobs may be overtaken in the moment between a commit and its being seen.
+const ORDER_SLACK: i64 = 500_000;
+
+/// Run it all.
+///
+/// # Panics
+/// If servers can't be started, stopped or read.
+pub async fn run(options: Options) -> Outcome {
+    let world = Arc::new(World::start(&options).await);
+    world.start_nodes().await;
+    let ledger = Ledger::default();
+    let backlog = Arc::new(AtomicI64::new(0));
+    let producers = Producers::start(&world, &options, &ledger, &backlog).await;
+    let mut faults = Faults::new(world.clone(), ledger.clone(), options.seed, options.pace);
+    let gauge = tokio::spawn(watch(world.clone(), backlog.clone()));
+
+    let began = Instant::now();
+    while began.elapsed() < options.time {
+        let left = options.time.saturating_sub(began.elapsed());
+        let _ = tokio::time::timeout(left, faults.next()).await;
+        world.look_after_nodes().await;
+    }
+    let faults = faults.heal().await;
+    producers.stop().await;
+    let ran = began.elapsed();
+    world.say("healed; draining");
+    let draining = Instant::now();
+    drain(&world, &backlog, options.patience).await;
+    let drained = draining.elapsed();
+    world.look_after_nodes().await;
+    world.say("drained; checking");
+    world.stop_nodes().await;
+    gauge.abort();
+
+    let limits = Limits {
+        drained: true,
+        found: true,
+        handlers: true,
+        // Each job may lose its hint and its lock now and then; a storm would be many times as much.
+        rehints: Some(2 * ledger.len() as u64 + 1_000),
+        order_slack: ORDER_SLACK,
+    };
+    let checked = reader::check(&world.url, ledger.take(), limits).await;
+    let (verdict, kinds) =
+        checked.unwrap_or_else(|error| panic!("cannot read the history: {error}"));
+    let evidence = evidence(&world, &verdict.kept).await;
+    Outcome {
+        verdict,
+        kinds,
+        faults,
+        surprises: world.surprises(),
+        evidence,
+        ran,
+        drained,
+        rows: rows(&world.url).await,
+        starts: world.starts.load(Ordering::Relaxed),
+        options,
+    }
+}
+
+/// How many jobs wait or run, every second; `i64::MAX` is never stored, so an outage keeps the last count.
+async fn watch(world: Arc<World>, backlog: Arc<AtomicI64>) {
+    loop {
+        let count = tokio::time::timeout(Duration::from_secs(5), left(&world.url)).await;
+        if let Ok(Ok(count)) = count {
+            backlog.store(count, Ordering::Relaxed);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn left(url: &str) -> Result<i64, sqlx::Error> {
+    let mut connection = PgConnection::connect(url).await?;
+    let count = sqlx::query_scalar(
+        "SELECT (SELECT count(*) FROM jobwire.job) + (SELECT count(*) FROM jobwire.timer_job)",
+    )
+    .fetch_one(&mut connection)
+    .await?;
+    connection.close().await?;
+    Ok(count)
+}
+
+async fn rows(url: &str) -> i64 {
+    let count = async {
+        let mut connection = PgConnection::connect(url).await?;
+        sqlx::query_scalar("SELECT count(*) FROM chaos.history")
+            .fetch_one(&mut connection)
+            .await
+    };
+    count.await.unwrap_or(0)
+}
+
+/// Until nothing is left, or nothing has been finished for so long.
+async fn drain(world: &World, backlog: &AtomicI64, patience: Duration) {
+    let mut fewest = i64::MAX;
+    let mut since = Instant::now();
+    loop {
+        let count = left(&world.url).await;
+        if let Ok(count) = count {
+            backlog.store(count, Ordering::Relaxed);
+            if count == 0 {
+                return;
+            }
+            if count < fewest {
+                (fewest, since) = (count, Instant::now());
+            }
+        }
+        if since.elapsed() > patience {
+            let mut what = format!("{fewest} jobs were left after {patience:?} without progress");
+            for node in &world.nodes {
+                let node = node.lock().await;
+                let said = node.said();
+                let tail = said[said.len().saturating_sub(20)..].join("\n");
+                what.push_str(&format!("\nnode {}:\n{tail}", node.number()));
+            }
+            world.surprise(what);
+            return;
+        }
+        world.look_after_nodes().await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The raw histories of the first jobs in question.
+async fn evidence(world: &World, violations: &[Violation]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for job in violations
+        .iter()
+        .flat_map(|violation| &violation.jobs)
+        .take(12)
+    {
+        match reader::dump(&world.url, *job).await {
+            Ok(history) => lines.extend(history),
+            Err(error) => lines.push(format!("{job}: {error}")),
+        }
+    }
+    lines
+}

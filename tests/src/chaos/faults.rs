@@ -1,0 +1,422 @@
+//! The faults, and who suffers them.
+//!
+//! Each is a task: it hurts, waits, and heals. Faults overlap, but a server or node that suffers one is
+//! spared the next until it is well again.
+
+use super::ledger::Ledger;
+use super::world::{AnyBroker, Node, PREFIX, World, faketime};
+use crate::{Direction, Flow, KafkaAdmin, Proxy, Stop};
+use jobwire_core::hint::Hint;
+use jobwire_core::{JobId, Lane};
+use rand::rngs::SmallRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fault {
+    /// kill -9 of a node; another one starts in its place, maybe with a shifted clock.
+    KillNode,
+    /// SIGTERM to a node; another one starts.
+    StopNode,
+    /// SIGSTOP of a node for longer than its lease.
+    FreezeNode,
+    /// All connections of a node to the database are reset.
+    CutDatabase,
+    /// The same to the broker.
+    CutBroker,
+    /// Nothing passes between a node and the database, and nobody is told.
+    StallDatabase,
+    /// The same between a node and the broker.
+    StallBroker,
+    /// Requests reach the database, answers don't come back.
+    HalfOpenDatabase,
+    /// The same with the broker.
+    HalfOpenBroker,
+    /// A node's connections to the database are slow.
+    SlowDatabase,
+    /// New connections of a node to the broker are refused, and the old ones are cut.
+    RefuseBroker,
+    /// The broker stops in good order, and starts again.
+    StopBroker,
+    /// The broker crashes, and starts again.
+    KillBroker,
+    /// The broker stands still with its connections open.
+    FreezeBroker,
+    /// All messages of the lane are thrown away.
+    Purge,
+    /// The queue or topic is deleted.
+    DeleteQueue,
+    /// RabbitMQ takes no messages: its disk is said to be full.
+    Alarm,
+    /// The database is restarted: clients are disconnected.
+    RestartDatabase,
+    /// The database crashes, and recovers.
+    CrashDatabase,
+    /// `pg_terminate_backend` on all connections of nodes.
+    TerminateBackends,
+    /// Hints that are doubled, reordered, late, or for jobs that never were.
+    ForgeHints,
+}
+
+use Fault::{
+    Alarm, CrashDatabase, CutBroker, CutDatabase, DeleteQueue, ForgeHints, FreezeBroker,
+    FreezeNode, HalfOpenBroker, HalfOpenDatabase, KillBroker, KillNode, Purge, RefuseBroker,
+    RestartDatabase, SlowDatabase, StallBroker, StallDatabase, StopBroker, StopNode,
+    TerminateBackends,
+};
+
+/// Each as often as it stands here.
+const LOTS: [Fault; 33] = [
+    KillNode,
+    KillNode,
+    KillNode,
+    StopNode,
+    StopNode,
+    FreezeNode,
+    FreezeNode,
+    FreezeNode,
+    CutDatabase,
+    CutDatabase,
+    CutBroker,
+    CutBroker,
+    StallDatabase,
+    StallDatabase,
+    StallBroker,
+    StallBroker,
+    HalfOpenDatabase,
+    HalfOpenDatabase,
+    HalfOpenBroker,
+    SlowDatabase,
+    RefuseBroker,
+    StopBroker,
+    KillBroker,
+    FreezeBroker,
+    Purge,
+    Purge,
+    DeleteQueue,
+    Alarm,
+    RestartDatabase,
+    CrashDatabase,
+    TerminateBackends,
+    ForgeHints,
+    ForgeHints,
+];
+
+/// How often each fault was injected.
+pub type Injected = BTreeMap<Fault, u64>;
+
+/// Draws faults and injects them.
+#[derive(Debug)]
+pub struct Faults {
+    world: Arc<World>,
+    ledger: Ledger,
+    random: SmallRng,
+    pace: Duration,
+    running: JoinSet<()>,
+    injected: Arc<Mutex<Injected>>,
+    clocks: u64,
+}
+
+impl Faults {
+    /// From a seed.
+    #[must_use]
+    pub fn new(world: Arc<World>, ledger: Ledger, seed: u64, pace: Duration) -> Faults {
+        Faults {
+            world,
+            ledger,
+            random: SmallRng::seed_from_u64(seed),
+            pace,
+            running: JoinSet::new(),
+            injected: Arc::default(),
+            clocks: 0,
+        }
+    }
+
+    /// Wait a while, then let something go wrong.
+    ///
+    /// # Panics
+    /// If something could not be healed.
+    pub async fn next(&mut self) {
+        let pace = self.pace.as_secs_f64();
+        let pause = Duration::from_secs_f64(self.random.random_range(0.1..1.9) * pace);
+        tokio::time::sleep(pause).await;
+        while let Some(ended) = self.running.try_join_next() {
+            ended.unwrap_or_else(|error| panic!("a fault could not be healed: {error}"));
+        }
+        // Everything is drawn whether it is used or not, so that a seed means the same next time.
+        let fault = *LOTS.choose(&mut self.random).unwrap_or(&KillNode);
+        let victim = self.random.random_range(0..self.world.nodes.len());
+        let length = self.random.random_range(0.2..1.0);
+        let shift = self.shift();
+        let order = SmallRng::seed_from_u64(self.random.random());
+        let victim = self.world.nodes[victim].clone();
+        let injection = Injection {
+            world: self.world.clone(),
+            ledger: self.ledger.clone(),
+            injected: self.injected.clone(),
+            victim,
+            length,
+            shift,
+            random: order,
+        };
+        self.running.spawn(injection.inject(fault));
+    }
+
+    fn shift(&mut self) -> Option<String> {
+        let shifts = [None, None, Some("+41s"), Some("-37s"), Some("+3600s")];
+        let shift = shifts.choose(&mut self.random).copied().flatten()?;
+        faketime()?;
+        self.clocks += 1;
+        Some(shift.to_owned())
+    }
+
+    /// Wait until everything is well.
+    ///
+    /// # Panics
+    /// If something could not be healed.
+    pub async fn heal(mut self) -> Injected {
+        while let Some(ended) = self.running.join_next().await {
+            ended.unwrap_or_else(|error| panic!("a fault could not be healed: {error}"));
+        }
+        self.world.heal_network().await;
+        let injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
+        injected.clone()
+    }
+}
+
+struct Injection {
+    world: Arc<World>,
+    ledger: Ledger,
+    injected: Arc<Mutex<Injected>>,
+    victim: Arc<tokio::sync::Mutex<Node>>,
+    /// From 0 to 1.
+    length: f64,
+    shift: Option<String>,
+    random: SmallRng,
+}
+
+impl Injection {
+    fn began(&self, fault: Fault, whom: &str) {
+        self.world.say(&format!("{fault:?} {whom}"));
+        let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
+        *injected.entry(fault).or_default() += 1;
+    }
+
+    async fn last(&self, seconds: f64) {
+        tokio::time::sleep(Duration::from_secs_f64(seconds * self.length)).await;
+    }
+
+    async fn inject(self, fault: Fault) {
+        match fault {
+            KillNode | StopNode | FreezeNode | CutDatabase | CutBroker | StallDatabase
+            | StallBroker | HalfOpenDatabase | HalfOpenBroker | SlowDatabase | RefuseBroker => {
+                self.hurt_node(fault).await;
+            }
+            StopBroker | KillBroker | FreezeBroker | Purge | DeleteQueue | Alarm => {
+                self.hurt_broker(fault).await;
+            }
+            RestartDatabase | CrashDatabase | TerminateBackends => self.hurt_database(fault).await,
+            ForgeHints => self.forge().await,
+        }
+    }
+
+    async fn hurt_node(&self, fault: Fault) {
+        let Ok(mut node) = self.victim.try_lock() else {
+            return;
+        };
+        self.began(fault, &format!("node {}", node.number()));
+        let broker = node.broker.clone();
+        match fault {
+            KillNode => {
+                node.kill();
+                self.last(3.0).await;
+                self.world
+                    .start_node(&mut node, self.shift.as_deref())
+                    .await;
+            }
+            StopNode => {
+                self.world.terminate(&mut node).await;
+                self.world
+                    .start_node(&mut node, self.shift.as_deref())
+                    .await;
+            }
+            FreezeNode => {
+                node.freeze();
+                self.last(12.0).await;
+                node.thaw();
+            }
+            CutDatabase => node.database.cut(),
+            CutBroker => broker.cut(),
+            StallDatabase => self.stop_flow(&node.database, &BOTH, 12.0).await,
+            StallBroker => self.stop_flow(&broker, &BOTH, 12.0).await,
+            HalfOpenDatabase => {
+                self.stop_flow(&node.database, &[Direction::ToClient], 12.0)
+                    .await;
+            }
+            HalfOpenBroker => self.stop_flow(&broker, &[Direction::ToClient], 12.0).await,
+            SlowDatabase => {
+                node.database
+                    .set_both(Flow::Delay(Duration::from_secs_f64(0.05 * self.length)));
+                self.last(10.0).await;
+                node.database.set_both(Flow::Pass);
+            }
+            _ => {
+                broker.refuse().await;
+                broker.cut();
+                self.last(10.0).await;
+                broker.accept().await;
+            }
+        }
+    }
+
+    async fn stop_flow(&self, proxy: &Proxy, directions: &[Direction], seconds: f64) {
+        for direction in directions {
+            proxy.set(*direction, Flow::Stall);
+        }
+        self.last(seconds).await;
+        // Half of the time the connections die of it, as after a failover.
+        if self.length > 0.6 {
+            proxy.cut();
+        }
+        proxy.set_both(Flow::Pass);
+    }
+
+    async fn hurt_broker(&self, fault: Fault) {
+        let Ok(mut broker) = self.world.broker.try_lock() else {
+            return;
+        };
+        self.began(fault, "");
+        match (&mut *broker, fault) {
+            (AnyBroker::RabbitMq(rabbitmq), StopBroker) => {
+                rabbitmq.stop().await;
+                self.last(6.0).await;
+                rabbitmq.start_again().await;
+            }
+            (AnyBroker::RabbitMq(rabbitmq), KillBroker) => {
+                rabbitmq.flush().await;
+                rabbitmq.kill();
+                self.last(6.0).await;
+                rabbitmq.start_again().await;
+            }
+            (AnyBroker::RabbitMq(rabbitmq), FreezeBroker) => {
+                rabbitmq.freeze();
+                self.last(10.0).await;
+                rabbitmq.thaw();
+            }
+            (AnyBroker::RabbitMq(_), Purge | DeleteQueue) => {
+                let _ =
+                    tokio::time::timeout(Duration::from_secs(20), self.empty_queue(fault)).await;
+            }
+            (AnyBroker::RabbitMq(rabbitmq), _) => {
+                rabbitmq.ctl().run(&["set_disk_free_limit", "100TB"]).await;
+                self.last(10.0).await;
+                rabbitmq.ctl().run(&["set_disk_free_limit", "50MB"]).await;
+            }
+            (AnyBroker::Kafka(kafka), StopBroker | Alarm) => {
+                kafka.stop().await;
+                self.last(6.0).await;
+                kafka.start_again().await;
+            }
+            (AnyBroker::Kafka(kafka), KillBroker) => {
+                kafka.kill();
+                self.last(6.0).await;
+                kafka.start_again().await;
+            }
+            (AnyBroker::Kafka(kafka), FreezeBroker) => {
+                kafka.freeze();
+                self.last(10.0).await;
+                kafka.thaw();
+            }
+            (AnyBroker::Kafka(kafka), _) => {
+                let admin = kafka.admin();
+                let emptied = self.empty_topic(&admin, fault);
+                let _ = tokio::time::timeout(Duration::from_secs(30), emptied).await;
+            }
+        }
+    }
+
+    async fn empty_queue(&self, fault: Fault) -> Result<(), lapin::Error> {
+        use lapin::options::{QueueDeleteOptions, QueuePurgeOptions};
+        let queue = format!("{PREFIX}.lane.{}", Lane::DEFAULT);
+        let properties = lapin::ConnectionProperties::default();
+        let connection = lapin::Connection::connect(&self.world.broker_url, properties).await?;
+        let channel = connection.create_channel().await?;
+        if fault == Purge {
+            let options = QueuePurgeOptions::default();
+            channel.queue_purge(queue.as_str().into(), options).await?;
+        } else {
+            let options = QueueDeleteOptions::default();
+            channel.queue_delete(queue.as_str().into(), options).await?;
+        }
+        connection.close(200, "done".into()).await
+    }
+
+    async fn empty_topic(&self, admin: &KafkaAdmin, fault: Fault) {
+        let topic = format!("{PREFIX}.lane.{}", Lane::DEFAULT);
+        if fault == DeleteQueue {
+            admin.delete_topic(&topic).await;
+            return;
+        }
+        for (partition, end) in (0..).zip(admin.end_offsets(&topic).await) {
+            admin.delete_records(&topic, partition, end).await;
+        }
+    }
+
+    async fn hurt_database(&self, fault: Fault) {
+        let Ok(mut postgres) = self.world.postgres.try_lock() else {
+            return;
+        };
+        self.began(fault, "");
+        match fault {
+            RestartDatabase => {
+                postgres.stop(Stop::Fast).await;
+                self.last(4.0).await;
+                postgres.start_again().await;
+            }
+            CrashDatabase => {
+                postgres.stop(Stop::Immediate).await;
+                self.last(4.0).await;
+                postgres.start_again().await;
+            }
+            _ => {
+                let store = self.world.store(None).await;
+                let _ = sqlx::query(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                )
+                .execute(store.pool())
+                .await;
+                jobwire_core::Store::close(&store).await;
+            }
+        }
+    }
+
+    async fn forge(mut self) {
+        self.began(ForgeHints, "");
+        let transport = self.world.transport().await;
+        let publisher = transport.publisher();
+        let mut jobs = self.ledger.some(2_000);
+        jobs.extend((0..100).map(|_| JobId::generate()));
+        jobs.extend_from_within(..jobs.len() / 2);
+        jobs.shuffle(&mut self.random);
+        let lane = Lane::default();
+        for hints in jobs.chunks(200) {
+            let hints = hints.iter().map(|id| Hint {
+                // Also the name of an instance that has no such job.
+                instance: self.random.random_bool(0.1).then(|| "p0-0-1".to_owned()),
+                ..Hint::new(*id)
+            });
+            let hints = hints.collect();
+            let published = publisher.publish(&lane, hints);
+            let _ = tokio::time::timeout(Duration::from_secs(5), published).await;
+        }
+        transport.close(Duration::from_secs(5)).await;
+    }
+}
+
+const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];

@@ -1,0 +1,144 @@
+//! The handlers of a chaos node. Each records its start and its end (see [`Recorder`]); those that work in
+//! the completing transaction write a row there too: the proof that it committed exactly once.
+
+use super::recorder::{Recorder, Step};
+use super::workload::{Kind, TIMEOUT, moment};
+use crate::history::Answer;
+use async_trait::async_trait;
+use chrono::Utc;
+use jobwire_core::{
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Jobs, NewJob, Outcome, PgStore,
+    Running, Verdict,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// All handlers of the workload.
+#[must_use]
+pub fn handlers(recorder: &Recorder, store: &PgStore) -> Handlers {
+    let mut handlers = Handlers::default();
+    for kind in Kind::ALL {
+        let mut options = HandlerOptions::default();
+        if kind.in_transaction() {
+            options = options.in_transaction();
+        }
+        if kind == Kind::Hanging {
+            options = options.timeout(TIMEOUT);
+        }
+        let handler = Recorded {
+            kind,
+            recorder: recorder.clone(),
+            jobs: Jobs::without_hints(store.clone()),
+        };
+        handlers.register(kind.job_type(), options, Arc::new(handler));
+    }
+    handlers
+}
+
+struct Recorded {
+    kind: Kind,
+    recorder: Recorder,
+    jobs: Jobs<PgStore>,
+}
+
+#[async_trait]
+impl Handler for Recorded {
+    async fn run(&self, job: Running) -> HandlerResult {
+        let run = Uuid::new_v4();
+        let (id, owner, fence) = (job.job.id, job.node, job.fence);
+        self.recorder
+            .write(Step::Start, run, id, owner, fence)
+            .await;
+        let result = self.work(&job).await;
+        let answer = match &result {
+            Ok(Outcome::Done) => Answer::Done,
+            Ok(_) => Answer::Again,
+            Err(error) => match error.verdict {
+                Verdict::Retry(_) => Answer::Failed,
+                Verdict::Unrecoverable => Answer::Unrecoverable,
+                _ => Answer::Again,
+            },
+        };
+        self.recorder
+            .write(Step::End(answer), run, id, owner, fence)
+            .await;
+        result
+    }
+}
+
+impl Recorded {
+    async fn work(&self, job: &Running) -> HandlerResult {
+        let payload: Value = job.job.decode()?;
+        let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
+        match self.kind {
+            Kind::Noop | Kind::Repeating => {}
+            Kind::Slow | Kind::Exclusive => {
+                let time = Duration::from_millis(number("ms") as u64);
+                tokio::select! {
+                    () = tokio::time::sleep(time) => {}
+                    // Asked to stop: no attempt is to be spent.
+                    () = job.stop.cancelled() => return Err(HandlerError::conflict("asked to stop")),
+                }
+            }
+            Kind::Failing if f64::from(job.job.failures) < number("fails") => {
+                return Err(HandlerError::retry("fails as it was told to"));
+            }
+            Kind::Panicking if f64::from(job.job.failures) < number("fails") => {
+                #[allow(clippy::panic, reason = "what this job is for")]
+                {
+                    panic!("panics as it was told to");
+                }
+            }
+            Kind::Hanging if f64::from(job.job.failures) < number("fails") => {
+                std::future::pending::<()>().await;
+            }
+            Kind::Failing | Kind::Panicking | Kind::Hanging => {}
+            Kind::Doomed => return Err(HandlerError::unrecoverable("doomed")),
+            Kind::Snoozing => {
+                if Utc::now() < moment(number("until") as i64) {
+                    return Ok(Outcome::Snooze(Duration::from_millis(300)));
+                }
+            }
+            Kind::Effect | Kind::ExclusiveEffect => leave_row(job).await?,
+            Kind::Parent => {
+                leave_row(job).await?;
+                let children = (0..number("children") as u32)
+                    .map(|_| {
+                        NewJob::of(
+                            Kind::Noop.job_type(),
+                            &json!({ "parent": job.job.id.to_string() }),
+                        )
+                    })
+                    .collect();
+                let mut guard = job.transaction::<PgStore>().await?;
+                let created = guard.get()?.create_many(children).await;
+                created.map_err(|error| HandlerError::conflict(error.to_string()))?;
+            }
+            Kind::Outside => {
+                // Its creator may run twice, and then so do its jobs: each of them once.
+                let job = NewJob::of(Kind::Noop.job_type(), &json!({ "outside": true }));
+                self.jobs.create(job).await.map_err(|error| {
+                    HandlerError::conflict(format!("the job could not be created: {error}"))
+                })?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+async fn leave_row(job: &Running) -> Result<(), HandlerError> {
+    let mut guard = job.transaction::<PgStore>().await?;
+    let written = sqlx::query(
+        "INSERT INTO chaos.history (what, job, owner, fence) VALUES ('effect', $1, $2, $3)",
+    )
+    .bind(job.job.id.0)
+    .bind(job.node.0)
+    .bind(job.fence.0)
+    .execute(&mut ***guard.get()?)
+    .await;
+    // The database being away is nobody's failed attempt.
+    written.map_err(|error| HandlerError::conflict(error.to_string()))?;
+    Ok(())
+}

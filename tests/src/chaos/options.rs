@@ -1,0 +1,105 @@
+//! What a chaos run is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which broker carries the hints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broker {
+    /// RabbitMQ.
+    RabbitMq,
+    /// Kafka.
+    Kafka,
+}
+
+/// What a chaos run is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Everything that is drawn by lot is drawn from this.
+    pub seed: u64,
+    /// How long jobs are created and faults injected.
+    pub time: Duration,
+    /// Which broker.
+    pub broker: Broker,
+    /// How many nodes.
+    pub nodes: usize,
+    /// Jobs created in a second.
+    pub rate: u32,
+    /// The lease of the nodes.
+    pub lease: Duration,
+    /// From one fault to the next, on average.
+    pub pace: Duration,
+    /// Give up when nothing was finished for so long after all was healed.
+    pub patience: Duration,
+    /// Where the report goes.
+    pub report: Option<PathBuf>,
+    /// The program that nodes run; `None` builds it.
+    pub node: Option<PathBuf>,
+    /// Say what happens on standard error.
+    pub talk: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            seed: 1,
+            time: Duration::from_secs(60),
+            broker: Broker::RabbitMq,
+            nodes: 3,
+            rate: 150,
+            lease: Duration::from_secs(3),
+            pace: Duration::from_secs(3),
+            patience: Duration::from_secs(240),
+            report: None,
+            node: None,
+            talk: false,
+        }
+    }
+}
+
+/// What the command line says.
+///
+/// # Errors
+/// What can't be read, for people.
+pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options {
+        talk: true,
+        ..Options::default()
+    };
+    while let Some(name) = arguments.next() {
+        let value = arguments
+            .next()
+            .ok_or_else(|| format!("{name} needs a value"))?;
+        let bad = |_| format!("{name} {value}: not a number");
+        match &*name {
+            "--seed" => options.seed = value.parse().map_err(bad)?,
+            "--minutes" => {
+                let minutes: f64 = value
+                    .parse()
+                    .map_err(|_| format!("{name} {value}: not a number"))?;
+                options.time = Duration::try_from_secs_f64(minutes * 60.0)
+                    .map_err(|error| format!("{name} {value}: {error}"))?;
+            }
+            "--nodes" => options.nodes = value.parse().map_err(bad)?,
+            "--rate" => options.rate = value.parse().map_err(bad)?,
+            "--lease" => options.lease = Duration::from_secs(value.parse().map_err(bad)?),
+            "--node" => options.node = Some(value.into()),
+            "--report" => options.report = Some(value.into()),
+            "--broker" => {
+                options.broker = match &*value {
+                    "rabbitmq" => Broker::RabbitMq,
+                    "kafka" => Broker::Kafka,
+                    _ => return Err(format!("{name} {value}: rabbitmq or kafka")),
+                }
+            }
+            _ => return Err(format!("{name}: unknown; there are {USAGE}")),
+        }
+    }
+    if options.nodes == 0 || options.rate == 0 || options.lease < Duration::from_secs(1) {
+        return Err("--nodes, --rate and --lease must be 1 or more".to_owned());
+    }
+    Ok(options)
+}
+
+/// The arguments there are.
+pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --report FILE --node PROGRAM";

@@ -1,0 +1,156 @@
+//! Writes down what handlers do, over a connection of its own, before they go on.
+//!
+//! A record that the database has not taken is tried again until it has, so a handler that ended has
+//! both its records there: a completion without them would be a lie. Records that come at the same time
+//! share a statement.
+
+use crate::history::Answer;
+use jobwire_core::{Fence, JobId, NodeId};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+/// The most records in one statement.
+const BATCH: usize = 256;
+/// The database answers, or it is asked again on another connection.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// What a handler does.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// It begins.
+    Start,
+    /// It ends.
+    End(Answer),
+}
+
+#[derive(Debug)]
+struct Record {
+    step: Step,
+    run: Uuid,
+    job: JobId,
+    owner: NodeId,
+    fence: Fence,
+    written: oneshot::Sender<()>,
+}
+
+/// Writes records.
+#[derive(Clone, Debug)]
+pub struct Recorder(mpsc::Sender<Record>);
+
+impl Recorder {
+    /// Over a connection of its own.
+    ///
+    /// # Errors
+    /// A URL that is none.
+    pub fn start(url: &str) -> Result<Recorder, sqlx::Error> {
+        let options: PgConnectOptions = url.parse()?;
+        // Losing the last records in a crash of the database loses the completions that follow them too.
+        let options = options
+            .application_name("chaos-recorder")
+            .options([("synchronous_commit", "off")]);
+        let (send, receive) = mpsc::channel(BATCH * 4);
+        tokio::spawn(write_all(options, receive));
+        Ok(Recorder(send))
+    }
+
+    /// Write one record and wait until it is there. Who stops waiting may find it there all the same.
+    pub async fn write(&self, step: Step, run: Uuid, job: JobId, owner: NodeId, fence: Fence) {
+        let (written, wait) = oneshot::channel();
+        let record = Record {
+            step,
+            run,
+            job,
+            owner,
+            fence,
+            written,
+        };
+        if self.0.send(record).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+async fn write_all(options: PgConnectOptions, mut records: mpsc::Receiver<Record>) {
+    let mut connection = None;
+    let mut batch = Vec::with_capacity(BATCH);
+    while records.recv_many(&mut batch, BATCH).await > 0 {
+        loop {
+            // A handler that was dropped meanwhile is not said to have begun.
+            batch.retain(|record: &Record| !record.written.is_closed());
+            let written = tokio::time::timeout(DEADLINE, write(&options, &mut connection, &batch));
+            if matches!(written.await, Ok(Ok(()))) {
+                break;
+            }
+            connection = None;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for record in batch.drain(..) {
+            let _ = record.written.send(());
+        }
+    }
+}
+
+async fn write(
+    options: &PgConnectOptions,
+    connection: &mut Option<PgConnection>,
+    batch: &[Record],
+) -> Result<(), sqlx::Error> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(options.connect().await?),
+    };
+    let (mut what, mut answers) = (Vec::new(), Vec::new());
+    for record in batch {
+        let (step, answer) = match record.step {
+            Step::Start => ("start", None),
+            Step::End(answer) => ("end", Some(word(answer))),
+        };
+        what.push(step);
+        answers.push(answer);
+    }
+    let mut transaction = connection.begin().await?;
+    sqlx::query(
+        "INSERT INTO chaos.history (what, job, owner, fence, answer, run)
+         SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::uuid[])
+         ON CONFLICT (run, what) WHERE run IS NOT NULL DO NOTHING",
+    )
+    .bind(what)
+    .bind(batch.iter().map(|r| r.job.0).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.owner.0).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.fence.0).collect::<Vec<_>>())
+    .bind(answers)
+    .bind(batch.iter().map(|r| r.run).collect::<Vec<_>>())
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await
+}
+
+/// An answer as it is stored.
+#[must_use]
+pub fn word(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Done => "done",
+        Answer::Failed => "failed",
+        Answer::Unrecoverable => "unrecoverable",
+        Answer::Again => "again",
+    }
+}
+
+/// The answer that a word stands for.
+#[must_use]
+pub fn answer(word: &str) -> Option<Answer> {
+    [
+        Answer::Done,
+        Answer::Failed,
+        Answer::Unrecoverable,
+        Answer::Again,
+    ]
+    .into_iter()
+    .find(|answer| self::word(*answer) == word)
+}

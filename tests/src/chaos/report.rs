@@ -1,0 +1,173 @@
+//! The report of a run, as a page.
+
+use super::faults::Injected;
+use super::options::{Broker, Options};
+use super::reader::Kinds;
+use super::world::faketime;
+use crate::history::Report;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// What a run led to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was asked for.
+    pub options: Options,
+    /// The verdict on the history.
+    pub verdict: Report,
+    /// Jobs by type.
+    pub kinds: Kinds,
+    /// Faults by kind.
+    pub faults: Injected,
+    /// What happened that no fault explains: nodes that ended by themselves, a backlog that did not drain.
+    pub surprises: Vec<String>,
+    /// Raw histories of the jobs in question.
+    pub evidence: Vec<String>,
+    /// How long jobs were created.
+    pub ran: Duration,
+    /// How long it then took until all were done.
+    pub drained: Duration,
+    /// Rows of the history.
+    pub rows: i64,
+    /// How often nodes were started.
+    pub starts: u64,
+}
+
+impl Outcome {
+    /// Nothing was broken.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.verdict.holds() && self.surprises.is_empty()
+    }
+
+    /// The page, in Markdown.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    pub fn page(&self) -> String {
+        let counts = &self.verdict.counts;
+        let broker = match self.options.broker {
+            Broker::RabbitMq => "RabbitMQ",
+            Broker::Kafka => "Kafka",
+        };
+        let mut page = String::new();
+        let finished = counts.completed + counts.dead;
+        let hours = self.ran.as_secs_f64() / 3600.0;
+        let share = |part: u64| 100.0 * part as f64 / counts.committed.max(1) as f64;
+        let verdict = if self.holds() {
+            "every promise was kept"
+        } else {
+            "**PROMISES WERE BROKEN**"
+        };
+        let _ = writeln!(
+            page,
+            "# Chaos with {broker}, seed {}: {verdict}\n",
+            self.options.seed
+        );
+        let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
+        let rows: [(&str, String); 22] = [
+            (
+                "nodes, and how often one was started",
+                format!("{}, {}", self.options.nodes, self.starts),
+            ),
+            (
+                "lease, sweep interval",
+                format!("{:?}, 1s", self.options.lease),
+            ),
+            (
+                "jobs created for",
+                format!("{:.0} s", self.ran.as_secs_f64()),
+            ),
+            (
+                "then drained in",
+                format!("{:.0} s", self.drained.as_secs_f64()),
+            ),
+            (
+                "jobs committed",
+                format!(
+                    "{} ({:.0} an hour)",
+                    counts.committed,
+                    counts.committed as f64 / hours
+                ),
+            ),
+            (
+                "jobs rolled back: none was hinted, locked or run",
+                counts.rolled_back.to_string(),
+            ),
+            (
+                "jobs whose COMMIT was not answered and had not happened",
+                counts.unknown.to_string(),
+            ),
+            ("jobs completed", counts.completed.to_string()),
+            ("dead letters, as they should be", counts.dead.to_string()),
+            (
+                "jobs lost",
+                (counts.committed - finished.min(counts.committed)).to_string(),
+            ),
+            (
+                "locks granted, leases renewed",
+                format!("{}, {}", counts.locks, counts.renewals),
+            ),
+            ("handlers run", counts.runs.to_string()),
+            (
+                "attempts that failed, that cost nothing",
+                format!("{}, {}", counts.failures, counts.free_attempts),
+            ),
+            ("jobs given back", counts.releases.to_string()),
+            (
+                "locks taken over after they had expired",
+                counts.takeovers.to_string(),
+            ),
+            (
+                "runs beside another run of the same job, whose lease had expired",
+                counts.duplicate_runs.to_string(),
+            ),
+            (
+                "from the end of a lease to the takeover: mean, slowest",
+                format!("{mean:.2} s, {:.2} s", counts.slowest_takeover as f64 / 1e6),
+            ),
+            (
+                "exclusive locks, checked for overlap and order",
+                counts.exclusive_locks.to_string(),
+            ),
+            (
+                "jobs hinted again by the sweeper",
+                format!("{} ({:.2} %)", counts.rehints, share(counts.rehints)),
+            ),
+            ("rows of history checked", self.rows.to_string()),
+            ("violations", self.verdict.violations.to_string()),
+            ("what no fault explains", self.surprises.len().to_string()),
+        ];
+        let _ = writeln!(page, "| | |\n| --- | --- |");
+        for (what, value) in rows {
+            let _ = writeln!(page, "| {what} | {value} |");
+        }
+        let _ = writeln!(page, "\n| jobs of type | |\n| --- | --- |");
+        for (kind, count) in &self.kinds.0 {
+            let _ = writeln!(page, "| {kind} | {count} |");
+        }
+        let _ = writeln!(page, "\n| fault | |\n| --- | --- |");
+        for (fault, count) in &self.faults {
+            let _ = writeln!(page, "| {fault:?} | {count} |");
+        }
+        if faketime().is_none() {
+            let _ = writeln!(
+                page,
+                "\nNo clock was shifted: `libfaketime` is not installed."
+            );
+        }
+        for surprise in &self.surprises {
+            let _ = writeln!(page, "\n## Unexplained\n```text\n{surprise}\n```");
+        }
+        for violation in &self.verdict.kept {
+            let _ = writeln!(page, "\n## Violation\n```text\n{violation}```");
+        }
+        if !self.evidence.is_empty() {
+            let _ = writeln!(
+                page,
+                "\n## Evidence\n```json\n{}\n```",
+                self.evidence.join("\n")
+            );
+        }
+        page
+    }
+}

@@ -1,0 +1,84 @@
+-- What the chaos suite adds to a database with Jobwire's tables: an append-only history that the
+-- database itself writes, by triggers, in the transactions that make it. What was rolled back is not in
+-- it, and no process can falsify it. Handlers add their starts and ends, over connections of their own.
+
+CREATE SCHEMA chaos;
+CREATE SEQUENCE chaos.history_number;
+
+CREATE TABLE chaos.history (
+    number      bigint      NOT NULL DEFAULT nextval('chaos.history_number'),
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When the statement began that did it: what had committed before, it saw.
+    began       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    transaction xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    -- A table and what was done to its row; or `start`, `end`, `effect`, by handlers.
+    what        text        NOT NULL,
+    job         uuid        NOT NULL,
+    owner       uuid,
+    fence       bigint,
+    expires_at  timestamptz,
+    -- Before an update of a lease.
+    old_owner   uuid,
+    old_fence   bigint,
+    retries     integer,
+    -- How many there are; after an update how many came on top of earlier ones.
+    hints       integer,
+    due_at      timestamptz,
+    -- What a job was created with.
+    seq         bigint,
+    instance    text,
+    exclusive   boolean,
+    type        text,
+    payload     json,
+    correlation uuid,
+    repeat      text,
+    -- What a handler answered; and its run, so that a record is written once however often it is tried.
+    answer      text,
+    run         uuid
+);
+CREATE UNIQUE INDEX history_run ON chaos.history (run, what) WHERE run IS NOT NULL;
+
+CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO chaos.history (what, job, retries, hints, due_at, seq, instance, exclusive, type, payload, correlation,
+            repeat)
+        VALUES (TG_TABLE_NAME || ' insert', NEW.id, NEW.retries, NEW.hints, NEW.due_at, NEW.seq, NEW.process_instance,
+            NEW.exclusive, NEW.type, NEW.payload, NEW.correlation_id, NEW.repeat);
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO chaos.history (what, job, retries, hints, due_at)
+        VALUES (TG_TABLE_NAME || ' update', NEW.id, NEW.retries, CASE WHEN OLD.hints = 0 THEN 0 ELSE NEW.hints - OLD.hints END,
+            NEW.due_at);
+    ELSE
+        INSERT INTO chaos.history (what, job, retries, hints) VALUES (TG_TABLE_NAME || ' delete', OLD.id, OLD.retries, OLD.hints);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION chaos.note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO chaos.history (what, job, owner, fence, expires_at)
+        VALUES ('job_lease insert', NEW.job_id, NEW.owner, NEW.fence, NEW.expires_at);
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO chaos.history (what, job, owner, fence, expires_at, old_owner, old_fence)
+        VALUES ('job_lease update', NEW.job_id, NEW.owner, NEW.fence, NEW.expires_at, OLD.owner, OLD.fence);
+    ELSE
+        INSERT INTO chaos.history (what, job, owner, fence, expires_at)
+        VALUES ('job_lease delete', OLD.job_id, OLD.owner, OLD.fence, OLD.expires_at);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.job
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.timer_job
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.suspended_job
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.dead_letter_job
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.job_lease
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_lease();

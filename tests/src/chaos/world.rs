@@ -1,0 +1,399 @@
+//! The servers, proxies and nodes of a chaos run.
+
+use super::options::{Broker, Options};
+use crate::wait::within;
+use crate::{
+    Flow, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal, Stop, cargo,
+    eventually,
+};
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::{PgStore, Transport};
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// Begins the names of queues and topics.
+pub const PREFIX: &str = "chaos";
+/// The schema of the history.
+const SCHEMA: &str = include_str!("schema.sql");
+/// A program that has been started is ready, or has ended, before this.
+const READY: Duration = Duration::from_secs(120);
+
+/// A broker of either kind.
+#[derive(Debug)]
+pub enum AnyBroker {
+    /// RabbitMQ, behind a proxy for each node.
+    RabbitMq(RabbitMq),
+    /// Kafka, behind one proxy: it tells its clients where to connect.
+    Kafka(Kafka),
+}
+
+/// One node and the network in front of it.
+#[derive(Debug)]
+pub struct Node {
+    number: usize,
+    running: Option<Running>,
+    /// The network between it and the database.
+    pub database: Proxy,
+    /// The network between it and the broker.
+    pub broker: Arc<Proxy>,
+    /// It was stopped with SIGSTOP.
+    frozen: bool,
+}
+
+/// Everything that a chaos run abuses.
+#[derive(Debug)]
+pub struct World {
+    /// The database server.
+    pub postgres: Mutex<Postgres>,
+    /// The broker.
+    pub broker: Mutex<AnyBroker>,
+    /// The nodes.
+    pub nodes: Vec<Arc<Mutex<Node>>>,
+    /// The network between producers and the database.
+    pub producers: Proxy,
+    /// The URL of the database, past all proxies.
+    pub url: String,
+    /// The URL of the broker, past all proxies.
+    pub broker_url: String,
+    /// What happened that no fault explains.
+    surprises: StdMutex<Vec<String>>,
+    /// How often nodes were started.
+    pub starts: AtomicU64,
+    program: PathBuf,
+    lease: Duration,
+    talk: bool,
+}
+
+impl World {
+    /// Start everything but the nodes.
+    pub async fn start(options: &Options) -> World {
+        let (postgres, (broker, kafka_proxy)) =
+            tokio::join!(start_postgres(), start_broker(options.broker));
+        let url = postgres.create_database().await;
+        prepare(&url).await;
+        let broker_url = match &broker {
+            AnyBroker::RabbitMq(rabbitmq) => rabbitmq.url(),
+            AnyBroker::Kafka(kafka) => format!("{}/{PREFIX}", kafka.url()),
+        };
+        let mut nodes = Vec::new();
+        for number in 1..=options.nodes {
+            let broker = match (&broker, &kafka_proxy) {
+                (AnyBroker::RabbitMq(rabbitmq), _) => {
+                    Arc::new(Proxy::start(&rabbitmq.address()).await)
+                }
+                (_, Some(proxy)) => proxy.clone(),
+                (AnyBroker::Kafka(kafka), None) => Arc::new(Proxy::start(&kafka.address()).await),
+            };
+            nodes.push(Arc::new(Mutex::new(Node {
+                number,
+                running: None,
+                database: Proxy::start(&postgres.address()).await,
+                broker,
+                frozen: false,
+            })));
+        }
+        World {
+            producers: Proxy::start(&postgres.address()).await,
+            postgres: Mutex::new(postgres),
+            broker: Mutex::new(broker),
+            nodes,
+            url,
+            broker_url,
+            surprises: StdMutex::default(),
+            starts: AtomicU64::new(0),
+            program: options.node.clone().unwrap_or_else(|| chaos_node().clone()),
+            lease: options.lease,
+            talk: options.talk,
+        }
+    }
+
+    /// Note something that no fault explains.
+    pub fn surprise(&self, what: String) {
+        self.say(&what);
+        let surprises = self.surprises.lock();
+        surprises.unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// What no fault explains.
+    #[must_use]
+    pub fn surprises(&self) -> Vec<String> {
+        let surprises = self.surprises.lock();
+        surprises.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Say what happens.
+    #[allow(clippy::print_stderr, reason = "for who watches a long run")]
+    pub fn say(&self, what: &str) {
+        if self.talk {
+            eprintln!("{} {what}", chrono::Utc::now().format("%H:%M:%S%.3f"));
+        }
+    }
+
+    /// A node's process starts; returns when it is ready. It can't while the database is away: then it
+    /// ends, and is started again.
+    pub async fn start_node(&self, node: &mut Node, shift: Option<&str>) {
+        for _ in 0..200 {
+            self.starts.fetch_add(1, Ordering::Relaxed);
+            let mut running = self.program(node, shift).start();
+            let ready = within(READY, || {
+                let said = running.lines().all();
+                let ready = said.iter().any(|line| line.contains("is ready"));
+                let ended = running.ended().is_some();
+                std::future::ready((ready || ended).then_some(ready && !ended))
+            });
+            if ready.await == Some(true) {
+                node.running = Some(running);
+                return;
+            }
+            drop(running);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        self.surprise(format!("node {} could not be started", node.number));
+    }
+
+    fn program(&self, node: &Node, shift: Option<&str>) -> Program {
+        let mut program = Program::at(&self.program)
+            .env("JOBWIRE_DATABASE_URL", node.database.url(&self.url))
+            .env("JOBWIRE_BROKER_URL", node.broker.url(&self.broker_url))
+            .env("JOBWIRE_AMQP_PREFIX", PREFIX)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_CONCURRENCY", "32")
+            .env("JOBWIRE_LEASE", format!("{}ms", self.lease.as_millis()))
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_HINT_MAX_AGE", "1s")
+            .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("JOBWIRE_STATEMENT_TIMEOUT", "2s")
+            .env("JOBWIRE_SHUTDOWN_TIMEOUT", "2s")
+            .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "2s")
+            .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "2s")
+            .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "6s")
+            .env("JOBWIRE_LOG", "warn,jobwire_core::consumer=error")
+            .env("CHAOS_DATABASE_URL", &self.url);
+        if let (Some(shift), Some(library)) = (shift, faketime()) {
+            program = program
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME", shift)
+                .env("DONT_FAKE_MONOTONIC", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        program
+    }
+
+    /// Start all nodes.
+    pub async fn start_nodes(&self) {
+        for node in &self.nodes {
+            self.start_node(&mut *node.lock().await, None).await;
+        }
+    }
+
+    /// No node ended that nobody ended.
+    pub async fn look_after_nodes(&self) {
+        for node in &self.nodes {
+            let Ok(mut node) = node.try_lock() else {
+                continue;
+            };
+            if let Some(status) = node.ended() {
+                let tail = node.tail();
+                let number = node.number;
+                self.surprise(format!("node {number} ended by itself ({status}):\n{tail}"));
+                self.start_node(&mut node, None).await;
+            }
+        }
+    }
+
+    /// End all nodes as an operator would, at once.
+    pub async fn stop_nodes(&self) {
+        for node in &self.nodes {
+            let mut node = node.lock().await;
+            self.terminate(&mut node).await;
+        }
+    }
+
+    /// SIGTERM, and the wait for its end.
+    pub async fn terminate(&self, node: &mut Node) {
+        let number = node.number;
+        let Some(mut running) = node.running.take() else {
+            return;
+        };
+        running.signal(Signal::SIGTERM);
+        let status = within(Duration::from_secs(120), || {
+            std::future::ready(running.ended())
+        });
+        match status.await {
+            Some(status) if status.success() => {}
+            Some(status) => {
+                let tail = running.lines().tail();
+                self.surprise(format!(
+                    "node {number} ended with {status} after SIGTERM:\n{tail}"
+                ));
+            }
+            None => {
+                let tail = running.lines().tail();
+                self.surprise(format!("node {number} did not end after SIGTERM:\n{tail}"));
+            }
+        }
+    }
+
+    /// Let every byte pass again.
+    pub async fn heal_network(&self) {
+        for node in &self.nodes {
+            let node = node.lock().await;
+            for proxy in [&node.database, &*node.broker] {
+                proxy.set_both(Flow::Pass);
+                proxy.accept().await;
+            }
+        }
+        self.producers.set_both(Flow::Pass);
+        self.producers.accept().await;
+    }
+
+    /// A store of this process, straight to the database.
+    pub async fn store(&self, through: Option<&Proxy>) -> PgStore {
+        let url = through.map_or_else(|| self.url.clone(), |proxy| proxy.url(&self.url));
+        let mut options = jobwire_core::PgOptions::default();
+        options.max_connections = 4;
+        options.statement_timeout = Duration::from_secs(2);
+        eventually("the producer to reach the database", READY, || async {
+            PgStore::connect_with(&url, options.clone()).await.ok()
+        })
+        .await
+    }
+
+    /// A transport of this process, straight to the broker.
+    pub async fn transport(&self) -> Arc<dyn Transport> {
+        let url = &self.broker_url;
+        eventually("the producer to reach the broker", READY, || async {
+            let transport: Arc<dyn Transport> = if url.starts_with("kafka") {
+                let options = KafkaOptions {
+                    confirm_timeout: Duration::from_secs(2),
+                    ..KafkaOptions::default()
+                };
+                Arc::new(KafkaTransport::connect(url, options).await.ok()?)
+            } else {
+                let mut options = AmqpOptions::default();
+                options.prefix = PREFIX.to_owned();
+                options.confirm_timeout = Duration::from_secs(2);
+                Arc::new(AmqpTransport::connect(url, options).await.ok()?)
+            };
+            Some(transport)
+        })
+        .await
+    }
+}
+
+impl Node {
+    /// Its number, from 1.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Its exit status, if it has ended by itself.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.running.as_mut()?.ended()
+    }
+
+    fn tail(&self) -> String {
+        let running = self.running.as_ref();
+        running
+            .map(|running| running.lines().tail())
+            .unwrap_or_default()
+    }
+
+    /// What it printed since its start.
+    #[must_use]
+    pub fn said(&self) -> Vec<String> {
+        let running = self.running.as_ref();
+        running
+            .map(|running| running.lines().all())
+            .unwrap_or_default()
+    }
+
+    /// A crash.
+    pub fn kill(&mut self) {
+        self.running = None;
+        self.frozen = false;
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&mut self) {
+        if let Some(running) = &self.running {
+            running.signal(Signal::SIGSTOP);
+            self.frozen = true;
+        }
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&mut self) {
+        if let Some(running) = self.running.as_ref().filter(|_| self.frozen) {
+            running.signal(Signal::SIGCONT);
+        }
+        self.frozen = false;
+    }
+}
+
+/// Commit times are what the order of exclusive jobs is judged by.
+async fn start_postgres() -> Postgres {
+    let mut postgres = Postgres::start().await;
+    let mut connection = PgConnection::connect(&postgres.url("postgres"))
+        .await
+        .unwrap_or_else(|error| panic!("cannot connect: {error}"));
+    for setting in ["track_commit_timestamp = on", "max_wal_size = '2GB'"] {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("ALTER SYSTEM SET {setting}")))
+            .execute(&mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("cannot set {setting}: {error}"));
+    }
+    drop(connection);
+    postgres.stop(Stop::Fast).await;
+    postgres.start_again().await;
+    postgres
+}
+
+async fn start_broker(kind: Broker) -> (AnyBroker, Option<Arc<Proxy>>) {
+    match kind {
+        Broker::RabbitMq => (AnyBroker::RabbitMq(RabbitMq::start().await), None),
+        Broker::Kafka => {
+            let mut settings = KafkaSettings::new();
+            let proxy = settings.proxy().await;
+            let kafka = Kafka::start_with(settings).await;
+            (AnyBroker::Kafka(kafka), Some(Arc::new(proxy)))
+        }
+    }
+}
+
+async fn prepare(url: &str) {
+    let store = PgStore::connect(url).await;
+    let store = store.unwrap_or_else(|error| panic!("cannot connect: {error}"));
+    let migrated = store.migrate().await;
+    migrated.unwrap_or_else(|error| panic!("cannot migrate: {error}"));
+    let installed = sqlx::raw_sql(SCHEMA).execute(store.pool()).await;
+    installed.unwrap_or_else(|error| panic!("cannot install the history: {error}"));
+}
+
+/// The nodes' program, built when it is first asked for.
+fn chaos_node() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| cargo::build("chaos_node"))
+}
+
+/// The library that shifts a process's clock, where it is installed.
+#[must_use]
+pub fn faketime() -> Option<&'static PathBuf> {
+    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let directories = std::fs::read_dir("/usr/lib").ok()?;
+        let mut places: Vec<PathBuf> = directories.flatten().map(|entry| entry.path()).collect();
+        places.push("/usr/lib".into());
+        let library = |place: PathBuf| place.join("faketime/libfaketimeMT.so.1");
+        places.into_iter().map(library).find(|path| path.exists())
+    };
+    PATH.get_or_init(find).as_ref()
+}
