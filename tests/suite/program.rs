@@ -8,6 +8,7 @@ mod lanes;
 mod migrate;
 mod run;
 mod settings;
+mod sweep;
 
 use std::path::Path;
 use std::time::Duration;

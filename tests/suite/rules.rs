@@ -3,6 +3,7 @@
 mod busy;
 mod doors;
 mod packed;
+mod quarantine;
 mod saturated;
 mod suspension;
 mod world;

@@ -4,6 +4,7 @@
 //! never waited for: where a case needs a lease that ran out or a timer that is due, it moves the stored
 //! moment back (see `world.rs`).
 
+mod claiming;
 mod concurrency;
 mod creating;
 mod exclusive;
@@ -83,6 +84,9 @@ conformance! {
         a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
         another_node_changes_nothing_with_a_guessed_fence,
         a_held_lease_is_renewed,
+        a_lease_that_ran_out_is_revived_unless_somebody_came,
+        a_lease_is_not_revived_after_a_sibling_took_the_instance,
+        from_the_second_strike_on_only_deaths_while_alone_count,
         a_transaction_completes_only_what_is_held,
     }
     finishing {
@@ -130,6 +134,7 @@ conformance! {
         a_follower_changes_nothing,
         expired_locks_are_reset_and_returned_once,
         no_more_than_asked_for_are_reset,
+        no_lock_is_taken_off_while_the_clock_is_doubted,
         jobs_created_by_sql_are_returned_once,
         unhinted_jobs_are_found_without_a_turn,
         the_report_counts_what_there_is,
@@ -141,6 +146,16 @@ conformance! {
         only_the_first_sibling_is_suspected,
         a_marked_orphan_waits_before_the_next_suspicion,
         orphans_are_paged_by_id,
+    }
+    claiming {
+        jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
+        a_claimed_job_is_completed_like_a_hinted_one,
+        what_is_gated_is_not_claimed,
+        of_an_instance_only_the_first_ready_sibling_is_claimed,
+        an_unserved_first_sibling_keeps_the_others_from_being_claimed,
+        what_a_dead_node_held_is_claimed_with_a_strike,
+        what_can_not_be_taken_is_passed_slice_by_slice,
+        four_nodes_that_claim_at_once_take_different_jobs,
     }
     operating {
         a_deleted_sibling_says_who_is_next,

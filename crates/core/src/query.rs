@@ -133,6 +133,29 @@ pub struct LaneView {
     pub nodes: i64,
 }
 
+/// What a sweep looks at, counted: executable jobs by why they do not run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sweepable {
+    /// The database's clock.
+    pub now: DateTime<Utc>,
+    /// Their holder's lease has ended: the next turn takes the lock off and hints them.
+    pub expired: i64,
+    /// Nobody hinted them yet (created by plain SQL, or moved to another lane): the next turn does.
+    pub unhinted: i64,
+    /// Instances that name a holder without a lease: the next leader frees them.
+    pub left_over_instances: i64,
+    /// Hinted and unlocked, and nothing is in their way: their hints are on the way, or lost.
+    pub ready: i64,
+    /// Exclusive ones behind an older sibling, or whose instance is held: hinted by whoever releases it.
+    pub instance_held: i64,
+    /// They, or what they belong to, are suspended.
+    pub suspended: i64,
+    /// No living node serves their type.
+    pub unserved: i64,
+    /// They run.
+    pub running: i64,
+}
+
 /// How many jobs wait in a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaneBacklog {

@@ -31,7 +31,7 @@ use crate::job::{Held, Job, JobId, JobState, Lane, LockedJob, NodeId, text_enum}
 use crate::lane_rule::{self, LaneRule};
 use crate::metrics as m;
 use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView};
+use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 
 /// Shorthand for this layer.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -416,6 +416,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Jobs that are ready, unlocked and ungated although every hint sent before was decided; of an
     /// instance only the first sibling.
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>>;
+
+    /// Count what a sweep would look at, for people. Changes nothing; reads every executable job. A store
+    /// need not offer it.
+    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
+        let _ = types;
+        Err(StoreError::Config(format!(
+            "the store `{}` can't be asked what a sweep would do",
+            self.name()
+        )))
+    }
 
     /// Free instances whose holder has neither a lease nor a row any more. Returns what became ready.
     async fn free_instances(&self) -> Result<Vec<Ready>>;

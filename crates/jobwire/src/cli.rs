@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, config, demo, doctor, enqueue, jobs, lanes, migrate, run};
+use crate::commands::{bench, config, demo, doctor, enqueue, jobs, lanes, migrate, run, sweep};
 use crate::error::Error;
 use crate::logging;
 use crate::settings::{Settings, Sources, flags};
@@ -39,6 +39,8 @@ pub enum Command {
     Jobs(jobs::JobsArgs),
     /// Say which lane a job gets, what waits in each, and drain one
     Lanes(lanes::LanesArgs),
+    /// Say what the sweeper would do now, by class
+    Sweep(sweep::SweepArgs),
     /// Measure throughput and latency on this machine, database and broker
     Bench(bench::BenchArgs),
     /// Show the settings that hold, and where they came from
@@ -115,6 +117,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
+        Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Config(_) => config::show(&settings),
     }

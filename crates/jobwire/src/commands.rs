@@ -9,3 +9,4 @@ pub mod jobs;
 pub mod lanes;
 pub mod migrate;
 pub mod run;
+pub mod sweep;

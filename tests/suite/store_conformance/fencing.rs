@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use jobwire_core::store::HandOver;
-use jobwire_core::{CommitHook, Fence, JobState, StoreError};
+use jobwire_core::store::{HandOver, SuspensionScope};
+use jobwire_core::{CommitHook, Fence, JobState, NewJob, NodeId, StoreError};
 
 use super::world::{Bench, LEASE, World, done, give_up, node, retry_after, take, work};
 
@@ -50,8 +50,19 @@ pub(super) async fn the_fence_grows_through_failure_timer_and_revival<S: Bench>(
     );
 }
 
-/// Everything a stale owner may try; nothing may change.
+/// Everything that somebody may try who does not own the job (any more); nothing may change.
 async fn changes_nothing<S: Bench>(
+    w: &World<S>,
+    owner: jobwire_core::NodeId,
+    stale: &jobwire_core::job::LockedJob,
+) {
+    let renewed = w.store.renew(owner, LEASE, &[stale.held()]).await.unwrap();
+    assert!(renewed.is_empty());
+    finishes_nothing(w, owner, stale).await;
+}
+
+/// The same without renewing, which an owner may whose lease merely ran out.
+async fn finishes_nothing<S: Bench>(
     w: &World<S>,
     owner: jobwire_core::NodeId,
     stale: &jobwire_core::job::LockedJob,
@@ -65,8 +76,7 @@ async fn changes_nothing<S: Bench>(
         let settled = w.fail(owner, failure).await;
         assert!(settled.applied.is_empty() && settled.timer.is_none() && settled.ready.is_empty());
     }
-    let renewed = w.store.renew(owner, LEASE, &[stale.held()]).await.unwrap();
-    assert!(renewed.is_empty());
+    assert!(!w.store.run_alone(owner, &stale.held()).await.unwrap());
     assert_eq!(w.rows("job_exception").await, 0);
     let after = w.view(stale.job.id).await.unwrap();
     assert_eq!(format!("{before:?}"), format!("{after:?}"));
@@ -98,7 +108,7 @@ pub(super) async fn a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it
         let owner = node();
         let stale = w.hold(owner, &hint).await;
         w.expire(hint.id).await;
-        changes_nothing(w, owner, &stale).await;
+        finishes_nothing(w, owner, &stale).await;
         assert_eq!(w.state(hint.id).await, Some(JobState::Executable));
         assert_eq!(w.hold(node(), &hint).await.strikes, 1);
     }
@@ -126,6 +136,7 @@ pub(super) async fn a_held_lease_is_renewed<S: Bench>(w: &World<S>) {
         .map(jobwire_core::job::LockedJob::held)
         .collect();
     w.expire(hints[1].id).await;
+    w.hold(node(), &hints[1]).await;
     let before = w.view(hints[0].id).await.unwrap();
     let renewed = w.store.renew(owner, 2 * LEASE, &held).await.unwrap();
     assert_eq!(renewed.len(), 2);
@@ -140,6 +151,80 @@ pub(super) async fn a_held_lease_is_renewed<S: Bench>(w: &World<S>) {
     // Renewed as it is, it still completes.
     let settled = w.store.release(owner, &held[..1]).await.unwrap();
     assert_eq!(settled.applied, [hints[0].id]);
+}
+
+/// After a jump of the database's clock the holders live on, as long as nobody else came.
+pub(super) async fn a_lease_that_ran_out_is_revived_unless_somebody_came<S: Bench>(w: &World<S>) {
+    let owner = node();
+    for job in [work(), work().instance("order-17")] {
+        let hint = w.one(job).await;
+        let held = w.hold(owner, &hint).await;
+        w.expire(hint.id).await;
+        let renewed = w.store.renew(owner, LEASE, &[held.held()]).await.unwrap();
+        assert_eq!(renewed, [hint.id]);
+        let settled = w.complete(owner, &held, &HandOver::Hint).await;
+        assert_eq!(settled.applied, [hint.id]);
+    }
+}
+
+/// A sibling has the instance by now: reviving the lease would let the two overlap.
+pub(super) async fn a_lease_is_not_revived_after_a_sibling_took_the_instance<S: Bench>(
+    w: &World<S>,
+) {
+    let first = NewJob::of("other-work", &1).instance("order-17");
+    let hints = w.ready(vec![first, work().instance("order-17")]).await;
+    let (owner, other) = (node(), node());
+    let first = w.hold(owner, &hints[0]).await;
+    // Suspended while it runs, it is no longer the first that is ready once its lease has run out.
+    w.store
+        .suspend(&SuspensionScope::Type("other-work".to_owned()))
+        .await
+        .unwrap();
+    w.expire(hints[0].id).await;
+    let sibling = w.hold(other, &hints[1]).await;
+    assert_eq!(sibling.job.id, hints[1].id);
+    let renewed = w.store.renew(owner, LEASE, &[first.held()]).await.unwrap();
+    assert!(renewed.is_empty());
+}
+
+/// Protocol rule 26: what waits beside another suspect is not to blame for its deaths.
+pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: Bench>(
+    w: &World<S>,
+) {
+    for job in [work(), work().instance("order-17")] {
+        let hint = w.one(job).await;
+        for strikes in [0, 1, 2, 2, 2] {
+            let owner = node();
+            assert_eq!(w.hold(owner, &hint).await.strikes, strikes);
+            w.expire(hint.id).await;
+        }
+        for strikes in [2, 3, 4] {
+            let owner = node();
+            let held = w.hold(owner, &hint).await;
+            assert_eq!(held.strikes, strikes);
+            assert!(w.store.run_alone(owner, &held.held()).await.unwrap());
+            w.expire(hint.id).await;
+        }
+        // The same where the leader takes the lock off, and not the next holder.
+        let leader = NodeId(uuid::Uuid::from_u128(17));
+        let owner = node();
+        let held = w.hold(owner, &hint).await;
+        assert_eq!(held.strikes, 5);
+        w.expire(hint.id).await;
+        assert_eq!(w.lead(leader).await.expired.len(), 1);
+        let held = w.hold(owner, &hint).await;
+        assert_eq!(held.strikes, 5);
+        assert!(w.store.run_alone(owner, &held.held()).await.unwrap());
+        w.expire(hint.id).await;
+        assert_eq!(w.lead(leader).await.expired.len(), 1);
+        // An orderly end clears them.
+        let held = w.hold(owner, &hint).await;
+        assert_eq!(held.strikes, 6);
+        w.release(owner, held.held()).await;
+        let held = w.hold(owner, &hint).await;
+        assert_eq!(held.strikes, 0);
+        w.complete(owner, &held, &HandOver::Hint).await;
+    }
 }
 
 pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &World<S>) {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use jobwire_core::store::{Refusal, Turn, TurnOutcome};
+use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome};
 
 use super::world::{Bench, LEASE, World, give_up, ids, node, work};
 
@@ -105,6 +105,31 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
         match w.store.take_turn(&turn(asked)).await.unwrap() {
             TurnOutcome::Leads(report) => assert_eq!(report.expired.len(), got),
+            TurnOutcome::Follows { .. } => panic!("nobody else leads"),
+        }
+    }
+}
+
+/// Protocol rule 25: the database's clock shows what it can't show yet.
+pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let at = |seconds| chrono::Utc::now() + chrono::Duration::seconds(seconds);
+    for (from, until, reset) in [(-7200, -3600, 0), (3600, 7200, 0), (-3600, 3600, 1)] {
+        let turn = Turn {
+            node: jobwire_core::NodeId(jobwire_tests_node()),
+            lease: LEASE,
+            transport: "in-process",
+            reset_at_most: 10,
+            clock: Some(ClockWindow {
+                from: at(from),
+                until: at(until),
+            }),
+            hint_at_most: 0,
+        };
+        match w.store.take_turn(&turn).await.unwrap() {
+            TurnOutcome::Leads(report) => assert_eq!(report.expired.len(), reset),
             TurnOutcome::Follows { .. } => panic!("nobody else leads"),
         }
     }

@@ -51,7 +51,7 @@ use crate::job::{Held, Job, JobId, Lane, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView};
+use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::transaction::Jobs;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -308,6 +308,11 @@ impl Store for PgStore {
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
         self.run("orphans", || orphans::find(&self.pool, query))
+            .await
+    }
+
+    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
+        self.run("sweepable", || orphans::sweepable(&self.pool, types))
             .await
     }
 

@@ -51,7 +51,7 @@ use crate::job::{Held, Job, JobId, Lane, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView};
+use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::transaction::Jobs;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -385,6 +385,10 @@ impl Store for SqliteStore {
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
         self.run("orphans", || self.find_orphans(query)).await
+    }
+
+    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
+        self.run("sweepable", || self.count_sweepable(types)).await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {

@@ -8,6 +8,7 @@ use super::sql::{not_suspended, ready_columns, unlocked};
 use super::{exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::query::Sweepable;
 use crate::store::{HandOver, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
@@ -59,6 +60,54 @@ pub(super) async fn find(pool: &PgPool, query: &OrphanQuery) -> Result<Vec<Ready
         .fetch_all(pool)
         .await?;
     row::all_ready(&rows)
+}
+
+/// Each executable job counts once, by the first reason that holds.
+const SWEEPABLE: &str = concat!(
+    "
+WITH looked AS (
+    SELECT CASE
+        WHEN l.owner IS NOT NULL AND l.expires_at > clock_timestamp() THEN 'running'
+        WHEN l.owner IS NOT NULL THEN 'expired'
+        WHEN j.hints = 0 THEN 'unhinted'
+        WHEN NOT ",
+    not_suspended!("j"),
+    " THEN 'suspended'
+        WHEN j.type <> ALL($1) THEN 'unserved'
+        WHEN j.exclusive AND j.process_instance IS NOT NULL AND (
+            EXISTS (SELECT FROM jobwire.job e
+                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
+    not_suspended!("e"),
+    ") OR EXISTS (SELECT FROM jobwire.instance_lock i
+                  JOIN jobwire.job_lease h ON h.job_id = i.job_id AND h.fence = i.fence
+                  WHERE i.process_instance = j.process_instance AND h.owner IS NOT NULL
+                    AND h.expires_at > clock_timestamp())) THEN 'instance-held'
+        ELSE 'ready' END AS class
+    FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id
+)
+SELECT clock_timestamp(),
+    count(*) FILTER (WHERE class = 'expired'), count(*) FILTER (WHERE class = 'unhinted'),
+    (SELECT count(*) FROM jobwire.instance_lock i WHERE NOT EXISTS (
+        SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
+    count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
+    count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
+    count(*) FILTER (WHERE class = 'running')
+FROM looked"
+);
+
+pub(super) async fn sweepable(pool: &PgPool, types: &[String]) -> Result<Sweepable, StoreError> {
+    let row = sqlx::query(SWEEPABLE).bind(types).fetch_one(pool).await?;
+    Ok(Sweepable {
+        now: row.try_get(0)?,
+        expired: row.try_get(1)?,
+        unhinted: row.try_get(2)?,
+        left_over_instances: row.try_get(3)?,
+        ready: row.try_get(4)?,
+        instance_held: row.try_get(5)?,
+        suspended: row.try_get(6)?,
+        unserved: row.try_get(7)?,
+        running: row.try_get(8)?,
+    })
 }
 
 /// Instances whose holder has no lease with its fence any more. Completions free their instance in

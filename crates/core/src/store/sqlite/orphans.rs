@@ -6,6 +6,7 @@ use super::sql::{ready_columns, suspended, unlocked};
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::query::Sweepable;
 use crate::store::{HandOver, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
@@ -38,6 +39,38 @@ ORDER BY j.id LIMIT ?7"
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
+/// Each executable job counts once, by the first reason that holds. `?2` is now.
+const SWEEPABLE: &str = concat!(
+    "
+WITH looked AS (
+    SELECT CASE
+        WHEN l.owner IS NOT NULL AND l.expires_at > ?2 THEN 'running'
+        WHEN l.owner IS NOT NULL THEN 'expired'
+        WHEN j.hints = 0 THEN 'unhinted'
+        WHEN ",
+    suspended!("j"),
+    " THEN 'suspended'
+        WHEN j.type NOT IN (SELECT value FROM json_each(?1)) THEN 'unserved'
+        WHEN j.exclusive AND j.process_instance IS NOT NULL AND (
+            EXISTS (SELECT 1 FROM job e
+                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    suspended!("e"),
+    ") OR EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease h ON h.job_id = i.job_id AND h.fence = i.fence
+                  WHERE i.process_instance = j.process_instance AND h.owner IS NOT NULL AND h.expires_at > ?2))
+            THEN 'instance-held'
+        ELSE 'ready' END AS class
+    FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
+)
+SELECT
+    count(*) FILTER (WHERE class = 'expired'), count(*) FILTER (WHERE class = 'unhinted'),
+    (SELECT count(*) FROM instance_lock i WHERE NOT EXISTS (
+        SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
+    count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
+    count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
+    count(*) FILTER (WHERE class = 'running')
+FROM looked"
+);
+
 /// Instances whose holder has no lease with its fence any more. Completions free their instance in
 /// their own transaction, so there are none unless somebody wrote the tables by hand.
 const LEFT_OVER: &str = "
@@ -46,6 +79,28 @@ WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fenc
 ORDER BY i.process_instance LIMIT 1000";
 
 impl SqliteStore {
+    pub(super) async fn count_sweepable(&self, types: &[String]) -> Result<Sweepable, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let row = sqlx::query(SWEEPABLE)
+            .bind(row::array(types)?)
+            .bind(now)
+            .fetch_one(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Sweepable {
+            now: row::moment(now)?,
+            expired: row.try_get(0)?,
+            unhinted: row.try_get(1)?,
+            left_over_instances: row.try_get(2)?,
+            ready: row.try_get(3)?,
+            instance_held: row.try_get(4)?,
+            suspended: row.try_get(5)?,
+            unserved: row.try_get(6)?,
+            running: row.try_get(7)?,
+        })
+    }
+
     pub(super) async fn find_orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
