@@ -1,0 +1,284 @@
+//! `jobwire sweep --dry-run`: what the sweeper would do now, by class, without doing it.
+//!
+//! It asks what the sweeper asks. The classes that the leader's turn heals are counted in the database.
+//! Whether a ready job has lost its hint only order can tell: a marker is sent down each lane, and what was
+//! ready long enough before it left and is still unlocked when it comes back is an orphan. A lane whose
+//! marker does not come back in time has not decided what lies before it, or has no consumer: there the
+//! sweeper does nothing, and nor can this command tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use clap::Args;
+use jobwire_core::hint::Marker;
+use jobwire_core::query::Sweepable;
+use jobwire_core::store::OrphanQuery;
+use jobwire_core::transport::Control;
+use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
+use serde::Serialize;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use crate::connect::{self, Database};
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+
+/// Orphans in one page.
+const PAGE: i64 = 10_000;
+/// So many ids are shown of a lane's orphans.
+const SHOWN: usize = 5;
+/// A marker overtakes its neighbours by milliseconds; the sweeper waits as long.
+const MOMENT: Duration = Duration::from_millis(500);
+
+/// Listen to the fleet for so long, however short its interval is: it may be busy.
+const LISTEN: Duration = Duration::from_secs(5);
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// Only say what the sweeper would do; the leading node sweeps by itself
+    #[arg(long, required = true)]
+    pub dry_run: bool,
+    /// How long to listen for living nodes and for the return of the markers
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::duration::parse)]
+    pub wait: Duration,
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    counted: Sweepable,
+    /// Nodes that were heard.
+    nodes: usize,
+    lanes: BTreeMap<String, LaneReport>,
+}
+
+#[derive(Serialize)]
+struct LaneReport {
+    /// The marker came back.
+    answered: bool,
+    /// Jobs whose hint is lost; none are known where the marker did not come back.
+    orphans: i64,
+    /// Some of them.
+    ids: Vec<JobId>,
+}
+
+/// What was heard of the fleet.
+#[derive(Default)]
+struct Heard {
+    nodes: BTreeSet<NodeId>,
+    types: BTreeSet<String>,
+    lanes: BTreeSet<Lane>,
+    back: Vec<Marker>,
+}
+
+impl Heard {
+    fn note(&mut self, control: Control) {
+        match control {
+            Control::NodeAlive { node, types, lanes } => {
+                self.nodes.insert(node);
+                self.types.extend(types);
+                self.lanes.extend(lanes);
+            }
+            Control::MarkerBack { marker, .. } => self.back.push(marker),
+            _ => {}
+        }
+    }
+
+    /// Listen until the deadline, or until enough was heard.
+    async fn listen(
+        &mut self,
+        control: &mut broadcast::Receiver<Control>,
+        until: Instant,
+        enough: impl Fn(&Self) -> bool,
+    ) {
+        while !enough(self) {
+            match tokio::time::timeout_at(until, control.recv()).await {
+                Ok(Ok(message)) => self.note(message),
+                Ok(Err(broadcast::error::RecvError::Lagged(_))) => {}
+                Ok(Err(broadcast::error::RecvError::Closed)) | Err(_) => return,
+            }
+        }
+    }
+}
+
+pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
+    let database = Database::open(&settings).await?;
+    let store = database.store();
+    let report = if connect::has_broker(&settings) {
+        let transport = connect::transport(&settings).await?;
+        let report = ask(&settings, &*store, &transport, args.wait).await;
+        transport.close(Duration::from_secs(5)).await;
+        report
+    } else {
+        let served = super::run::built_in(&settings)?.types();
+        store.sweepable(&served).await.map(|counted| Report {
+            counted,
+            nodes: 0,
+            lanes: BTreeMap::new(),
+        })
+    };
+    store.close().await;
+    let report = report?;
+    if args.json {
+        output::json(&report)
+    } else {
+        print(&report, connect::has_broker(&settings), args.wait)
+    }
+}
+
+async fn ask(
+    settings: &Settings,
+    store: &dyn Store,
+    transport: &Arc<dyn Transport>,
+    wait: Duration,
+) -> Result<Report, jobwire_core::StoreError> {
+    let mut control = transport.listen();
+    let mut heard = Heard::default();
+    // Each node says twice an interval that it lives.
+    let until = Instant::now() + wait.min(settings.sweep_interval.max(LISTEN));
+    heard.listen(&mut control, until, |_| false).await;
+    let types: Vec<String> = heard.types.iter().cloned().collect();
+    let counted = store.sweepable(&types).await?;
+    let me = NodeId::generate();
+    let mut sent: Vec<(Lane, Marker)> = Vec::new();
+    for (lane, number) in heard.lanes.iter().zip(1..) {
+        let marker = Marker { number, node: me };
+        match transport.publisher().publish_marker(lane, marker).await {
+            Ok(()) => sent.push((lane.clone(), marker)),
+            Err(error) => tracing::warn!(%lane, %error, "no marker could be sent"),
+        }
+    }
+    let until = Instant::now() + wait;
+    let all = |heard: &Heard| sent.iter().all(|(_, marker)| heard.back.contains(marker));
+    heard.listen(&mut control, until, all).await;
+    tokio::time::sleep(MOMENT).await;
+    let mut lanes = BTreeMap::new();
+    for lane in &heard.lanes {
+        let answered = sent
+            .iter()
+            .any(|(of, marker)| of == lane && heard.back.contains(marker));
+        let (orphans, ids) = if answered {
+            let before = counted.now
+                - chrono::Duration::from_std(settings.suspect_after).unwrap_or_default();
+            orphans(store, lane, &types, before).await?
+        } else {
+            (0, Vec::new())
+        };
+        let report = LaneReport {
+            answered,
+            orphans,
+            ids,
+        };
+        lanes.insert(lane.0.clone(), report);
+    }
+    Ok(Report {
+        counted,
+        nodes: heard.nodes.len(),
+        lanes,
+    })
+}
+
+async fn orphans(
+    store: &dyn Store,
+    lane: &Lane,
+    types: &[String],
+    ready_before: DateTime<Utc>,
+) -> Result<(i64, Vec<JobId>), jobwire_core::StoreError> {
+    let mut query = OrphanQuery {
+        ready_before,
+        types: types.into(),
+        lane: lane.clone(),
+        after: None,
+        limit: PAGE,
+        mark: false,
+    };
+    let (mut count, mut shown) = (0, Vec::new());
+    loop {
+        let page = store.orphans(&query).await?;
+        let found = i64::try_from(page.len()).unwrap_or(PAGE);
+        count += found;
+        let room = SHOWN.saturating_sub(shown.len());
+        shown.extend(page.iter().take(room).map(|ready| ready.hint.id));
+        query.after = page.last().map(|ready| ready.hint.id);
+        if found < PAGE {
+            return Ok((count, shown));
+        }
+    }
+}
+
+fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error> {
+    let c = &report.counted;
+    let row =
+        |class: &str, jobs: i64, what: &str| [class.to_owned(), jobs.to_string(), what.to_owned()];
+    let mut rows = vec![
+        row(
+            "expired",
+            c.expired,
+            "the next turn takes the lock off and hints them",
+        ),
+        row("unhinted", c.unhinted, "the next turn hints them"),
+        row(
+            "left-over instance",
+            c.left_over_instances,
+            "the next leader frees them",
+        ),
+    ];
+    for (lane, of) in &report.lanes {
+        let what = match (of.answered, of.ids.as_slice()) {
+            (false, _) => format!(
+                "unknown: the lane's marker was not back after {wait:?}: what lies before it is not decided yet, or nobody consumes; the sweeper leaves such a lane alone"
+            ),
+            (true, []) => "nothing to do".to_owned(),
+            (true, ids) => {
+                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                format!(
+                    "hinted again when the leader's marker is back: {}",
+                    ids.join(", ")
+                )
+            }
+        };
+        rows.push(row(&format!("orphan in {lane}"), of.orphans, &what));
+    }
+    rows.extend([
+        row(
+            "ready",
+            c.ready,
+            if has_broker {
+                "their hints are on the way, orphans excepted"
+            } else {
+                "the node has their hints; hinted again when it starts"
+            },
+        ),
+        row(
+            "instance held",
+            c.instance_held,
+            "left alone: whoever releases the instance hints the next",
+        ),
+        row("suspended", c.suspended, "left alone"),
+        row(
+            "unserved type",
+            c.unserved,
+            "left alone: no living node serves their type",
+        ),
+        row("running", c.running, "left alone"),
+    ]);
+    if has_broker {
+        output::line(format_args!(
+            "{} heard",
+            output::count(u64::try_from(report.nodes).unwrap_or(0), "living node")
+        ))?;
+        if report.nodes == 0 {
+            output::line(
+                "without a living node nothing is hinted, and no lane is asked; start one, or listen longer with --wait",
+            )?;
+        }
+    }
+    output::table(["class", "jobs", "what the sweeper would do"], &rows)
+}

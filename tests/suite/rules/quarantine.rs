@@ -1,0 +1,63 @@
+//! Rule 26: quarantine blames only the guilty.
+
+use std::time::Duration;
+
+use jobwire_core::{JobFilter, JobState, NewJob, Store};
+use jobwire_tests::{Program, cargo, eventually, shared};
+use serde_json::json;
+
+use crate::fleet::Fleet;
+
+/// A job that takes its node down, among others that do not. Whoever starts nodes again (an orchestrator)
+/// does so until the job is in quarantine: after two deaths in company and one alone.
+#[tokio::test]
+async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let mut jobs = vec![NewJob::of("poison", &json!({}))];
+    let poison = jobs[0].id();
+    jobs.extend((0..24).map(|n| {
+        let job = NewJob::of("innocent", &json!({}));
+        if n % 3 == 0 { job.instance("one") } else { job }
+    }));
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many(jobs).await.unwrap();
+    tx.commit().await.unwrap();
+
+    let executable = || async {
+        let filter = JobFilter {
+            states: vec![JobState::Executable],
+            ..JobFilter::default()
+        };
+        fleet.store.count(&filter).await.unwrap()
+    };
+    let mut deaths = 0;
+    while executable().await > 0 {
+        let mut node = Program::at(&cargo::build("poisoned_node"))
+            .env("NODE_DATABASE", &fleet.database)
+            .env("NODE_BROKER", &fleet.space.url)
+            .env("NODE_PREFIX", &fleet.space.prefix)
+            .start();
+        let soon = Duration::from_secs(60);
+        tokio::select! {
+            biased;
+            _ = node.exit(soon) => deaths += 1,
+            () = eventually("no job is left to run", soon, || async {
+                (executable().await == 0).then_some(())
+            }) => {}
+        }
+        assert!(deaths < 30, "the poison is not found");
+    }
+    println!("{deaths} nodes died");
+    assert!(deaths >= 3, "{deaths}: the first deaths are nobody's");
+    let left = fleet.store.find(&JobFilter::default()).await.unwrap();
+    let left: Vec<_> = left.iter().map(|job| (job.id, job.state)).collect();
+    assert_eq!(
+        left,
+        [(poison, JobState::DeadLetter)],
+        "the innocents are done"
+    );
+    let (view, _, _) = fleet.store.get(poison).await.unwrap().unwrap();
+    let message = view.exception_message.unwrap();
+    assert!(message.contains("quarantined"), "{message}");
+}
