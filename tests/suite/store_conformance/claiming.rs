@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use jobwire_core::store::{ClaimPage, Claimed, HandOver, SuspensionScope};
-use jobwire_core::{JobId, Lane, NewJob, NodeId};
+use jobwire_core::{JobFilter, JobId, Lane, NewJob, NodeId};
 
 use super::world::{Bench, World, done, job_ids, node, terms, unserved, work};
 
@@ -166,8 +166,8 @@ pub(super) async fn four_nodes_that_claim_at_once_take_different_jobs<S: Bench>(
                 assert_eq!(settled.applied.len(), completions.len(), "nobody else's");
                 mine.extend(settled.applied);
                 after = claimed.after;
-                let left = store.count(&jobwire_core::JobFilter::default());
-                if after.is_none() && left.await.unwrap() == 0 {
+                let all = JobFilter::default();
+                if after.is_none() && store.count(&all).await.unwrap() == 0 {
                     return mine;
                 }
             }

@@ -1,10 +1,10 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
-use jobwire_core::store::Refusal;
-use jobwire_core::{JobId, LaneRule, PgStore, Store};
+use jobwire_core::store::{ClaimPage, Refusal};
+use jobwire_core::{JobId, Lane, LaneRule, PgStore, Store};
 use sqlx::AssertSqlSafe;
 
-use super::world::{World, ids, node, take, work};
+use super::world::{World, ids, job_ids, node, take, terms, work};
 
 #[tokio::test]
 async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
@@ -44,6 +44,32 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     other.rollback().await.unwrap();
+}
+
+/// Protocol rule 28: who claims at the same moment has its page locked; nobody waits for it.
+#[tokio::test]
+async fn claiming_passes_over_rows_that_somebody_has_locked() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready(vec![work(), work().instance("a"), work(), work()])
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE id = ANY($1) FOR UPDATE")
+        .bind([hints[0].id.0, hints[1].id.0])
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let page = ClaimPage {
+        lane: Lane::default(),
+        after: None,
+        at_most: 2,
+        look_at: 1_000,
+    };
+    let claimed = w.store.claim(&terms(node()), &page).await.unwrap();
+    assert_eq!(job_ids(&claimed.jobs), [hints[2].id, hints[3].id]);
+    other.rollback().await.unwrap();
+    let claimed = w.store.claim(&terms(node()), &page).await.unwrap();
+    assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
 }
 
 /// One configuration for every writer: the SQL function obeys the rules that the library obeys.
