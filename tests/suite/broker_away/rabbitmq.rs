@@ -1,0 +1,171 @@
+//! RabbitMQ stops, blocks, falls silent, loses queues and connections. Each test has a broker of its own.
+
+use std::time::Duration;
+
+use jobwire_tests::{Flow, Proxy, RabbitMq, RabbitMqCtl};
+
+use super::world::{CLAIMED, Node, SOON, World, swept, total};
+
+async fn world(broker: &RabbitMq) -> World {
+    World::new(&broker.url(), &broker.url()).await
+}
+
+#[tokio::test]
+async fn a_broker_that_is_stopped_is_lived_without_and_comes_back_without_a_burst() {
+    let mut broker = RabbitMq::start().await;
+    let world = world(&broker).await;
+    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let both = [&one, &two];
+    world.create(10, 3).await;
+    world.all_have_run().await;
+
+    // Under load: some hints are in the broker, some on their way, some are never sent.
+    world.create(40, 3).await;
+    broker.stop().await;
+    world.create(40, 3).await;
+    one.claims().await;
+    two.claims().await;
+    world.create(20, 3).await;
+    world.all_have_run().await;
+    assert!(total(&both, CLAIMED).await > 0.0);
+    let swept_before = swept(&both).await;
+
+    broker.start_again().await;
+    one.is_back().await;
+    two.is_back().await;
+    world.all_have_run().await;
+    assert_eq!(swept(&both).await, swept_before, "nothing is hinted again");
+    world.hints_work(&both).await;
+    one.is_ready().await;
+    two.is_ready().await;
+}
+
+/// An alarm, by this command, that this one ends.
+async fn an_alarm(set: &[&str], clear: &[&str]) {
+    let broker = RabbitMq::start().await;
+    let world = world(&broker).await;
+    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let both = [&one, &two];
+    world.create(5, 2).await;
+    world.all_have_run().await;
+
+    broker.ctl().run(set).await;
+    one.claims().await;
+    two.claims().await;
+    // Consumers are connected and idle: publishers are blocked, also the one of the creator.
+    assert_eq!(one.metric("jobwire_broker_blocked").await, 1.0);
+    let up = r#"jobwire_broker_up{direction="receive"}"#;
+    assert_eq!(one.metric(up).await, 1.0);
+    let claimed_before = total(&both, CLAIMED).await;
+    world.create(20, 3).await;
+    world.all_have_run().await;
+    assert!(total(&both, CLAIMED).await > claimed_before);
+
+    broker.ctl().run(clear).await;
+    one.is_back().await;
+    two.is_back().await;
+    world.hints_work(&both).await;
+}
+
+#[tokio::test]
+async fn a_memory_alarm_makes_nodes_claim_until_it_is_over() {
+    an_alarm(
+        &["set_vm_memory_high_watermark", "0"],
+        &["set_vm_memory_high_watermark", "absolute", "1GB"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_disk_alarm_makes_nodes_claim_until_it_is_over() {
+    an_alarm(
+        &["set_disk_free_limit", "1000000GB"],
+        &["set_disk_free_limit", "50MB"],
+    )
+    .await;
+}
+
+/// A firewall forgets the connections: they stay open and say nothing.
+#[tokio::test]
+async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
+    let broker = RabbitMq::start().await;
+    let proxy = Proxy::start(&broker.address()).await;
+    let by_proxy = format!("{}?heartbeat=2", proxy.url(&broker.url()));
+    let world = World::new(&broker.url(), &by_proxy).await;
+    let node = world.node(&[]).await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+
+    proxy.set_both(Flow::Stall);
+    // The producer still publishes: these hints wait in the broker, or on the silent connection.
+    world.create(20, 3).await;
+    node.claims().await;
+    world.all_have_run().await;
+    assert!(node.metric(CLAIMED).await > 0.0);
+
+    proxy.set_both(Flow::Pass);
+    node.is_back().await;
+    world.all_have_run().await;
+    world.hints_work(&[&node]).await;
+}
+
+/// None of these takes long enough to claim, or all of them do: jobs run in any case.
+#[tokio::test]
+async fn lost_queues_channels_and_connections_need_no_restart() {
+    let mut broker = RabbitMq::start().await;
+    let world = world(&broker).await;
+    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let queue = world.queue("default");
+    let deleted = ["delete_queue", queue.as_str()];
+    let purged = ["purge_queue", queue.as_str()];
+    let closed = ["close_all_connections", "for a test"];
+    for fault in [&deleted, &closed, &purged, &deleted] {
+        world.create(20, 2).await;
+        inflict(broker.ctl(), fault).await;
+        world.create(20, 2).await;
+        world.all_have_run().await;
+    }
+    broker.kill();
+    broker.start_again().await;
+    world.create(20, 2).await;
+    world.all_have_run().await;
+    for node in [&one, &two] {
+        settled(node).await;
+    }
+    world.hints_work(&[&one, &two]).await;
+}
+
+/// A queue that is deleted twice within a moment may be missing.
+async fn inflict(ctl: &RabbitMqCtl, fault: &[&str]) {
+    if fault[0] == "delete_queue" {
+        let listed = ctl.run(&["list_queues", "name"]).await;
+        if !listed.lines().any(|name| name == fault[1]) {
+            return;
+        }
+    }
+    ctl.run(fault).await;
+}
+
+async fn settled(node: &Node) {
+    node.claims_of(&[]).await;
+    node.is_ready().await;
+}
+
+/// `off`: jobs wait for the broker, and run when it is back.
+#[tokio::test]
+async fn a_node_that_may_not_claim_waits_for_the_broker() {
+    let mut broker = RabbitMq::start().await;
+    let world = world(&broker).await;
+    let node = world.node(&[("JOBWIRE_CLAIM_AFTER", "off")]).await;
+    broker.stop().await;
+    node.running
+        .wait_for_line("no connection to the broker", SOON)
+        .await;
+    world.create(5, 2).await;
+    // Longer than the others take to begin; nothing else is waited for here.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(node.health().await["claiming"], serde_json::json!([]));
+    broker.start_again().await;
+    world.all_have_run().await;
+    assert_eq!(node.metric(CLAIMED).await, 0.0);
+}

@@ -1,0 +1,41 @@
+//! Lanes over two brokers, of which one goes away.
+
+use jobwire_tests::{Proxy, shared};
+
+use super::world::{CLAIMED, World};
+
+#[tokio::test]
+async fn of_two_brokers_only_the_lanes_of_the_missing_one_are_claimed() {
+    let first = shared::rabbitmq().await.space().await;
+    let second = shared::rabbitmq().await.space().await;
+    let address = url::Url::parse(&second.url).unwrap();
+    let address = format!(
+        "{}:{}",
+        address.host_str().unwrap(),
+        address.port().unwrap_or(5672)
+    );
+    let proxy = Proxy::start(&address).await;
+    let world = World::new(&first.url, &first.url).await;
+    let node = world
+        .node(&[
+            ("JOBWIRE_LANES", "default,bulk"),
+            ("JOBWIRE_SECOND_BROKER_URL", &proxy.url(&second.url)),
+            ("JOBWIRE_SECOND_BROKER_LANES", "bulk"),
+            // The other broker is well, however busy this machine is.
+            ("JOBWIRE_CLAIM_AFTER", "5s"),
+        ])
+        .await;
+    proxy.refuse().await;
+    proxy.cut();
+    node.claims_of(&["bulk"]).await;
+    // The producer knows nothing of the second broker: whatever it hints goes where nobody listens.
+    world.create_in("bulk", 10, 3).await;
+    world.create(10, 3).await;
+    world.all_have_run().await;
+    assert!(node.metric(CLAIMED).await > 0.0);
+    world.hints_work(&[&node]).await;
+
+    proxy.accept().await;
+    node.claims_of(&[]).await;
+    node.is_ready().await;
+}

@@ -1,0 +1,229 @@
+//! A database, a producer, and programs that run nodes; the broker is the test's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{CommitHook, JobFilter, Jobs, NewJob, PgStore, Store, Transport};
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
+use jobwire_tests::{Program, Running, eventually, http, shared};
+use serde_json::json;
+use uuid::Uuid;
+
+/// A failing test ends after this; a passing one never gets near it.
+pub(super) const SOON: Duration = Duration::from_secs(60);
+
+pub(super) struct World {
+    database: String,
+    /// The broker's URL, for the nodes.
+    broker: String,
+    prefix: String,
+    pub(super) store: PgStore,
+    pub(super) jobs: Jobs<PgStore>,
+    created: std::cell::Cell<i64>,
+}
+
+impl World {
+    /// The producer and the nodes may reach the broker by different ways.
+    pub(super) async fn new(producers: &str, nodes: &str) -> Self {
+        let database = shared::postgres().await.create_database().await;
+        let store = PgStore::connect(&database).await.unwrap();
+        store.migrate().await.unwrap();
+        let prefix = format!("test-{}", Uuid::new_v4().simple());
+        let transport: Arc<dyn Transport> = if producers.starts_with("kafka") {
+            let url = format!("{producers}/{prefix}");
+            let options = KafkaOptions {
+                partitions: 4,
+                ..KafkaOptions::default()
+            };
+            Arc::new(KafkaTransport::connect(&url, options).await.unwrap())
+        } else {
+            let mut options = AmqpOptions::default();
+            options.prefix.clone_from(&prefix);
+            Arc::new(AmqpTransport::connect(producers, options).await.unwrap())
+        };
+        let mut options = HookOptions::default();
+        options.max_age = Duration::from_secs(1);
+        let hook = CommitHook::start(transport.publisher(), options);
+        // Kept alive with the producer, as in a program of its own.
+        let _: &'static Arc<dyn Transport> = Box::leak(Box::new(transport));
+        Self {
+            jobs: store.jobs(hook),
+            broker: nodes.to_owned(),
+            created: std::cell::Cell::default(),
+            database,
+            prefix,
+            store,
+        }
+    }
+
+    /// A queue of this test.
+    pub(super) fn queue(&self, lane: &str) -> String {
+        format!("{}.lane.{lane}", self.prefix)
+    }
+
+    /// A program that runs a node; returns when it is ready.
+    pub(super) async fn node(&self, settings: &[(&str, &str)]) -> Node {
+        let broker = if self.broker.starts_with("kafka") {
+            format!("{}/{}", self.broker, self.prefix)
+        } else {
+            self.broker.clone()
+        };
+        let mut program = Program::jobwire()
+            .args(["run"])
+            .env("JOBWIRE_DATABASE_URL", &self.database)
+            .env("JOBWIRE_BROKER_URL", broker)
+            .env("JOBWIRE_AMQP_PREFIX", &self.prefix)
+            .env("JOBWIRE_KAFKA_PARTITIONS", "4")
+            .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "6s")
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_LEASE", "5s")
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_HINT_MAX_AGE", "1s")
+            .env("JOBWIRE_SUSPECT_AFTER", "6s")
+            .env("JOBWIRE_CLAIM_AFTER", "2s");
+        for (name, value) in settings {
+            program = program.env(name, value);
+        }
+        let running = program.start();
+        let line = running.wait_for_line("is ready", SOON).await;
+        let address = line.rsplit("http://").next().unwrap_or_default().to_owned();
+        Node { running, address }
+    }
+
+    /// So many cases of so many events each, each case exclusive and in order, in one transaction.
+    pub(super) async fn create(&self, cases: i64, each: i64) {
+        self.create_in("default", cases, each).await;
+    }
+
+    pub(super) async fn create_in(&self, lane: &str, cases: i64, each: i64) {
+        let batch = Uuid::new_v4();
+        let events = (0..cases * each).map(|n| {
+            NewJob::of("event", &json!({ "position": n / cases + 1 }))
+                .instance(format!("{batch}-{}", n % cases))
+                .lane(lane)
+                .element("step")
+        });
+        let mut tx = self.jobs.begin().await.unwrap();
+        tx.create_many(events.collect()).await.unwrap();
+        tx.commit().await.unwrap();
+        self.created.set(self.created.get() + cases * each);
+    }
+
+    /// Everything that was created has run: once, one at a time in each case, and in order.
+    pub(super) async fn all_have_run(&self) {
+        let filter = JobFilter::default();
+        eventually("all jobs are done", SOON, || async {
+            (self.store.count(&filter).await.ok()? == 0).then_some(())
+        })
+        .await;
+        assert_eq!(
+            self.number("SELECT count(*) FROM jobwire.event_log").await,
+            self.created.get(),
+            "each event once"
+        );
+        let doubled = "SELECT count(*) - count(DISTINCT job_id) FROM jobwire.event_log";
+        assert_eq!(self.number(doubled).await, 0, "no event twice");
+        let disorder = "SELECT count(*) FROM (
+             SELECT position, lag(position) OVER w AS before, started_at, lag(ended_at) OVER w AS ended_before
+             FROM jobwire.event_log WINDOW w AS (PARTITION BY process_instance ORDER BY ended_at, position)) e
+         WHERE before > position OR ended_before > started_at";
+        assert_eq!(
+            self.number(disorder).await,
+            0,
+            "each case one at a time and in order"
+        );
+    }
+
+    async fn number(&self, sql: &'static str) -> i64 {
+        let number = sqlx::query_scalar(sql).fetch_one(self.store.pool());
+        number.await.unwrap()
+    }
+
+    /// Jobs that come by hints start on these nodes again.
+    pub(super) async fn hints_work(&self, nodes: &[&Node]) {
+        let before = total(nodes, HINTED).await;
+        eventually("a job to come by its hint", SOON, || async {
+            self.create(4, 1).await;
+            self.all_have_run().await;
+            (total(nodes, HINTED).await > before).then_some(())
+        })
+        .await;
+    }
+}
+
+pub(super) const HINTED: &str = r#"jobwire_jobs_locked_total{source="hint"}"#;
+pub(super) const CLAIMED: &str = r#"jobwire_jobs_locked_total{source="claim"}"#;
+
+pub(super) struct Node {
+    pub(super) running: Running,
+    address: String,
+}
+
+impl Node {
+    /// A sample by its name and labels; zero while there is none.
+    pub(super) async fn metric(&self, name: &str) -> f64 {
+        let metrics = self.get("/metrics").await;
+        let sample = metrics.lines().find_map(|line| line.strip_prefix(name));
+        sample.map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+
+    pub(super) async fn health(&self) -> serde_json::Value {
+        serde_json::from_str(&self.get("/readyz").await).unwrap()
+    }
+
+    async fn get(&self, path: &str) -> String {
+        eventually("the node's endpoint to answer", SOON, || async {
+            let answer = http::get(&self.address, path).await.ok()?;
+            Some(answer.body)
+        })
+        .await
+    }
+
+    /// It claims, and says so.
+    pub(super) async fn claims(&self) {
+        self.claims_of(&["default"]).await;
+    }
+
+    pub(super) async fn claims_of(&self, lanes: &[&str]) {
+        eventually("the node to claim", SOON, || async {
+            (self.health().await["claiming"] == json!(lanes)).then_some(())
+        })
+        .await;
+    }
+
+    /// It works by hints again, and says so: in its health, in a metric and in its log.
+    pub(super) async fn is_back(&self) {
+        self.claims_of(&[]).await;
+        eventually("the gauge to say so", SOON, || async {
+            (self.metric(r#"jobwire_claiming{lane="default"}"#).await == 0.0).then_some(())
+        })
+        .await;
+        self.running
+            .wait_for_line("come by hints again", SOON)
+            .await;
+    }
+
+    /// Ready: nothing is wrong any more.
+    pub(super) async fn is_ready(&self) {
+        eventually("the node to be ready", SOON, || async {
+            (self.health().await["ready"] == true).then_some(())
+        })
+        .await;
+    }
+}
+
+/// The sum of a metric over nodes.
+pub(super) async fn total(nodes: &[&Node], name: &str) -> f64 {
+    let mut sum = 0.0;
+    for node in nodes {
+        sum += node.metric(name).await;
+    }
+    sum
+}
+
+/// Hints that the nodes' sweepers made.
+pub(super) async fn swept(nodes: &[&Node]) -> f64 {
+    total(nodes, r#"jobwire_swept_total{class="orphan"}"#).await
+}
