@@ -14,9 +14,10 @@
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
 //!   T7 = database's clock when it left              orphans: ready_at ≤ T7 − age, unlocked, ungated
 //! ```
-//! Healing paces itself: after a page of orphans the next marker leaves behind their hints, and the next
-//! page is asked for when that one is back. Lost markers are replaced with growing spacing; a lane that
-//! nobody consumes gets none.
+//! What one marker proves is healed in pages, in the order of the ids, and paces itself: a marker leaves
+//! behind the hints of each page, [`WINDOW`] pages are under way, and when the marker of one is back the
+//! next one follows. So a lost queue is hinted again as fast as the fleet works it off, and not faster.
+//! Lost markers are replaced with growing spacing; a lane that nobody consumes gets none.
 //!
 //! Expired locks and jobs that nobody hinted yet (plain SQL) are found by the leader's turn
 //! ([`crate::store::Store::take_turn`]): for them no question of order arises.
@@ -31,13 +32,15 @@ use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::hint::Marker;
-use crate::job::Lane;
+use crate::job::{JobId, Lane};
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::OrphanQuery;
 
 /// Orphans in one page.
 const PAGE: i64 = 10_000;
+/// Pages under way: while one is asked for, the fleet works on the others.
+const WINDOW: usize = 3;
 /// A marker overtakes by milliseconds; wait this long before asking.
 const MOMENT: Duration = Duration::from_millis(500);
 /// The longest spacing of markers that do not return.
@@ -52,10 +55,32 @@ struct Sent {
     since: Instant,
 }
 
+/// What one marker has proved to be lost, page by page.
+struct Healing {
+    ready_before: DateTime<Utc>,
+    /// Go on behind this job.
+    after: Option<JobId>,
+    /// The markers behind the pages that are under way.
+    pages: Vec<Sent>,
+}
+
 #[derive(Default)]
 struct LaneState {
     outstanding: Vec<Sent>,
     spacing: Duration,
+    healing: Option<Healing>,
+}
+
+impl LaneState {
+    /// Since when nothing has been heard of the last marker.
+    fn waits_since(&self) -> Option<Instant> {
+        let pages = self.healing.iter().flat_map(|healing| &healing.pages);
+        self.outstanding
+            .iter()
+            .chain(pages)
+            .map(|sent| sent.since)
+            .max()
+    }
 }
 
 /// The leader's memory of markers.
@@ -73,20 +98,23 @@ impl Sweeper {
             let state = self.lanes.entry(lane.clone()).or_default();
             state.spacing = state.spacing.max(node.options.sweep_interval);
             let wait = state
-                .outstanding
-                .last()
-                .map(|last| state.spacing.saturating_sub(last.since.elapsed()));
+                .waits_since()
+                .map(|since| state.spacing.saturating_sub(since.elapsed()));
             match wait {
                 Some(left) if !left.is_zero() || state.outstanding.len() >= OUTSTANDING => continue,
                 // The last one is overdue: the lane is deep, or the marker was lost. Ask again, more rarely.
                 Some(_) => state.spacing = (state.spacing * 2).min(LONGEST_SPACING),
                 None => {}
             }
-            self.send(node, &lane, now).await;
+            if let Some(sent) = self.send(node, &lane, now).await
+                && let Some(state) = self.lanes.get_mut(&lane)
+            {
+                state.outstanding.push(sent);
+            }
         }
     }
 
-    async fn send(&mut self, node: &Shared, lane: &Lane, now: DateTime<Utc>) {
+    async fn send(&mut self, node: &Shared, lane: &Lane, at: DateTime<Utc>) -> Option<Sent> {
         self.next += 1;
         let marker = Marker {
             number: self.next,
@@ -94,16 +122,15 @@ impl Sweeper {
         };
         let publisher = node.transport.publisher();
         match publisher.publish_marker(lane, marker).await {
-            Ok(()) => {
-                if let Some(state) = self.lanes.get_mut(lane) {
-                    state.outstanding.push(Sent {
-                        number: marker.number,
-                        at: now,
-                        since: Instant::now(),
-                    });
-                }
+            Ok(()) => Some(Sent {
+                number: marker.number,
+                at,
+                since: Instant::now(),
+            }),
+            Err(error) => {
+                tracing::debug!(%lane, %error, "no marker could be sent");
+                None
             }
-            Err(error) => tracing::debug!(%lane, %error, "no marker could be sent"),
         }
     }
 
@@ -118,46 +145,96 @@ impl Sweeper {
         let Some(state) = self.lanes.get_mut(lane) else {
             return 0;
         };
-        let Some(position) = state
-            .outstanding
-            .iter()
-            .position(|s| s.number == marker.number)
-        else {
+        let is_it = |sent: &Sent| sent.number == marker.number;
+        if let Some(healing) = &mut state.healing
+            && let Some(position) = healing.pages.iter().position(is_it)
+        {
+            measure(lane, &healing.pages.swap_remove(position));
+            return self.heal(node, lane, now).await;
+        }
+        let Some(position) = state.outstanding.iter().position(is_it) else {
             return 0;
         };
-        crash_point!("marker-returned");
         let sent = state.outstanding.swap_remove(position);
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;
-        histogram!(m::MARKER_ROUND_TRIP, "lane" => lane.0.clone())
-            .record(sent.since.elapsed().as_secs_f64());
+        measure(lane, &sent);
         if !node.transport.is_single_node() {
             tokio::time::sleep(MOMENT).await;
         }
-        let ready_before = sent.at - age(node);
-        let healed = heal(node, lane, ready_before).await;
-        if healed.full {
-            // More is lost: the next page when these hints have been decided.
-            self.send(node, lane, now).await;
-        }
-        healed.count
+        self.begin(node, lane, sent.at - age(node), now).await
     }
 
     /// A node that serves alone and has just started: whatever was hinted before is gone with the process
     /// before it, so no marker is needed to know.
     pub(crate) async fn start_alone(&mut self, node: &Arc<Shared>, now: DateTime<Utc>) {
         for lane in node.fleet.lanes() {
-            let healed = heal(node, &lane, now).await;
-            if healed.count > 0 {
-                tracing::info!(jobs = healed.count, %lane, "jobs that waited for a node were hinted");
-            }
-            if healed.full {
-                self.lanes.entry(lane.clone()).or_default();
-                // Its own age has passed already for all that was ready before this start.
-                self.send(node, &lane, now + age(node)).await;
+            let jobs = self.begin(node, &lane, now, now).await;
+            if jobs > 0 {
+                tracing::info!(jobs, %lane, "jobs that waited for a node are hinted");
             }
         }
     }
+
+    /// Heal what was ready before this moment, from the front of the lane.
+    async fn begin(
+        &mut self,
+        node: &Arc<Shared>,
+        lane: &Lane,
+        ready_before: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> usize {
+        self.lanes.entry(lane.clone()).or_default().healing = Some(Healing {
+            ready_before,
+            after: None,
+            pages: Vec::new(),
+        });
+        self.heal(node, lane, now).await
+    }
+
+    /// Hint pages until so many are under way, or all is hinted.
+    async fn heal(&mut self, node: &Arc<Shared>, lane: &Lane, now: DateTime<Utc>) -> usize {
+        let mut healed = 0;
+        loop {
+            let Some(healing) = self.lanes.get(lane).and_then(|s| s.healing.as_ref()) else {
+                return healed;
+            };
+            if healing.pages.len() >= WINDOW {
+                return healed;
+            }
+            let query = OrphanQuery {
+                ready_before: healing.ready_before,
+                types: node.fleet.types().into(),
+                lane: lane.clone(),
+                after: healing.after,
+                limit: PAGE,
+                mark: true,
+            };
+            let page = page(node, query).await;
+            healed += page.count;
+            let sent = match page.next {
+                Some(_) => self.send(node, lane, now).await,
+                None => None,
+            };
+            let Some(state) = self.lanes.get_mut(lane) else {
+                return healed;
+            };
+            // Without a marker behind it nobody would say when to go on: the next turn begins anew.
+            let Some(sent) = sent else {
+                state.healing = None;
+                return healed;
+            };
+            if let Some(healing) = &mut state.healing {
+                healing.after = page.next;
+                healing.pages.push(sent);
+            }
+        }
+    }
+}
+
+fn measure(lane: &Lane, sent: &Sent) {
+    histogram!(m::MARKER_ROUND_TRIP, "lane" => lane.0.clone())
+        .record(sent.since.elapsed().as_secs_f64());
 }
 
 /// Nothing younger is suspected: its hint may still be in a hook's buffer, or unconfirmed.
@@ -165,37 +242,35 @@ fn age(node: &Shared) -> chrono::Duration {
     chrono::Duration::from_std(node.options.suspect_after).unwrap_or(chrono::Duration::MAX)
 }
 
-struct Healed {
+struct Page {
     count: usize,
-    full: bool,
+    /// Behind which job to go on, where there may be more.
+    next: Option<JobId>,
 }
 
-async fn heal(node: &Arc<Shared>, lane: &Lane, ready_before: DateTime<Utc>) -> Healed {
-    let mut healed = Healed {
-        count: 0,
-        full: false,
-    };
-    let query = OrphanQuery {
-        ready_before,
-        types: node.fleet.types().into(),
-        lane: lane.clone(),
-        after: None,
-        limit: PAGE,
-        mark: true,
-    };
+/// Find one page of orphans and let their hints leave.
+async fn page(node: &Arc<Shared>, query: OrphanQuery) -> Page {
+    let lane = &query.lane;
     match node.store.orphans(&query).await {
         Ok(orphans) => {
-            healed.count = orphans.len();
-            healed.full = i64::try_from(orphans.len()).is_ok_and(|n| n >= PAGE);
+            let count = orphans.len();
+            let is_full = i64::try_from(count).is_ok_and(|n| n >= query.limit);
+            let next = orphans.last().map(|o| o.hint.id).filter(|_| is_full);
             if !orphans.is_empty() {
-                counter!(m::SWEPT, "class" => "orphan").increment(orphans.len() as u64);
-                tracing::info!(%lane, jobs = orphans.len(), "lost hints were found; the jobs are hinted again");
+                counter!(m::SWEPT, "class" => "orphan").increment(count as u64);
+                tracing::info!(%lane, jobs = count, "lost hints were found; the jobs are hinted again");
                 crash_point!("orphans-found");
                 node.hook.publish(Cause::Sweep, orphans);
                 crash_point!("orphans-hinted");
             }
+            Page { count, next }
         }
-        Err(error) => tracing::warn!(%lane, %error, "orphans could not be looked for"),
+        Err(error) => {
+            tracing::warn!(%lane, %error, "orphans could not be looked for");
+            Page {
+                count: 0,
+                next: None,
+            }
+        }
     }
-    healed
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::JobFilter;
+use jobwire_core::{CommitHook, JobFilter};
 
 use super::report::Report;
 use super::resources::Mark;
@@ -29,7 +29,7 @@ pub(super) async fn run(settings: &Settings, args: &DrainArgs) -> Result<Option<
         )));
     }
     let database = open(settings).await?;
-    fill(settings, &database, args.jobs).await?;
+    fill(settings, &database, args).await?;
     let starts = Starts::listen(usize::try_from(args.jobs).unwrap_or(usize::MAX)).await?;
     let address = starts.address();
     let arguments = ["bench", "node", "--report", &address];
@@ -51,7 +51,11 @@ pub(super) async fn run(settings: &Settings, args: &DrainArgs) -> Result<Option<
     let began = seen.first.iter().copied().min().unwrap_or(ended);
     let seconds = (ended - began) as f64 / 1_000_000.0;
     Ok(Some(Report {
-        workload: format!("drain of {} waiting jobs", args.jobs),
+        workload: if args.lose_hints {
+            format!("drain of {} waiting jobs whose hints were lost", args.jobs)
+        } else {
+            format!("drain of {} waiting jobs", args.jobs)
+        },
         database: settings.database_url.to_string(),
         broker: settings.broker_url.to_string(),
         nodes: count,
@@ -60,12 +64,22 @@ pub(super) async fn run(settings: &Settings, args: &DrainArgs) -> Result<Option<
         jobs_per_second: f64::from(args.jobs) / seconds,
         commit_to_start: None,
         arrival_to_start: None,
+        swept: has_broker(settings).then_some(seen.swept),
         cost,
     }))
 }
 
-/// Create the jobs, and have their hints in the broker.
-async fn fill(settings: &Settings, database: &Database, jobs: u32) -> Result<(), Error> {
+/// Create the jobs, and have their hints in the broker, unless they are to be lost.
+async fn fill(settings: &Settings, database: &Database, args: &DrainArgs) -> Result<(), Error> {
+    let jobs = args.jobs;
+    if args.lose_hints {
+        let creator = database.creator(Some(CommitHook::disconnected()));
+        for n in (0..jobs).step_by(BATCH as usize) {
+            let batch = (n..jobs.min(n.saturating_add(BATCH))).map(job).collect();
+            creator.create_all(batch).await?;
+        }
+        return Ok(());
+    }
     let outlet = Outlet::open(settings).await?;
     let creator = database.creator(outlet.hook());
     let mut n = 0;

@@ -1,6 +1,7 @@
 //! A node of a bench: it runs jobs that do nothing, and tells when each started.
 //!
-//! 12 bytes a job over a loopback connection: its number and the microsecond, both big-endian.
+//! 12 bytes a job over a loopback connection: its number and the microsecond, both big-endian. At the end,
+//! how many jobs the sweeper hinted.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+use super::starts::SWEPT;
 use super::{Payload, TYPE};
 use crate::commands::bench::NodeArgs;
 use crate::connect::Database;
@@ -46,18 +48,34 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
         .await
         .map_err(Error::io("can't reach the bench"))?;
     let (handlers, started) = handlers();
-    let telling = tokio::spawn(tell(stream, started));
+    let (told, swept) = tokio::sync::oneshot::channel();
+    let telling = tokio::spawn(tell(stream, started, swept));
+    // As in production, where somebody always looks.
+    let metrics = crate::http::metrics::install()?;
     let database = Database::open(settings).await?;
     let node = NodeHere::start(settings, &database, handlers).await?;
     output::line(READY)?;
     signals.next().await;
     node.stop().await;
+    let _ = told.send(total(&metrics.render(), jobwire_core::metrics::SWEPT));
     // The handlers are gone with the node, so this ends.
     let _ = tokio::time::timeout(Duration::from_secs(5), telling).await;
     Ok(())
 }
 
-async fn tell(stream: TcpStream, mut started: mpsc::Receiver<(u32, i64)>) -> std::io::Result<()> {
+/// The sum of a counter over its labels, in what Prometheus would be told.
+fn total(metrics: &str, name: &str) -> i64 {
+    let samples = metrics.lines().filter(|line| line.starts_with(name));
+    samples
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<i64>().ok())
+        .sum()
+}
+
+async fn tell(
+    stream: TcpStream,
+    mut started: mpsc::Receiver<(u32, i64)>,
+    swept: tokio::sync::oneshot::Receiver<i64>,
+) -> std::io::Result<()> {
     let mut stream = BufWriter::new(stream);
     let mut some = Vec::new();
     while started.recv_many(&mut some, 1_024).await > 0 {
@@ -66,6 +84,10 @@ async fn tell(stream: TcpStream, mut started: mpsc::Receiver<(u32, i64)>) -> std
             stream.write_all(&at.to_be_bytes()).await?;
         }
         stream.flush().await?;
+    }
+    if let Ok(swept) = swept.await {
+        stream.write_all(&SWEPT.to_be_bytes()).await?;
+        stream.write_all(&swept.to_be_bytes()).await?;
     }
     stream.shutdown().await
 }

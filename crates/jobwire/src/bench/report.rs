@@ -21,6 +21,8 @@ pub(super) struct Report {
     pub(super) commit_to_start: Option<Percentiles>,
     /// From the moment at which the job should have arrived to the start of the handler.
     pub(super) arrival_to_start: Option<Percentiles>,
+    /// Jobs that the sweeper hinted, of those that waited in a broker.
+    pub(super) swept: Option<u64>,
     pub(super) cost: Cost,
 }
 
@@ -51,6 +53,13 @@ impl Report {
                     ),
                 )?;
             }
+        }
+        if let Some(swept) = self.swept {
+            let share = 100.0 * swept as f64 / f64::from(self.jobs);
+            say(
+                "by the sweeper",
+                format!("{swept} hints, {share:.3} % of the jobs"),
+            )?;
         }
         for (name, value, unit) in [
             ("statements", self.cost.statements_per_job, "a job"),

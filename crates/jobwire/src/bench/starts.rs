@@ -10,6 +10,9 @@ use tokio::task::JoinHandle;
 
 use crate::error::Error;
 
+/// No job has this number: a node that ends tells how many jobs its sweeper hinted.
+pub(super) const SWEPT: u32 = u32::MAX;
+
 /// Collects starts. Dropped, it stops listening.
 pub(super) struct Starts {
     address: SocketAddr,
@@ -28,10 +31,16 @@ pub(super) struct Seen {
     pub(super) again: usize,
     /// Numbers that no job of the run has.
     pub(super) strange: usize,
+    /// Jobs that the nodes' sweepers hinted.
+    pub(super) swept: u64,
 }
 
 impl Seen {
     fn note(&mut self, n: u32, at: i64) {
+        if n == SWEPT {
+            self.swept += u64::try_from(at).unwrap_or(0);
+            return;
+        }
         match usize::try_from(n).ok().and_then(|n| self.first.get_mut(n)) {
             Some(first) if *first == 0 => {
                 *first = at;
@@ -128,10 +137,10 @@ mod tests {
             first: vec![0; 2],
             ..Seen::default()
         };
-        for (n, at) in [(1, 10), (1, 20), (7, 30)] {
+        for (n, at) in [(1, 10), (1, 20), (7, 30), (SWEPT, 4), (SWEPT, 5)] {
             seen.note(n, at);
         }
         assert_eq!((seen.jobs, seen.again, seen.strange), (1, 1, 1));
-        assert_eq!(seen.first, [0, 10]);
+        assert_eq!((seen.first.as_slice(), seen.swept), ([0, 10].as_slice(), 9));
     }
 }

@@ -105,6 +105,7 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Option
         jobs_per_second: f64::from(measured) / seconds,
         commit_to_start: waited(|arrival| arrival.committed),
         arrival_to_start: waited(|arrival| arrival.due),
+        swept: None,
         cost: cost.unwrap_or_default(),
     }))
 }

@@ -40,6 +40,9 @@ pub struct DrainArgs {
     /// Node processes that work
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub nodes: u16,
+    /// Lose every hint before the nodes start, as when somebody deletes the queue: the sweeper heals
+    #[arg(long)]
+    pub lose_hints: bool,
 }
 
 /// Arguments of `steady`.
