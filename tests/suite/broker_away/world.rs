@@ -196,13 +196,18 @@ impl Node {
     /// It works by hints again, and says so: in its health, in a metric and in its log.
     pub(super) async fn is_back(&self) {
         self.claims_of(&[]).await;
-        eventually("the gauge to say so", SOON, || async {
-            (self.metric(r#"jobwire_claiming{lane="default"}"#).await == 0.0).then_some(())
-        })
-        .await;
+        self.shows(r#"jobwire_claiming{lane="default"}"#, 0.0).await;
         self.running
             .wait_for_line("come by hints again", SOON)
             .await;
+    }
+
+    /// A gauge reaches this value.
+    pub(super) async fn shows(&self, gauge: &str, value: f64) {
+        eventually(&format!("{gauge} {value}"), SOON, || async {
+            (self.metric(gauge).await == value).then_some(())
+        })
+        .await;
     }
 
     /// Ready: nothing is wrong any more.
