@@ -12,6 +12,8 @@
 //! | a prefix of topics of its own on the shared Kafka | [`shared::kafka`]`().await.space()` |
 //! | topics, offsets and groups of a Kafka | [`KafkaAdmin`] |
 //! | a PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
+//! | a standby to promote | [`Postgres::start_standby`] |
+//! | a pooler in front of a PostgreSQL | [`PgBouncer::start`] |
 //! | a broken network in front of one | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
 //! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
 //! | the `jobwire` program itself | [`Program::jobwire`] |
@@ -51,6 +53,7 @@ pub mod kafka_security;
 pub mod kafka_settings;
 pub mod lines;
 pub mod need;
+pub mod pgbouncer;
 pub mod port;
 pub mod postgres;
 mod processes;
@@ -74,6 +77,7 @@ pub use kafka_cluster::KafkaCluster;
 pub use kafka_security::KafkaListener;
 pub use kafka_settings::KafkaSettings;
 pub use nix::sys::signal::Signal;
+pub use pgbouncer::{PgBouncer, Pooling};
 pub use postgres::{Postgres, Stop};
 pub use program::{Program, Running};
 pub use prometheus::Prometheus;

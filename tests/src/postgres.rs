@@ -44,6 +44,8 @@ pub struct Postgres {
     user: Option<User>,
     port: u16,
     password: String,
+    /// Settings beside [`SETTINGS`]; these win.
+    more: Vec<String>,
 }
 
 impl Postgres {
@@ -53,6 +55,11 @@ impl Postgres {
     /// # Panics
     /// If PostgreSQL is missing and cannot be installed, or does not start.
     pub async fn start() -> Postgres {
+        Postgres::start_with(&[]).await
+    }
+
+    /// The same with settings (`name=value`) that differ from those of the other tests.
+    pub async fn start_with(settings: &[&str]) -> Postgres {
         let mut postgres = Postgres {
             server: None,
             scratch: Scratch::new(),
@@ -60,10 +67,55 @@ impl Postgres {
             user: unprivileged_user(),
             port: port::free(),
             password: uuid::Uuid::new_v4().simple().to_string(),
+            more: settings.iter().map(|&setting| setting.to_owned()).collect(),
         };
         postgres.make_cluster().await;
         postgres.start_again().await;
         postgres
+    }
+
+    /// A standby of this server, on a port of its own, with everything that is here now. It follows by
+    /// `address` (`host:port`): this server's own, or a proxy's. It answers questions and writes nothing
+    /// until [`Postgres::promote`].
+    pub async fn start_standby(&self, address: &str) -> Postgres {
+        let mut standby = Postgres {
+            server: None,
+            scratch: Scratch::new(),
+            programs: self.programs.clone(),
+            user: unprivileged_user(),
+            port: port::free(),
+            password: self.password.clone(),
+            more: self.more.clone(),
+        };
+        standby.give_away(standby.scratch.path());
+        let (host, port) = address.split_once(':').unwrap_or((address, "5432"));
+        let mut copy = standby.command("pg_basebackup");
+        copy.env("PGPASSWORD", &self.password)
+            .args(["--host", host, "--port", port, "--username=postgres"])
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"])
+            .arg("--pgdata")
+            .arg(standby.data());
+        let output = tokio::process::Command::from(copy).output().await;
+        let output = output.unwrap_or_else(|error| panic!("cannot start pg_basebackup: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pg_basebackup failed:\n{said}");
+        standby.start_again().await;
+        standby
+    }
+
+    /// Makes a standby a server of its own, and returns when it writes.
+    pub async fn promote(&self) {
+        let url = self.url("postgres");
+        let mut connection = PgConnection::connect(&url)
+            .await
+            .unwrap_or_else(|error| panic!("the standby does not answer: {error}"));
+        let promoted = sqlx::query_scalar("SELECT pg_promote(true, 120)");
+        let promoted: bool = promoted
+            .fetch_one(&mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("the standby can't be promoted: {error}"));
+        assert!(promoted, "the standby was not promoted in time");
+        let _ = connection.close().await;
     }
 
     async fn make_cluster(&self) {
@@ -145,6 +197,9 @@ impl Postgres {
         for setting in SETTINGS {
             postgres.args(["-c", setting]);
         }
+        for setting in &self.more {
+            postgres.args(["-c", setting]);
+        }
         // When dropped: an immediate stop, which takes the backends along.
         let server = Server::start("PostgreSQL", postgres).farewell(Signal::SIGQUIT);
         let server = self.server.insert(server);
@@ -224,7 +279,7 @@ fn debian_directories() -> Vec<PathBuf> {
 }
 
 /// Whom to run as when we are root.
-fn unprivileged_user() -> Option<User> {
+pub(crate) fn unprivileged_user() -> Option<User> {
     if !Uid::effective().is_root() {
         return None;
     }

@@ -6,6 +6,8 @@
 //! | fault | call | what the client sees |
 //! | --- | --- | --- |
 //! | a cable pulled, a firewall that forgot | `set(…, Flow::Stall)` | a connection that stays open and says nothing |
+//! | the same, but a new connection gets through | [`Proxy::forget`] | the open ones say nothing for ever |
+//! | a load balancer that chose another server | [`Proxy::lead_to`] | the next connection leads there |
 //! | answers lost, requests delivered | `set(Direction::ToClient, Flow::Stall)` | the same, but the server has done the work |
 //! | a slow line | `set(…, Flow::Delay(…))` | the same bytes, later |
 //! | a crash, a failover | [`Proxy::cut`] | connection reset |
@@ -56,6 +58,8 @@ struct State {
     /// How often all connections were cut: one that sees another number than at its
     /// start ends.
     cuts: u64,
+    /// The same for connections that were forgotten: they carry nothing from then on.
+    forgotten: u64,
 }
 
 impl State {
@@ -72,6 +76,7 @@ impl State {
 pub struct Proxy {
     address: SocketAddr,
     state: watch::Sender<State>,
+    server: watch::Sender<String>,
     listening: watch::Receiver<bool>,
     open: watch::Receiver<usize>,
     task: JoinHandle<()>,
@@ -84,9 +89,10 @@ impl Proxy {
         let (state, changes) = watch::channel(State::default());
         let (listens, mut listening) = watch::channel(false);
         let (counts, open) = watch::channel(0);
+        let (server, leads_to) = watch::channel(server.to_owned());
         let gate = Gate {
             address,
-            server: server.to_owned(),
+            server: leads_to,
             changes,
             listens,
             counts,
@@ -97,6 +103,7 @@ impl Proxy {
         Proxy {
             address,
             state,
+            server,
             listening,
             open,
             task,
@@ -144,6 +151,17 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
+    /// Drops what the connections that are open now carry, from now on and for ever, without a word to
+    /// either end; new ones are served.
+    pub fn forget(&self) {
+        self.state.send_modify(|state| state.forgotten += 1);
+    }
+
+    /// Leads new connections to another server (`host:port`).
+    pub fn lead_to(&self, server: &str) {
+        self.server.send_replace(server.to_owned());
+    }
+
     /// Refuses new connections from the moment this returns; open ones live on.
     pub async fn refuse(&self) {
         self.state.send_modify(|state| state.refuse = true);
@@ -169,7 +187,7 @@ impl Drop for Proxy {
 /// The side that listens.
 struct Gate {
     address: SocketAddr,
-    server: String,
+    server: watch::Receiver<String>,
     changes: watch::Receiver<State>,
     listens: watch::Sender<bool>,
     counts: watch::Sender<usize>,
@@ -197,7 +215,7 @@ impl Gate {
                     },
                     Some(_) = connections.join_next() => {}
                     Some(client) = accept(listener.as_ref()) => {
-                        connections.spawn(connect(client, self.server.clone(), self.changes.clone()));
+                        connections.spawn(connect(client, self.server.borrow().clone(), self.changes.clone()));
                     }
                 }
                 self.counts.send_replace(connections.len());
@@ -217,7 +235,7 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
 
 /// One connection, until both directions have ended or it is cut.
 async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver<State>) {
-    let cuts = changes.borrow().cuts;
+    let (cuts, forgotten) = (changes.borrow().cuts, changes.borrow().forgotten);
     let mut cut = changes.clone();
     let Ok(mut server) = TcpStream::connect(server).await else {
         return;
@@ -227,8 +245,20 @@ async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver
     let (from_server, to_server) = server.split();
     let both = async {
         tokio::join!(
-            pump(from_client, to_server, Direction::ToServer, changes.clone()),
-            pump(from_server, to_client, Direction::ToClient, changes.clone()),
+            pump(
+                from_client,
+                to_server,
+                Direction::ToServer,
+                forgotten,
+                changes.clone()
+            ),
+            pump(
+                from_server,
+                to_client,
+                Direction::ToClient,
+                forgotten,
+                changes.clone()
+            ),
         )
     };
     let was_cut = tokio::select! {
@@ -250,10 +280,12 @@ async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
     direction: Direction,
+    forgotten: u64,
     changes: watch::Receiver<State>,
 ) {
     let (send, receive) = mpsc::channel(256);
-    let _ = tokio::join!(read(from, send), write(to, receive, direction, changes));
+    let write = write(to, receive, direction, forgotten, changes);
+    let _ = tokio::join!(read(from, send), write);
 }
 
 async fn read(mut from: ReadHalf<'_>, parcels: mpsc::Sender<Parcel>) {
@@ -271,10 +303,12 @@ async fn write(
     mut to: WriteHalf<'_>,
     mut parcels: mpsc::Receiver<Parcel>,
     direction: Direction,
+    forgotten: u64,
     mut changes: watch::Receiver<State>,
 ) -> io::Result<()> {
     while let Some((came, bytes)) = parcels.recv().await {
-        let passes = |state: &State| state.flow(direction) != Flow::Stall;
+        let passes =
+            |state: &State| state.forgotten == forgotten && state.flow(direction) != Flow::Stall;
         let flow = changes
             .wait_for(passes)
             .await

@@ -48,6 +48,19 @@ impl Fleet {
         broker: &str,
         settings: &[(&str, &str)],
     ) -> Running {
+        let node = self.start_on(database, broker, settings);
+        node.wait_for_line("is ready", Duration::from_secs(30))
+            .await;
+        node
+    }
+
+    /// The same without waiting for it, as it may not come so far.
+    pub(crate) fn start_on(
+        &self,
+        database: &str,
+        broker: &str,
+        settings: &[(&str, &str)],
+    ) -> Running {
         let mut program = Program::jobwire()
             .args(["run"])
             .env("JOBWIRE_DATABASE_URL", database)
@@ -61,10 +74,7 @@ impl Fleet {
         for (name, value) in settings {
             program = program.env(name, value);
         }
-        let node = program.start();
-        node.wait_for_line("is ready", Duration::from_secs(30))
-            .await;
-        node
+        program.start()
     }
 
     /// Wait until no job is left in any table.

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::metrics::{BROKER_BLOCKED, BROKER_RECONNECTS, BROKER_UP};
+use jobwire_core::supervisor::survived;
 use jobwire_core::transport::TransportError;
 use rand::Rng;
 use tokio::sync::watch;
@@ -142,7 +143,15 @@ impl Keeper {
         while !self.stop.is_cancelled() {
             number += 1;
             let since = Instant::now();
-            self.once(number).await;
+            let name = match self.direction {
+                Direction::Publish => "amqp publishing",
+                Direction::Receive => "amqp receiving",
+            };
+            if survived(name, self.once(number)).await.is_none() {
+                self.remember(TransportError::Unreachable(
+                    "the task that keeps the connection died; it is started again".to_owned(),
+                ));
+            }
             if since.elapsed() >= WELL {
                 wait = FIRST_WAIT;
             }

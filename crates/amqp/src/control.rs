@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
+use jobwire_core::supervisor::survived;
 use jobwire_core::transport::{Control, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};
@@ -125,7 +126,11 @@ struct Teller {
 impl Teller {
     async fn run(mut self) {
         while let Some(control) = self.told.recv().await {
-            if let Err(problem) = self.publish(&control).await {
+            let Some(published) = survived("amqp telling", self.publish(&control)).await else {
+                self.channel = None;
+                continue;
+            };
+            if let Err(problem) = published {
                 self.channel = None;
                 let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
                 tracing::debug!(%problem, dropped, "could not tell the other nodes");
@@ -183,7 +188,9 @@ impl Listener {
     async fn run(mut self) {
         loop {
             let pause = match self.link.session_within(LONG_PAUSE).await {
-                Ok(session) => self.listen(&session).await,
+                Ok(session) => survived("amqp hearing", self.listen(&session))
+                    .await
+                    .unwrap_or(LONG_PAUSE),
                 Err(_) => Duration::ZERO,
             };
             tokio::time::sleep(pause).await;

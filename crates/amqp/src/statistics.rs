@@ -19,6 +19,7 @@ use jobwire_core::job::Lane;
 use jobwire_core::metrics::{
     BROKER_ROUND_TRIP, BROKER_UNCONFIRMED, LANE_CONSUMERS, LANE_UNSETTLED, LANE_WAITING,
 };
+use jobwire_core::supervisor::survived;
 use jobwire_core::transport::TransportError;
 use lapin::Channel;
 use lapin::options::BasicQosOptions;
@@ -151,8 +152,13 @@ impl Statistics {
             for lane in shown.iter().filter(|lane| !lanes.contains(lane)) {
                 unknown(lane);
             }
-            self.ask_for_nothing(&mut publishing).await;
-            self.ask_for_lanes(&mut receiving, &lanes).await;
+            let asking = async {
+                self.ask_for_nothing(&mut publishing).await;
+                self.ask_for_lanes(&mut receiving, &lanes).await;
+            };
+            if survived("amqp statistics", asking).await.is_none() {
+                (publishing, receiving) = (Line::default(), Line::default());
+            }
             shown = lanes;
         }
     }

@@ -10,7 +10,7 @@
 //! suspect those, and two would go out for one job). Each of them is counted by reason.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::created::Created;
 use crate::hint::{Hint, Ready};
 use crate::job::Lane;
 use crate::metrics as m;
+use crate::supervisor;
 use crate::transport::{Control, Publisher, TransportError};
 
 /// Why a hint is published.
@@ -99,6 +100,10 @@ struct Inner {
     stop: CancellationToken,
     stopped: CancellationToken,
     earlier_timer: Notify,
+    /// Hints that left the buffer's queue and are not decided.
+    under_way: AtomicUsize,
+    /// The task that publishes has panicked, and is not up again.
+    died: AtomicBool,
     /// Since when nothing could be published, by lane.
     failing: Mutex<BTreeMap<Lane, Instant>>,
     /// Grows with whatever is to be hinted.
@@ -122,10 +127,12 @@ impl CommitHook {
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             earlier_timer: Notify::new(),
+            under_way: AtomicUsize::new(0),
+            died: AtomicBool::new(false),
             failing: Mutex::default(),
             offered: watch::Sender::new(0),
         });
-        tokio::spawn(publish_all(inner.clone(), queue, options));
+        tokio::spawn(keep_publishing(inner.clone(), queue, options));
         Self(Some(inner))
     }
 
@@ -192,6 +199,12 @@ impl CommitHook {
                 Err(mpsc::error::TrySendError::Closed(e)) => inner.forget(&e.lane, count, "closed"),
             }
         }
+    }
+
+    /// The task that publishes has died, and is about to be started again.
+    pub(crate) fn is_down(&self) -> bool {
+        let inner = self.0.as_ref();
+        inner.is_some_and(|inner| inner.died.load(Ordering::Relaxed))
     }
 
     /// Hints that wait to be published.
@@ -276,10 +289,43 @@ impl Inner {
 const MOST_LANES: usize = 1_024;
 /// After a failure, wait this long before the next attempt.
 const PAUSE: Duration = Duration::from_millis(250);
+/// When the task keeps dying, wait at most so long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, options: HookOptions) {
+/// Publish until the hook is closed. A panic costs what was under way; the sweeper hints that.
+async fn keep_publishing(
+    inner: Arc<Inner>,
+    mut queue: mpsc::Receiver<Entry>,
+    options: HookOptions,
+) {
+    let mut waiting = Vec::new();
+    let mut pause = PAUSE;
+    loop {
+        let publishing = publish_all(&inner, &mut queue, &mut waiting, &options);
+        if supervisor::survived("hook", publishing).await.is_some() {
+            break;
+        }
+        let lost = inner.under_way.swap(0, Ordering::Relaxed);
+        inner.buffered.fetch_sub(lost, Ordering::Relaxed);
+        tracing::warn!(
+            lost,
+            "hints were lost with the task that published; the sweeper finds their jobs"
+        );
+        inner.died.store(true, Ordering::Relaxed);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        inner.died.store(false, Ordering::Relaxed);
+    }
+    inner.stopped.cancel();
+}
+
+async fn publish_all(
+    inner: &Arc<Inner>,
+    queue: &mut mpsc::Receiver<Entry>,
+    waiting: &mut Vec<Entry>,
+    options: &HookOptions,
+) {
     let mut under_way = FuturesUnordered::new();
-    let mut waiting: Vec<Entry> = Vec::new();
     let mut not_before: Option<Instant> = None;
     let mut arrived = Vec::new();
     loop {
@@ -291,14 +337,12 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
             while let Ok(entry) = queue.try_recv() {
                 waiting.push(entry);
             }
-            for entry in gather(
-                &mut waiting,
-                options.batch,
-                options.in_flight - under_way.len(),
-            ) {
+            for entry in gather(waiting, options.batch, options.in_flight - under_way.len()) {
                 if entry.since.elapsed() > options.max_age {
                     inner.forget(&entry.lane, entry.hints.len(), "stale");
                 } else {
+                    let count = entry.hints.len();
+                    inner.under_way.fetch_add(count, Ordering::Relaxed);
                     under_way.push(publish_one(inner.clone(), entry));
                 }
             }
@@ -312,8 +356,10 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
         }
         tokio::select! {
             biased;
-            Some((mut entry, result)) = under_way.next(), if !under_way.is_empty() => match result {
-                Ok(()) => confirmed(&inner, &entry),
+            Some((mut entry, result)) = under_way.next(), if !under_way.is_empty() => {
+                inner.under_way.fetch_sub(entry.hints.len(), Ordering::Relaxed);
+                match result {
+                Ok(()) => confirmed(inner, &entry),
                 Err(error) if error.is_transient() && !inner.stop.is_cancelled() => {
                     tracing::debug!(lane = %entry.lane, hints = entry.hints.len(), %error, "hints were not confirmed; trying again");
                     entry.hints.shrink_to_fit();
@@ -324,7 +370,8 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
                     tracing::warn!(lane = %entry.lane, hints = entry.hints.len(), %error, "hints could not be published; the sweeper will");
                     inner.forget(&entry.lane, entry.hints.len(), "failed");
                 }
-            },
+            }
+            }
             () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
                 not_before = None;
             }
@@ -337,7 +384,6 @@ async fn publish_all(inner: Arc<Inner>, mut queue: mpsc::Receiver<Entry>, option
             () = inner.stop.cancelled(), if under_way.is_empty() && !inner.stop.is_cancelled() => {}
         }
     }
-    inner.stopped.cancel();
 }
 
 /// Join what goes to the same lane for the same cause, oldest first, into at most `count` publications.

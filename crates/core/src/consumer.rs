@@ -360,11 +360,13 @@ impl Consumer {
         match result {
             Ok(locked) => {
                 crash_point!("jobs-locked");
+                self.node.report("database", None);
                 self.decide(batch, locked, sent).await;
                 true
             }
             Err(error) => {
                 tracing::warn!(hints = batch.hints.len(), %error, "hints could not be locked; trying again");
+                self.node.report("database", Some(error.to_string()));
                 for waiting in batch.into_waiting().rev() {
                     self.schedule.give_back(waiting.of.lane);
                     self.pending.put_back(waiting);

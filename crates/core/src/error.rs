@@ -104,6 +104,12 @@ impl StoreError {
         }
     }
 
+    /// The server is a standby, or was made read-only: nothing can be written.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.sqlstate().as_deref() == Some("25006")
+    }
+
     /// This node no longer owns the job.
     #[must_use]
     pub fn is_lost_lock(&self) -> bool {

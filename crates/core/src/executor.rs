@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use metrics::{counter, histogram};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ use crate::repeat;
 use crate::retry::RetryPolicy;
 use crate::shared::Shared;
 use crate::store::{Completion, Destination, Failure, Settled};
-use crate::supervisor::panic_message;
+use crate::supervisor::{panic_message, survived};
 use crate::transaction::HandlerTransaction;
 
 /// How long a handler may take to obey.
@@ -57,7 +58,9 @@ pub(crate) fn start(
     node.jobs.clone().spawn(async move {
         let (ending, slot) = match quarantine::admit(&node, &locked, &held, &lease, slot).await {
             Admission::Start(slot, _suspect) => {
-                let ending = run(&node, &locked, &held, &lease, stages).await;
+                let running = run(&node, &locked, &held, &lease, stages);
+                // The lease would be renewed for ever if the job had no end: it is left to end, and counts as a strike.
+                let ending = survived("job", running).await.unwrap_or(Ending::Lost);
                 (ending, Some(one_of(slot)))
             }
             Admission::End(ending, slot) => (ending, slot.map(one_of)),
@@ -105,9 +108,13 @@ async fn run(
     }
     record_start(&job, stages);
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %locked.fence, "job starts");
+    let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
     let transaction = if registration.options.in_transaction {
         match node.store.begin_completing(&node.hook).await {
-            Ok(transaction) => HandlerTransaction::holding(transaction),
+            Ok(transaction) => {
+                line_ends = transaction.line_ends();
+                HandlerTransaction::holding(transaction)
+            }
             Err(error) => {
                 tracing::warn!(job = %job.id, %error, "no transaction could be opened for the job");
                 return failure(
@@ -132,7 +139,7 @@ async fn run(
     };
     crash_point!("before-handler");
     let started = Instant::now();
-    let ended = attempt(node, &registration, running, lease).await;
+    let ended = attempt(node, &registration, running, lease, line_ends).await;
     let result = match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
             crash_point!("effect-done");
@@ -179,6 +186,11 @@ async fn run(
             failure(held, &job, &registration, error, "timeout")
         }
         Ended::LostLease => Ending::Lost,
+        Ended::LostLine => {
+            let message = "the connection of the job's transaction says nothing any more";
+            let error = conflict(message.to_owned());
+            failure(held, &job, &registration, error, "conflict")
+        }
         Ended::Stopped => Ending::Release,
     };
     // Rolled back unless it was completed; on a guard that leaked it is rolled back when that drops.
@@ -224,6 +236,8 @@ enum Ended {
     Panicked(String),
     TimedOut(Duration),
     LostLease,
+    /// The connection of its transaction says nothing any more.
+    LostLine,
     Stopped,
 }
 
@@ -233,6 +247,7 @@ async fn attempt(
     registration: &Registration,
     running: Running,
     lease: &Lease,
+    line_ends: BoxFuture<'static, ()>,
 ) -> Ended {
     let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
@@ -244,6 +259,7 @@ async fn attempt(
         ended = &mut handler => return answer(ended),
         () = &mut timeout => Ended::TimedOut(limit.unwrap_or_default()),
         () = lease.lost.cancelled() => Ended::LostLease,
+        () = line_ends => Ended::LostLine,
         () = node.stop_jobs.cancelled() => Ended::Stopped,
     };
     lease.stop.cancel();

@@ -69,6 +69,12 @@ impl HealthWatch {
                 .unwrap_or_else(|| "the broker is not reachable".to_owned());
             problems.insert("transport".to_owned(), problem);
         }
+        if shared.hook.is_down() {
+            problems.insert(
+                "hook".to_owned(),
+                "the task that publishes hints died; it is started again".to_owned(),
+            );
+        }
         if !shared.leases.healthy() {
             problems.insert(
                 "renewal".to_owned(),

@@ -43,6 +43,10 @@ struct Leader {
     sweeper: Sweeper,
     unreceived: Unreceived,
     term: Option<i64>,
+    /// When the lease ends at the latest.
+    leads_until: Instant,
+    /// The last turn failed: the next one is not put off.
+    failed: bool,
     /// Something waits or runs: turns come at the short interval.
     busy: bool,
     next_turn: Instant,
@@ -61,6 +65,8 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         sweeper: Sweeper::default(),
         unreceived: Unreceived::default(),
         term: None,
+        leads_until: Instant::now(),
+        failed: false,
         busy: true,
         next_turn: Instant::now(),
         next_beat: Instant::now(),
@@ -138,8 +144,11 @@ impl Leader {
             hint_at_most: PAGE,
         };
         let sent = Instant::now();
-        match node.store.take_turn(&turn).await {
+        let taken = node.store.take_turn(&turn).await;
+        self.failed = taken.is_err();
+        match taken {
             Ok(TurnOutcome::Leads(report)) => {
+                self.leads_until = sent + turn.lease;
                 node.report("leader", None);
                 self.led(*report, sent).await;
                 // A turn that finds the node idle was asked for with a busy one's lease: the longer
@@ -154,6 +163,10 @@ impl Leader {
             Err(error) => {
                 tracing::warn!(%error, "the leader's turn failed; trying again");
                 node.report("leader", Some(error.to_string()));
+                if Instant::now() >= self.leads_until {
+                    // Saying that it lives would keep the others from looking.
+                    self.follow();
+                }
                 // Another node may lead soon; this one finds out at its next turn.
                 self.next_turn = Instant::now() + Duration::from_secs(1).min(self.interval());
             }
@@ -260,7 +273,9 @@ impl Leader {
     async fn hear(&mut self, message: Control) {
         let node = self.node.clone();
         match message {
-            Control::LeaderAlive { node: leader, .. } if leader != node.id && !self.leads() => {
+            Control::LeaderAlive { node: leader, .. }
+                if leader != node.id && !self.leads() && !self.failed =>
+            {
                 // As long as it speaks there is no need to ask.
                 self.next_turn = Instant::now() + node.options.sweep_interval * 3 / 2;
             }

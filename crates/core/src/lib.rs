@@ -51,7 +51,7 @@ pub mod repeat;
 pub mod retry;
 mod shared;
 pub mod store;
-mod supervisor;
+pub mod supervisor;
 pub mod sweeper;
 mod timers;
 pub mod transaction;

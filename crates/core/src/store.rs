@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::commit_hook::CommitHook;
@@ -492,6 +493,12 @@ pub trait CompletingTransaction: Send {
         then: &HandOver,
     ) -> Result<Settled>;
 
+    /// Ready when the connection is not to be believed in any more: whatever the handler asks there may wait
+    /// for ever. Never before an answer on a living connection would have come.
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Undo everything.
     async fn roll_back(self: Box<Self>);
 }
@@ -504,6 +511,14 @@ pub trait SqlStore: Store + Clone {
 
     /// How long the database may take to answer before its answer counts as lost.
     fn deadline(&self) -> Duration;
+
+    /// No answer came within it: connections that are open now are not used again.
+    fn suspect_connections(&self) {}
+
+    /// Ready when the connections that are open now were suspected, and have said nothing since.
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 
     /// Open a transaction that may write.
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Self::Db>>;

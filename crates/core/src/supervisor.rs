@@ -36,6 +36,23 @@ impl TaskHealth {
     }
 }
 
+/// Run one round of a task that goes on although the round panicked: `None` then, and it is logged and counted.
+/// For tasks that keep what they work with and stand alone, as those of the transports do.
+pub async fn survived<T>(task: &'static str, round: impl Future<Output = T>) -> Option<T> {
+    let round = AssertUnwindSafe(async {
+        crate::crash_point::task_starts(task);
+        round.await
+    });
+    let panic = match round.catch_unwind().await {
+        Ok(ended) => return Some(ended),
+        Err(panic) => panic,
+    };
+    let why = format!("panicked: {}", panic_message(&*panic));
+    tracing::error!(task, why, "a background task died; it is started again");
+    counter!(m::TASK_RESTARTS, "task" => task).increment(1);
+    None
+}
+
 /// The supervised tasks of a node.
 #[derive(Default)]
 pub(crate) struct Supervisor {

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::commit_hook::CommitHook;
@@ -201,11 +202,11 @@ impl<S: SqlStore> JobTransaction<S> {
     /// # Errors
     /// As [`create`](Self::create).
     pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
-        let created = self
-            .jobs
-            .store
-            .insert(&mut self.inner, jobs, self.jobs.origin)
-            .await?;
+        let Jobs { store, origin, .. } = &self.jobs;
+        // Many jobs are several statements.
+        let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
+        let created = store.insert(&mut self.inner, jobs, *origin);
+        let created = answer(store, statements, created).await?;
         self.created.merge(created);
         Ok(())
     }
@@ -220,7 +221,8 @@ impl<S: SqlStore> JobTransaction<S> {
         let (created, jobs) = (self.created, self.jobs);
         let deadline = jobs.store.deadline();
         crash_point!("before-commit");
-        let answer = tokio::time::timeout(deadline, self.inner.commit()).await;
+        let committing = self.inner.commit();
+        let answer = answer(&jobs.store, 1, async { Ok(committing.await) }).await;
         match answer.unwrap_or_else(|_| Err(lost_answer(deadline))) {
             Ok(()) => {}
             Err(error) => learn_fate(&jobs.store, &created, error).await?,
@@ -235,7 +237,25 @@ impl<S: SqlStore> JobTransaction<S> {
     /// # Errors
     /// What the database says; the transaction is undone all the same when the connection closes.
     pub async fn roll_back(self) -> Result<(), StoreError> {
-        Ok(self.inner.rollback().await?)
+        let undone = self.inner.rollback();
+        answer(&self.jobs.store, 1, async { Ok(undone.await?) }).await
+    }
+}
+
+/// Wait for an answer as long as it may take. A connection without one is suspected before it is let go.
+async fn answer<S: SqlStore, T>(
+    store: &S,
+    statements: u32,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let within = store.deadline().saturating_mul(statements);
+    tokio::pin!(question);
+    match tokio::time::timeout(within, &mut question).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            store.suspect_connections();
+            Err(StoreError::Timeout(within))
+        }
     }
 }
 
@@ -278,17 +298,20 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         self
     }
 
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        self.jobs.store.line_ends()
+    }
+
     async fn complete(
         mut self: Box<Self>,
         owner: NodeId,
         completion: &Completion,
         then: &HandOver,
     ) -> Result<Settled, StoreError> {
-        let settled = self
-            .jobs
-            .store
-            .complete_in(&mut self.inner, owner, completion, then)
-            .await?;
+        let store = &self.jobs.store;
+        let settled = store.complete_in(&mut self.inner, owner, completion, then);
+        // Its instance, itself, its next occurrence, and who comes next.
+        let settled = answer(store, 4, settled).await?;
         if settled.applied.is_empty() {
             let _ = self.roll_back().await;
             return Err(StoreError::LostLock(completion.held.id));

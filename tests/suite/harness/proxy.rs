@@ -140,3 +140,38 @@ async fn a_url_leads_through_the_proxy() {
         format!("amqp://a:b@127.0.0.1:{port}/%2F?heartbeat=1")
     );
 }
+
+#[tokio::test]
+async fn a_forgotten_connection_says_nothing_for_ever_and_a_new_one_is_served() {
+    let proxy = echo().await;
+    let mut forgotten = connect(&proxy).await;
+    say(&mut forgotten, 1).await;
+    assert_eq!(hear(&mut forgotten).await.ok(), Some(1));
+    proxy.forget();
+    say(&mut forgotten, 2).await;
+    hear_nothing(&mut forgotten).await;
+    let mut stream = connect(&proxy).await;
+    say(&mut stream, 3).await;
+    assert_eq!(hear(&mut stream).await.ok(), Some(3));
+    hear_nothing(&mut forgotten).await;
+}
+
+#[tokio::test]
+async fn a_new_connection_leads_to_the_other_server() {
+    let proxy = echo().await;
+    let mut open = connect(&proxy).await;
+    say(&mut open, 7).await;
+    assert_eq!(hear(&mut open).await.ok(), Some(7));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a client");
+        let _ = stream.write_u8(9).await;
+        let _ = stream.read_u8().await;
+    });
+    proxy.lead_to(&address.to_string());
+    let mut stream = connect(&proxy).await;
+    assert_eq!(hear(&mut stream).await.expect("an answer"), 9);
+    say(&mut open, 1).await;
+    assert_eq!(hear(&mut open).await.ok(), Some(1));
+}

@@ -20,11 +20,13 @@ mod exclusive;
 mod fail;
 mod insert;
 mod lanes;
+mod line;
 mod lock;
 mod operate;
 mod orphans;
 mod renew;
 mod row;
+mod session;
 mod sql;
 mod suspend;
 mod timers;
@@ -34,10 +36,12 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 
+use self::line::{Line, Suspicion};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
@@ -103,8 +107,8 @@ impl Default for PgOptions {
 pub struct PgStore {
     pool: PgPool,
     /// Renewals never queue behind jobs.
-    renewals: PgPool,
-    deadline: Duration,
+    renewals: Line,
+    line: Line,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -132,32 +136,36 @@ impl PgStore {
                 "the database URL can't be read: {e}; write postgres://user:password@host:5432/database"
             ))
         })?;
-        let timeout = options.statement_timeout.as_millis().to_string();
-        let idle = options.idle_in_transaction_timeout.as_millis().to_string();
-        let connect = connect.application_name("jobwire").options([
-            ("statement_timeout", timeout.as_str()),
-            ("idle_in_transaction_session_timeout", idle.as_str()),
-            // The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from
-            // when they were empty reads dead rows by the page; a fresh one costs microseconds a job.
-            ("plan_cache_mode", "force_custom_plan"),
-            // The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a
-            // page of orphans, 0.5 s for a turn) and saves nothing.
-            ("jit", "off"),
-        ]);
-        let pool = |size| {
-            PgPoolOptions::new()
+        // Poolers refuse start-up parameters that they don't know, this one among them; we need it nowhere.
+        let connect = connect.application_name("jobwire").extra_float_digits(None);
+        let session = session::settings(&options);
+        let suspicion = Suspicion::default();
+        let within = options.statement_timeout + Duration::from_secs(2);
+        let line = |size| {
+            let session = session.clone();
+            let pool = PgPoolOptions::new()
+                .after_connect(move |connection, _| {
+                    Box::pin(session::begin(connection, session.clone()))
+                })
                 .max_connections(size)
                 .acquire_timeout(options.acquire_timeout)
                 // A ping before every statement would double the round trips; a broken connection
                 // shows itself at its next statement, which is tried again.
                 .test_before_acquire(false)
                 .max_lifetime(None)
-                .idle_timeout(None)
+                .idle_timeout(None);
+            Line {
+                pool: suspicion.watch(pool).connect_lazy_with(connect.clone()),
+                suspicion: suspicion.clone(),
+                within,
+            }
         };
+        let line_of_jobs = line(options.max_connections.max(2));
         let store = Self {
-            pool: pool(options.max_connections.max(2)).connect_lazy_with(connect.clone()),
-            renewals: pool(1).connect_lazy_with(connect.clone()),
-            deadline: options.statement_timeout + Duration::from_secs(2),
+            pool: line_of_jobs.pool.clone(),
+            // One is enough, and is kept; the second steps in where the first one leads nowhere.
+            renewals: line(2),
+            line: line_of_jobs,
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -209,7 +217,16 @@ impl PgStore {
         F: Fn() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send,
     {
-        super::measured(statement, self.deadline, transition).await
+        // The line's own deadline comes first: it suspects the connection before it is let go.
+        let deadline = self.line.within + Duration::from_secs(1);
+        let line = &self.line;
+        let result = super::measured(statement, deadline, move || line.answer(transition()));
+        let result = result.await;
+        if result.as_ref().is_err_and(StoreError::is_read_only) {
+            // The address may lead to the primary by now.
+            self.line.suspect();
+        }
+        result
     }
 }
 
@@ -221,6 +238,7 @@ impl Store for PgStore {
 
     async fn check(&self) -> Result<SchemaStatus> {
         self.run("check", || async {
+            session::ensure_fit(&self.line, &self.renewals).await?;
             let (server, exists): (String, bool) = sqlx::query_as(
                 "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
             )
@@ -250,9 +268,9 @@ impl Store for PgStore {
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
-        let deadline = self.deadline.min(lease);
+        let deadline = self.line.within.min(lease);
         super::measured("renew", deadline, || {
-            renew::renew(&self.renewals, owner, lease, held)
+            renew::on_a_living_line(&self.renewals, owner, lease, held)
         })
         .await
     }
@@ -283,8 +301,7 @@ impl Store for PgStore {
     }
 
     async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
-        let begun = tokio::time::timeout(self.deadline, begin::begin(&self.pool)).await;
-        let begun = begun.map_err(|_| StoreError::Timeout(self.deadline))??;
+        let begun = begin::begin(&self.line).await?;
         Ok(Box::new(self.jobs(hook.clone()).over(begun)))
     }
 
@@ -317,7 +334,7 @@ impl Store for PgStore {
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
-        self.run("free_instances", || orphans::free_instances(&self.pool))
+        self.run("free_instances", || orphans::free_instances(&self.line))
             .await
     }
 
@@ -351,7 +368,7 @@ impl Store for PgStore {
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        self.run("delete", || operate::delete(&self.pool, id)).await
+        self.run("delete", || operate::delete(&self.line, id)).await
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
@@ -360,12 +377,12 @@ impl Store for PgStore {
     }
 
     async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
-        self.run("suspend", || suspend::suspend(&self.pool, scope))
+        self.run("suspend", || suspend::suspend(&self.line, scope))
             .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let ended = self.run("activate", || suspend::activate(&self.pool, scope));
+        let ended = self.run("activate", || suspend::activate(&self.line, scope));
         let Some(mut ready) = ended.await? else {
             return Ok(Vec::new());
         };
@@ -387,7 +404,7 @@ impl Store for PgStore {
 
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
         super::check_rules(rules)?;
-        self.run("set_lane_rules", || lanes::set_rules(&self.pool, rules))
+        self.run("set_lane_rules", || lanes::set_rules(&self.line, rules))
             .await
     }
 
@@ -403,12 +420,12 @@ impl Store for PgStore {
     }
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
-        self.run("move_lane", || lanes::move_page(&self.pool, page))
+        self.run("move_lane", || lanes::move_page(&self.line, page))
             .await
     }
 
     async fn close(&self) {
-        self.renewals.close().await;
+        self.renewals.pool.close().await;
         self.pool.close().await;
     }
 }
@@ -418,15 +435,19 @@ impl SqlStore for PgStore {
     type Db = Postgres;
 
     fn deadline(&self) -> Duration {
-        self.deadline
+        self.line.within
+    }
+
+    fn suspect_connections(&self) {
+        self.line.suspect();
+    }
+
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        Box::pin(self.line.ends())
     }
 
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
-        Ok(
-            tokio::time::timeout(self.deadline, begin::begin_creating(&self.pool))
-                .await
-                .map_err(|_| StoreError::Timeout(self.deadline))??,
-        )
+        begin::begin_creating(&self.line).await
     }
 
     async fn insert(

@@ -11,33 +11,38 @@
 //! ([`PgOptions::idle_in_transaction_timeout`](super::PgOptions::idle_in_transaction_timeout)); a creator's
 //! transaction is the application's, and has none.
 
-use sqlx::postgres::PgPool;
 use sqlx::{Postgres, Transaction};
 
+use super::line::Line;
 use crate::error::StoreError;
 
 const NODES: &str = "BEGIN";
 const CREATORS: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0";
 
 /// A transaction of a node.
-pub(super) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, NODES).await
+pub(super) async fn begin(line: &Line) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(line, NODES).await
 }
 
 /// A transaction of an application, which may think as long as it likes.
 pub(super) async fn begin_creating(
-    pool: &PgPool,
+    line: &Line,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, CREATORS).await
+    begin_with(line, CREATORS).await
 }
 
 async fn begin_with(
-    pool: &PgPool,
+    line: &Line,
     statement: &'static str,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    let pool = pool.clone();
-    match tokio::spawn(async move { pool.begin_with(statement).await }).await {
-        Ok(begun) => Ok(begun?),
+    let line = line.clone();
+    // Without an answer in time the connection is suspected, and closed instead of being given back.
+    let begins = async move {
+        let begins = line.pool.begin_with(statement);
+        line.answer(async { Ok(begins.await?) }).await
+    };
+    match tokio::spawn(begins).await {
+        Ok(begun) => begun,
         // Only where the runtime ends before the answer came.
         Err(_) => Err(sqlx::Error::WorkerCrashed.into()),
     }

@@ -50,7 +50,7 @@ impl PgStore {
         terms: &LockTerms,
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = begin(&self.line).await?;
         let rows = sqlx::query(FIND)
             .bind(page.after.map_or(Uuid::nil(), |id| id.0))
             .bind(&page.lane.0)

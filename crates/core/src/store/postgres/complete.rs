@@ -143,7 +143,7 @@ impl PgStore {
                 ..Settled::default()
             });
         }
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = begin(&self.line).await?;
         let settled = complete_in(&mut tx, owner, done, then).await?;
         tx.commit().await?;
         Ok(settled)
@@ -155,7 +155,7 @@ impl PgStore {
         held: &[Held],
     ) -> Result<Settled, StoreError> {
         let names = instances(held.iter());
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = begin(&self.line).await?;
         enter_held(&mut tx, &names).await?;
         let (ids, fences) = guards(held.iter());
         let rows = sqlx::query(RELEASE)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use sqlx::Row;
 
-use super::PgStore;
+use super::{PgStore, session};
 use crate::error::StoreError;
 
 /// What was found.
@@ -84,6 +84,7 @@ impl PgStore {
     /// What the database says.
     pub async fn examine(&self) -> Result<Examination, StoreError> {
         self.run("examine", || async {
+            session::ensure_whole(&self.line, &self.renewals).await?;
             let mut connection = self.pool.acquire().await?;
             // The first statement prepares; only the second one's journey is worth measuring.
             sqlx::query(SERVER).fetch_one(&mut *connection).await?;

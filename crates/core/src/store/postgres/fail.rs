@@ -104,7 +104,7 @@ impl PgStore {
         let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
 
         crash_point!("failure-unwritten");
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = begin(&self.line).await?;
         complete::enter_held(&mut tx, &names).await?;
         let rows = sqlx::query(FAIL)
             .bind(ids)

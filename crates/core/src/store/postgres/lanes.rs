@@ -4,6 +4,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::line::Line;
 use super::row;
 use super::sql::{not_suspended, ready_columns, unlocked};
 use crate::error::StoreError;
@@ -41,8 +42,8 @@ const WRITE: &str = "
 INSERT INTO jobwire.lane_rule (position, lane, type, category, tenant, min_priority, max_priority)
 SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])";
 
-pub(super) async fn set_rules(pool: &PgPool, rules: &[LaneRule]) -> Result<(), StoreError> {
-    let mut tx = begin(pool).await?;
+pub(super) async fn set_rules(line: &Line, rules: &[LaneRule]) -> Result<(), StoreError> {
+    let mut tx = begin(line).await?;
     for statement in [ALONE, FORGET] {
         sqlx::query(statement).execute(&mut *tx).await?;
     }
@@ -215,9 +216,9 @@ fn statements(state: JobState) -> Statements {
     }
 }
 
-pub(super) async fn move_page(pool: &PgPool, page: &LanePage) -> Result<MovedPage, StoreError> {
+pub(super) async fn move_page(line: &Line, page: &LanePage) -> Result<MovedPage, StoreError> {
     let statements = statements(page.state);
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(line).await?;
     let seen = sqlx::query(statements.look)
         .bind(&page.from.0)
         .bind(page.after.map(|id| id.0))

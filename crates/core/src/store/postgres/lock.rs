@@ -110,7 +110,7 @@ impl PgStore {
             }
         }
         if !instances.is_empty() {
-            let mut tx = begin(&self.pool).await?;
+            let mut tx = begin(&self.line).await?;
             let mut names: Vec<String> = instances.keys().cloned().collect();
             names.sort_unstable();
             exclusive::enter(&mut tx, &names).await?;

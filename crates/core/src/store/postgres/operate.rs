@@ -5,6 +5,7 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row};
 
 use super::begin::begin;
+use super::line::Line;
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
 use super::{exclusive, row};
 use crate::error::StoreError;
@@ -128,8 +129,8 @@ SELECT count(*) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNI
 
 /// Delete a job that nobody runs. The row lock first, the look at its lease in a later statement: so a
 /// lock that was being taken is seen. A younger sibling that it kept waiting is to be hinted.
-pub(super) async fn delete(pool: &PgPool, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-    let mut tx = begin(pool).await?;
+pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+    let mut tx = begin(line).await?;
     let instance: Option<Option<String>> = sqlx::query_scalar(ROW_LOCK)
         .bind(id.0)
         .fetch_optional(&mut *tx)

@@ -4,6 +4,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::line::Line;
 use super::sql::{not_suspended, ready_columns, unlocked};
 use super::{exclusive, row};
 use crate::error::StoreError;
@@ -118,8 +119,8 @@ WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND 
 ORDER BY i.process_instance LIMIT 1000
 FOR UPDATE OF i SKIP LOCKED";
 
-pub(super) async fn free_instances(pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
-    let mut tx = begin(pool).await?;
+pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError> {
+    let mut tx = begin(line).await?;
     let names: Vec<String> = sqlx::query(LEFT_OVER)
         .fetch_all(&mut *tx)
         .await?

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::complete;
+use super::line::Line;
 use crate::error::StoreError;
 use crate::job::{Held, JobId, NodeId};
 use crate::store::instances;
@@ -32,8 +33,8 @@ const ALONE: &str = "
 UPDATE jobwire.job_lease SET alone_since = clock_timestamp()
 WHERE job_id = $1 AND fence = $2 AND owner = $3 AND expires_at > clock_timestamp()";
 
-pub(super) async fn renew(
-    pool: &PgPool,
+async fn renew(
+    line: &Line,
     owner: NodeId,
     lease: Duration,
     held: &[Held],
@@ -46,20 +47,20 @@ pub(super) async fn renew(
         .bind(exclusive)
         .bind(owner.0)
         .bind(lease)
-        .fetch_all(pool)
+        .fetch_all(&line.pool)
         .await?;
     if renewed.len() < held.len() {
         let known: HashSet<Uuid> = renewed.iter().copied().collect();
         let missing = held
             .iter()
             .filter(|h| h.instance.is_some() && !known.contains(&h.id.0));
-        renewed.extend(revive(pool, owner, lease, missing.cloned().collect()).await?);
+        renewed.extend(revive(line, owner, lease, missing.cloned().collect()).await?);
     }
     Ok(renewed.into_iter().map(JobId).collect())
 }
 
 async fn revive(
-    pool: &PgPool,
+    line: &Line,
     owner: NodeId,
     lease: Duration,
     missing: Vec<Held>,
@@ -67,7 +68,7 @@ async fn revive(
     if missing.is_empty() {
         return Ok(Vec::new());
     }
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(line).await?;
     complete::enter_held(&mut tx, &instances(missing.iter())).await?;
     let (ids, fences) = complete::guards(missing.iter());
     let revived = sqlx::query(REVIVE)
@@ -82,6 +83,35 @@ async fn revive(
         .iter()
         .map(|r| r.try_get(0))
         .collect::<Result<_, _>>()?)
+}
+
+/// The connection may have been silent for long, and a firewall may have forgotten it. Without an answer in
+/// a third of the lease another one is tried while there is time; whichever answers first counts.
+pub(super) async fn on_a_living_line(
+    line: &Line,
+    owner: NodeId,
+    lease: Duration,
+    held: &[Held],
+) -> Result<Vec<JobId>, StoreError> {
+    let first = renew(line, owner, lease, held);
+    tokio::pin!(first);
+    if let Ok(renewed) = tokio::time::timeout(lease / 3, &mut first).await {
+        return renewed;
+    }
+    line.suspect();
+    tracing::debug!("a renewal has no answer yet; another connection is tried");
+    let second = renew(line, owner, lease, held);
+    tokio::pin!(second);
+    tokio::select! {
+        first = &mut first => match first {
+            Ok(renewed) => Ok(renewed),
+            Err(_) => second.await,
+        },
+        second = &mut second => match second {
+            Ok(renewed) => Ok(renewed),
+            Err(_) => first.await,
+        },
+    }
 }
 
 pub(super) async fn run_alone(

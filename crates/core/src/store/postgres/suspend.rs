@@ -3,6 +3,7 @@
 use sqlx::PgPool;
 
 use super::begin::begin;
+use super::line::Line;
 use super::row;
 use super::sql::{moved_columns, ready_columns, unlocked};
 use crate::error::StoreError;
@@ -59,9 +60,9 @@ WITH executable AS (
 SELECT count(*) FROM moved"
 );
 
-pub(super) async fn suspend(pool: &PgPool, scope: &SuspensionScope) -> Result<u64, StoreError> {
+pub(super) async fn suspend(line: &Line, scope: &SuspensionScope) -> Result<u64, StoreError> {
     let (kind, value) = scope.parts();
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(line).await?;
     sqlx::query(NOTE)
         .bind(kind)
         .bind(value)
@@ -138,11 +139,11 @@ RETURNING ",
 
 /// End the suspension; what comes back. None where nothing was suspended.
 pub(super) async fn activate(
-    pool: &PgPool,
+    line: &Line,
     scope: &SuspensionScope,
 ) -> Result<Option<Vec<Ready>>, StoreError> {
     let (kind, value) = scope.parts();
-    let mut tx = begin(pool).await?;
+    let mut tx = begin(line).await?;
     let gone = sqlx::query(FORGET)
         .bind(kind)
         .bind(value)

@@ -132,14 +132,13 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
         .and_then(|url| url.port())
         .map_or(5432, i32::from);
     if facts.server_port.is_some_and(|port| port != asked) {
-        findings.remark(
+        findings.fine(
             "server",
             format!(
-                "the URL says port {asked}, the server itself listens on {}",
+                "the URL says port {asked}, the server itself listens on {}: a forwarded port, or a pooler, which \
+                 keeps a session for each connection as it must",
                 facts.server_port.unwrap_or_default()
             ),
-            "if that is a pooler such as PgBouncer: it must pool sessions, not transactions or statements; or \
-             connect to the server directly",
         );
     }
     if facts.isolation != "read committed" {

@@ -1,0 +1,130 @@
+//! The line to the server: which of its connections may still be believed in.
+//!
+//! A connection whose other end is gone without a word (a pulled cable, a firewall that forgot it, a frozen
+//! machine) gives neither an answer nor an error for a quarter of an hour. So every statement has a
+//! deadline here, and when one passes, every connection that was open then is **suspected**: it is closed
+//! when it comes back or would be used next, and a new one is opened in its place. The pool by itself would
+//! ask a connection that comes back whether it lives, wait for that answer as long as the kernel does, and
+//! be a place short meanwhile.
+//!
+//! A server that has become a standby is treated alike: whoever answers at the address now may be another.
+//! A wrong suspicion costs a few new connections.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::pool::PoolOptions;
+use sqlx::postgres::{PgPool, Postgres};
+use tokio::sync::watch;
+
+use crate::error::StoreError;
+
+/// Since when connections are believed in again. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Suspicion(Arc<watch::Sender<Option<Instant>>>);
+
+impl Default for Suspicion {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl Suspicion {
+    /// Nothing is known any more of the connections that are open now.
+    fn raise(&self) {
+        self.0.send_replace(Some(Instant::now()));
+    }
+
+    fn believes_in(&self, age: Duration) -> bool {
+        let raised = *self.0.borrow();
+        raised.is_none_or(|since| age < since.elapsed())
+    }
+
+    /// Connections of this pool are closed once they are suspected.
+    pub(super) fn watch(&self, pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
+        let (taken, given_back) = (self.clone(), self.clone());
+        pool.before_acquire(move |_, connection| {
+            let believed = taken.believes_in(connection.age);
+            Box::pin(async move { Ok(believed) })
+        })
+        .after_release(move |_, connection| {
+            let believed = given_back.believes_in(connection.age);
+            Box::pin(async move { Ok(believed) })
+        })
+    }
+}
+
+/// Connections for one purpose, and how long they may be silent. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) pool: PgPool,
+    pub(super) suspicion: Suspicion,
+    pub(super) within: Duration,
+}
+
+impl Line {
+    /// Nothing is known any more of the connections that are open now.
+    pub(super) fn suspect(&self) {
+        self.suspicion.raise();
+    }
+
+    /// Ready when connections that are open now have been suspected, and as much time has passed since as any
+    /// answer may take.
+    pub(super) fn ends(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (mut raised, within) = (self.suspicion.0.subscribe(), self.within);
+        async move {
+            if raised.changed().await.is_err() {
+                // The store is gone, and its transactions with it.
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(within).await;
+        }
+    }
+
+    /// Wait for an answer as long as it may take. Suspicion comes before the connection is let go.
+    pub(super) async fn answer<T>(
+        &self,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        tokio::pin!(question);
+        match tokio::time::timeout(self.within, &mut question).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.suspect();
+                Err(StoreError::Timeout(self.within))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(within: Duration) -> Line {
+        let nowhere = sqlx::postgres::PgConnectOptions::new_without_pgpass();
+        Line {
+            pool: PgPool::connect_lazy_with(nowhere),
+            suspicion: Suspicion::default(),
+            within,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_open_when_a_deadline_passed_is_suspected_and_what_came_later_is_not() {
+        let line = line(Duration::from_millis(10));
+        assert!(line.suspicion.believes_in(Duration::from_secs(3600)));
+        let silence = line.answer(std::future::pending::<Result<(), _>>()).await;
+        assert!(matches!(silence, Err(StoreError::Timeout(_))));
+        assert!(!line.suspicion.believes_in(Duration::from_secs(3600)));
+        assert!(line.suspicion.believes_in(Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_time_raises_no_suspicion() {
+        let line = line(Duration::from_secs(60));
+        let answer = line.answer(std::future::ready(Ok(7))).await;
+        assert_eq!(answer.ok(), Some(7));
+        assert!(line.suspicion.believes_in(Duration::from_secs(3600)));
+    }
+}

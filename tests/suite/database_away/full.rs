@@ -1,0 +1,93 @@
+//! No connection is free: in the node's pool, or on the server.
+
+use jobwire_core::NewJob;
+use jobwire_tests::{Postgres, eventually, shared};
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+
+use super::{SOON, event};
+use crate::fleet::Fleet;
+
+/// Leases of three seconds that would have ended if nobody had renewed them.
+async fn leases_renewed(fleet: &Fleet) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM jobwire.job_lease
+         WHERE owner IS NOT NULL AND expires_at > locked_at + interval '7 seconds'",
+    )
+    .fetch_one(fleet.store.pool())
+    .await
+    .unwrap()
+}
+
+/// Handlers that work in their transactions hold every connection of the pool for longer than their leases:
+/// renewals have one of their own, and nobody waits for ever.
+#[tokio::test]
+async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let settings = [
+        ("JOBWIRE_DATABASE_CONNECTIONS", "2"),
+        ("JOBWIRE_CONCURRENCY", "8"),
+        ("JOBWIRE_STATEMENT_TIMEOUT", "10m"),
+    ];
+    let node = fleet.node(&settings).await;
+    let mut gate = fleet.store.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
+        .execute(&mut *gate)
+        .await
+        .unwrap();
+    for case in 0..12 {
+        let job = event(&format!("case-{case}"), 1);
+        fleet.jobs.create(job).await.unwrap();
+    }
+    eventually("both connections wait in a handler", SOON, async || {
+        (fleet.waiting_for_a_lock().await == 2).then_some(())
+    })
+    .await;
+    eventually("what waits is renewed", SOON, async || {
+        (leases_renewed(&fleet).await >= 2).then_some(())
+    })
+    .await;
+    gate.commit().await.unwrap();
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 12);
+    assert_eq!(fleet.doubled_events().await, 0);
+    drop(node);
+}
+
+/// The server takes no more connections: what runs is renewed over the connection that was opened at the
+/// start, commits go on, and all is done when there is room again.
+#[tokio::test]
+async fn a_server_without_a_free_connection_loses_nothing() {
+    let postgres = Postgres::start_with(&["max_connections=40"]).await;
+    let database = postgres.create_database().await;
+    let space = shared::rabbitmq().await.space().await;
+    let fleet = Fleet::new(database.clone(), space).await;
+    let node = fleet.node(&[("JOBWIRE_DATABASE_CONNECTIONS", "6")]).await;
+    // The producer's connections are all open: a pool that wants one more waits for it, whatever comes back.
+    let mut open = Vec::new();
+    for _ in 0..fleet.store.pool().options().get_max_connections() {
+        open.push(fleet.store.pool().acquire().await.unwrap());
+    }
+    drop(open);
+    // Until the server refuses.
+    let mut hoard = Vec::new();
+    while let Ok(connection) = PgConnection::connect(&database).await {
+        hoard.push(connection);
+    }
+    let long = NewJob::of("sleep", &json!({ "ms": 15_000 }));
+    fleet.jobs.create(long).await.unwrap();
+    for case in 0..20 {
+        let job = event(&format!("case-{case}"), 1);
+        fleet.jobs.create(job).await.unwrap();
+    }
+    eventually("the long job's lease is renewed", SOON, async || {
+        (leases_renewed(&fleet).await >= 1).then_some(())
+    })
+    .await;
+    drop(hoard);
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 20);
+    assert_eq!(fleet.doubled_events().await, 0);
+    drop(node);
+}

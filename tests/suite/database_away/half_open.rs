@@ -1,0 +1,124 @@
+//! The line to the database falls silent without a word: no error, no end of the stream, no answer.
+
+use jobwire_core::NewJob;
+use jobwire_tests::{Flow, Proxy, Signal, eventually, shared};
+use serde_json::json;
+use url::Url;
+
+use super::{SOON, endpoint, event, until_problem, until_ready};
+use crate::fleet::Fleet;
+
+/// With the statements' deadline of two seconds, and the client's of two more.
+const SETTINGS: [(&str, &str); 2] = [
+    ("JOBWIRE_STATEMENT_TIMEOUT", "2s"),
+    ("JOBWIRE_DATABASE_CONNECTIONS", "3"),
+];
+
+async fn behind_a_proxy() -> (Fleet, Proxy) {
+    let database = shared::postgres().await.create_database().await;
+    let address = Url::parse(&database).unwrap();
+    let server = (address.host_str().unwrap(), address.port().unwrap());
+    let proxy = Proxy::start(&format!("{}:{}", server.0, server.1)).await;
+    let space = shared::rabbitmq().await.space().await;
+    (Fleet::new(database, space).await, proxy)
+}
+
+/// It notices by itself, takes nothing more, loses what it held to another node, and goes on when the line
+/// is back.
+#[tokio::test]
+async fn a_node_on_a_silent_line_loses_its_jobs_and_heals_when_it_speaks_again() {
+    let (fleet, proxy) = behind_a_proxy().await;
+    let through = proxy.url(&fleet.database);
+    let cut_off = fleet.node_on(&through, &fleet.space.url, &SETTINGS).await;
+    let health = endpoint(&cut_off).await;
+    let long = NewJob::of("sleep", &json!({ "ms": 15_000 }));
+    fleet.jobs.create(long).await.unwrap();
+    eventually("the node holds the job", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    proxy.set_both(Flow::Stall);
+    until_problem(&health, "renewal").await;
+    let other = fleet.node(&[]).await;
+    // The other one has to do these, although the first one hears their hints too.
+    for position in 1..=10 {
+        fleet.jobs.create(event("one", position)).await.unwrap();
+    }
+    fleet.until_empty(SOON).await;
+    other.signal(Signal::SIGTERM);
+    other.wait_for_line("node stopped", SOON).await;
+    proxy.set_both(Flow::Pass);
+    until_ready(&health).await;
+    fleet.jobs.create(event("one", 11)).await.unwrap();
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 11);
+    assert_eq!(fleet.doubled_events().await, 0);
+}
+
+/// A firewall forgets every connection that is open; new ones get through. Nothing ever tells the node, and
+/// its pool must not be a place short for each that is silent.
+#[tokio::test]
+async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
+    let (fleet, proxy) = behind_a_proxy().await;
+    let through = proxy.url(&fleet.database);
+    let node = fleet.node_on(&through, &fleet.space.url, &SETTINGS).await;
+    let health = endpoint(&node).await;
+    for round in 1..=2_i64 {
+        // The connections of the pool are inside transactions: the inserts wait.
+        let mut gate = fleet.store.pool().begin().await.unwrap();
+        sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
+            .execute(&mut *gate)
+            .await
+            .unwrap();
+        for case in 0..3 {
+            let job = event(&format!("case-{round}-{case}"), round);
+            fleet.jobs.create(job).await.unwrap();
+        }
+        eventually("an insert waits", SOON, async || {
+            (fleet.waiting_for_a_lock().await >= 1).then_some(())
+        })
+        .await;
+        proxy.forget();
+        gate.commit().await.unwrap();
+        fleet.until_empty(SOON).await;
+        assert_eq!(fleet.events().await, round * 3);
+    }
+    assert_eq!(fleet.doubled_events().await, 0);
+    until_ready(&health).await;
+}
+
+/// The connection for renewals is silent for long while jobs are short, and is forgotten meanwhile. A job
+/// that is long then keeps its lease all the same.
+#[tokio::test]
+async fn a_lease_is_renewed_although_the_connection_for_it_was_forgotten() {
+    let (fleet, proxy) = behind_a_proxy().await;
+    let through = proxy.url(&fleet.database);
+    // A lease of which a third is a while, for slow machines.
+    let settings = [
+        ("JOBWIRE_LEASE", "30s"),
+        ("JOBWIRE_STATEMENT_TIMEOUT", "2s"),
+    ];
+    let node = fleet.node_on(&through, &fleet.space.url, &settings).await;
+    let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 }));
+    let id = fleet.jobs.create(long).await.unwrap();
+    eventually("the node holds the job", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    proxy.forget();
+    let renewed = "SELECT count(*) FROM jobwire.job_lease
+        WHERE job_id = $1 AND expires_at > locked_at + interval '35 seconds'";
+    eventually("the lease is renewed", SOON, async || {
+        let renewed: i64 = sqlx::query_scalar(renewed)
+            .bind(id.0)
+            .fetch_one(fleet.store.pool())
+            .await
+            .unwrap();
+        (renewed == 1).then_some(())
+    })
+    .await;
+    let said = node.lines().all();
+    let lost = |line: &&String| line.contains("lease was lost") || line.contains("lease ended");
+    let lost: Vec<_> = said.iter().filter(lost).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+}

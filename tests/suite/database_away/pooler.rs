@@ -1,0 +1,62 @@
+//! PgBouncer between the nodes and the database.
+
+use jobwire_tests::{PgBouncer, Pooling, Program, shared};
+
+use super::{SOON, endpoint, event, until_ready};
+use crate::fleet::Fleet;
+
+/// A session of the server for each connection: everything works, limits of time included.
+#[tokio::test]
+async fn a_pooler_of_sessions_is_as_good_as_the_server() {
+    let postgres = shared::postgres().await;
+    let database = postgres.create_database().await;
+    let bouncer = PgBouncer::start(postgres.url(), Pooling::Sessions).await;
+    let through = bouncer.url(&database);
+    let space = shared::rabbitmq().await.space().await;
+    let fleet = Fleet::new(through.clone(), space).await;
+    let node = fleet.node(&[("JOBWIRE_STATEMENT_TIMEOUT", "7s")]).await;
+    for position in 1..=20 {
+        fleet.jobs.create(event("one", position)).await.unwrap();
+    }
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 20);
+    assert_eq!(fleet.disorder().await, 0);
+    until_ready(&endpoint(&node).await).await;
+    let limit: String = sqlx::query_scalar("SELECT current_setting('statement_timeout')")
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(
+        limit, "15s",
+        "set on every connection, though no start-up option passes"
+    );
+    let (status, said) = Program::jobwire()
+        .args(["doctor", "--database", &through])
+        .run(SOON)
+        .await;
+    assert!(status.success(), "{said:#?}");
+}
+
+/// A session that changes hands between two transactions keeps neither prepared statements nor limits of
+/// time: that is refused at the start, with what to do.
+#[tokio::test]
+async fn a_pooler_of_transactions_is_refused_with_a_remedy() {
+    let postgres = shared::postgres().await;
+    let database = postgres.create_database().await;
+    let direct = jobwire_core::PgStore::connect(&database).await.unwrap();
+    direct.migrate().await.unwrap();
+    let bouncer = PgBouncer::start(postgres.url(), Pooling::Transactions).await;
+    let through = bouncer.url(&database);
+    for command in ["doctor", "run"] {
+        let (status, said) = Program::jobwire()
+            .args([command, "--database", &through])
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .run(SOON)
+            .await;
+        assert!(!status.success(), "{command}: {said:#?}");
+        let said = said.join("\n");
+        for part in ["several clients", "pool_mode = session"] {
+            assert!(said.contains(part), "{command}: {part} in {said}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A standby, before and after it is promoted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use jobwire_core::{JobId, Jobs, PgStore, Store};
+use jobwire_tests::{Flow, Postgres, Program, Proxy, Running, Stop, eventually, http, shared};
+
+use super::{SOON, endpoint, event, until_problem, until_ready};
+use crate::fleet::Fleet;
+
+/// Nothing can be written there, so nothing starts there.
+#[tokio::test]
+async fn a_standby_is_refused_at_the_start_with_the_reason() {
+    let primary = Postgres::start().await;
+    let database = primary.create_database().await;
+    let store = PgStore::connect(&database).await.unwrap();
+    store.migrate().await.unwrap();
+    let standby = primary.start_standby(&primary.address()).await;
+    let name = database.rsplit('/').next().unwrap();
+    let standby = standby.url(name);
+    for command in ["doctor", "run"] {
+        let (status, said) = Program::jobwire()
+            .args([command, "--database", &standby])
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .run(SOON)
+            .await;
+        assert!(!status.success(), "{command}: {said:#?}");
+        let said = said.join("\n");
+        assert!(said.contains("standby"), "{command}: {said}");
+    }
+}
+
+/// Creates jobs one after the other until it is told to stop, whatever becomes of the database; says which
+/// of them it knows to be committed.
+async fn load(jobs: Jobs<PgStore>, stop: Arc<AtomicBool>) -> Vec<JobId> {
+    let mut committed = Vec::new();
+    for position in 1_i64.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let job = event(&format!("case-{}", position % 7), position);
+        if let Ok(id) = jobs.create(job).await {
+            committed.push(id);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    committed
+}
+
+async fn refused_as_gone(endpoint: &str) -> Option<u64> {
+    let metrics = http::get(endpoint, "/metrics").await.ok()?.body;
+    let counter = "jobwire_hints_refused_total{reason=\"gone\"} ";
+    let count = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(counter))?;
+    count.parse().ok()
+}
+
+/// The primary dies under load, its standby has not received the last commits, and the address leads to it
+/// from now on. What exists there is done once; hints of what never existed there are settled and counted.
+#[tokio::test]
+async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
+    let mut primary = Postgres::start().await;
+    let database = primary.create_database().await;
+    let address = Proxy::start(&primary.address()).await;
+    let space = shared::rabbitmq().await.space().await;
+    let fleet = Fleet::new(address.url(&database), space).await;
+    let replication = Proxy::start(&primary.address()).await;
+    let standby = primary
+        .start_standby(&format!("{}", replication.address()))
+        .await;
+    let settings = [("JOBWIRE_STATEMENT_TIMEOUT", "5s")];
+    let nodes: [Running; 2] = [fleet.node(&settings).await, fleet.node(&settings).await];
+    let stop = Arc::new(AtomicBool::new(false));
+    let creating = tokio::spawn(load(fleet.jobs.clone(), stop.clone()));
+    eventually("events are done", SOON, async || {
+        (fleet.events().await >= 30).then_some(())
+    })
+    .await;
+
+    replication.set_both(Flow::Stall);
+    // These will never have been; nobody receives their lane yet.
+    let mut forgotten = Vec::new();
+    for position in 1..=5 {
+        let job = event("forgotten", position).lane("later");
+        forgotten.push(fleet.jobs.create(job).await.unwrap());
+    }
+    let before = fleet.events().await;
+    eventually(
+        "events are done that the standby never hears of",
+        SOON,
+        async || (fleet.events().await >= before + 10).then_some(()),
+    )
+    .await;
+    primary.stop(Stop::Immediate).await;
+    address.lead_to(&standby.address());
+    // For a moment the address leads to a server that only reads.
+    until_problem(&endpoint(&nodes[0]).await, "leader").await;
+    standby.promote().await;
+
+    eventually("the producer's pool has recovered", SOON, async || {
+        fleet.store.check().await.ok()
+    })
+    .await;
+    let later = fleet.node(&[("JOBWIRE_LANES", "later")]).await;
+    let endpoint_of_later = endpoint(&later).await;
+    eventually(
+        "the hints of what never was are counted",
+        SOON,
+        async || (refused_as_gone(&endpoint_of_later).await? >= 5).then_some(()),
+    )
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    let committed = creating.await.unwrap();
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.doubled_events().await, 0, "no event twice");
+    // The last one was committed on the new primary: it is there.
+    let last = committed.last().unwrap();
+    let done = "SELECT count(*) FROM jobwire.event_log WHERE job_id = $1";
+    let done: i64 = sqlx::query_scalar(done)
+        .bind(last.0)
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(done, 1);
+    for id in &forgotten {
+        assert!(fleet.store.get(*id).await.unwrap().is_none());
+    }
+    for node in &nodes {
+        until_ready(&endpoint(node).await).await;
+    }
+}
