@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Every file with this ending, without what is built or hidden.
-fn files(ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories = vec![root()];
     while let Some(directory) = directories.pop() {
@@ -41,12 +41,21 @@ fn test_names(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_test_that_the_guarantees_name_exists() {
+    assert_named_tests_exist("docs/guarantees.md");
+}
+
+#[test]
+fn every_test_that_the_page_of_faults_names_exists() {
+    assert_named_tests_exist("docs/faults.md");
+}
+
+fn assert_named_tests_exist(page: &str) {
     let sources: Vec<String> = files(".rs")
         .iter()
         .map(|path| std::fs::read_to_string(path).unwrap())
         .collect();
-    let guarantees = std::fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
-    let named = test_names(&guarantees);
+    let page = std::fs::read_to_string(root().join(page)).unwrap();
+    let named = test_names(&page);
     assert!(named.len() > 50, "only {} tests are named", named.len());
     // Cases of the conformance suites are generic functions.
     let is_there = |name: &str| {

@@ -11,6 +11,8 @@ mod amqp;
 mod broker_away;
 mod brokers;
 mod budgets;
+mod crash_points;
+mod database_away;
 mod demo;
 mod docs;
 mod examples;

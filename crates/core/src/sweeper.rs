@@ -155,6 +155,7 @@ impl Sweeper {
         let Some(position) = state.outstanding.iter().position(is_it) else {
             return 0;
         };
+        crash_point!("marker-returned");
         let sent = state.outstanding.swap_remove(position);
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;

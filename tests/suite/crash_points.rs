@@ -1,0 +1,263 @@
+//! A process dies at every step of a job's life, as by kill -9, and another node finishes.
+//!
+//! Each point runs in a database and on queues of its own. What must hold afterwards is the same everywhere:
+//! what committed is done once in the database and at least once outside of it, what was rolled back never
+//! runs, attempts are counted exactly, and nothing is twice among the dead letters.
+//!
+//! Budget: 90 s, most of it waiting for leases of the dead to end.
+
+mod service;
+mod workload;
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use jobwire_core::{NewJob, Store};
+use jobwire_tests::{Program, Running, Scratch, Signal, eventually, shared};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::docs;
+use crate::fleet::Fleet;
+use workload::Workload;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Short, for the heirs wait for its end; and so long that a living node on a busy machine renews in time: a
+/// job that is taken off its node three times counts as deadly.
+const LEASE: &str = "5s";
+
+/// So many points at once: each is a process or two.
+static AT_ONCE: Semaphore = Semaphore::const_new(4);
+
+/// Where a producer dies, and how many of its three jobs there are afterwards.
+const PRODUCER: [(&str, i64); 4] = [
+    ("before-commit", 0),
+    ("committed", 3),
+    ("hints-sent", 3),
+    ("hints-confirmed", 3),
+];
+
+/// Where a node dies, and how often it comes by there before.
+const NODE: [(&str, u32); 18] = [
+    ("term-begun", 0),
+    ("hints-received", 0),
+    ("jobs-locked", 0),
+    ("before-handler", 0),
+    ("effect-done", 0),
+    ("completion-uncommitted", 0),
+    ("completion-committed", 0),
+    ("hints-settled", 0),
+    ("hand-over-taken", 0),
+    ("failure-unwritten", 0),
+    ("failure-uncommitted", 0),
+    ("failure-committed", 0),
+    // Its second failure is its last.
+    ("failure-uncommitted", 1),
+    ("failure-committed", 1),
+    ("timers-moved", 0),
+    ("turn-taken", 0),
+    ("orphans-found", 0),
+    ("orphans-hinted", 0),
+];
+
+/// Where a node dies that has done something outside of the database.
+const OUTSIDE: [&str; 2] = ["effect-done", "completion-committed"];
+
+/// Where the leader of two nodes dies in the middle of a sweep.
+const LEADER: [&str; 1] = ["marker-returned"];
+
+/// Where a node dies that was asked to stop.
+const STOPPING: [&str; 2] = ["release-uncommitted", "released"];
+
+/// All of them, and each failure with its own words.
+async fn each<F: Future<Output = ()> + Send + 'static>(points: impl Iterator<Item = F>) {
+    let mut running = JoinSet::new();
+    for point in points {
+        running.spawn(Box::pin(point));
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.unwrap();
+    }
+}
+
+async fn fleet() -> Fleet {
+    let database = shared::postgres().await.create_database().await;
+    Fleet::new(database, shared::rabbitmq().await.space().await).await
+}
+
+fn dies_at(point: &str, before: u32) -> String {
+    format!("{point}={before}*off->return")
+}
+
+/// It died there, and not of anything else.
+async fn dies(victim: &mut Running, point: &str) {
+    let status = victim.exit(SOON).await;
+    let signal = status.signal();
+    assert_eq!(
+        signal,
+        Some(Signal::SIGABRT as i32),
+        "{point}: {status}\n{}",
+        victim.lines().tail()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_dies_at_each_point_and_what_it_committed_runs_once() {
+    each(
+        PRODUCER
+            .into_iter()
+            .map(|(point, jobs)| producer(point, jobs)),
+    )
+    .await;
+}
+
+async fn producer(point: &'static str, created: i64) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let line = |position: i64| {
+        json!({ "type": "event", "payload": { "position": position }, "process_instance": "case", "element": "step" })
+            .to_string()
+    };
+    let home = Scratch::new();
+    let lines: Vec<String> = (1..=3).map(line).collect();
+    let file = home.write("jobs.jsonl", &lines.join("\n"));
+    let mut victim = Program::jobwire()
+        .args(["enqueue".as_ref(), file.as_os_str()])
+        .env("JOBWIRE_DATABASE_URL", &fleet.database)
+        .env("JOBWIRE_BROKER_URL", &fleet.space.url)
+        .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix)
+        .env("FAILPOINTS", dies_at(point, 0))
+        .start();
+    dies(&mut victim, point).await;
+    // Something that certainly runs, to see that the rest had its chance.
+    let last = NewJob::of("event", &json!({ "position": 4 }));
+    let last = last.instance("case").element("step");
+    fleet.jobs.create(last).await.unwrap();
+    let _heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, created + 1, "{point}");
+    assert_eq!(fleet.doubled_events().await, 0, "{point}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_at_each_point_and_another_finishes_each_job_once() {
+    each(NODE.into_iter().map(|(point, before)| node(point, before))).await;
+}
+
+async fn node(point: &'static str, before: u32) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let work = Workload::create(&fleet).await;
+    let deadly = dies_at(point, before);
+    let mut victim = work.start_node(&fleet, &[("FAILPOINTS", &deadly)]);
+    dies(&mut victim, point).await;
+    let _heir = work.start_node(&fleet, &[]);
+    work.until_done(&fleet).await;
+    work.assert_held(&fleet, &format!("{point} after {before}"))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_after_an_effect_outside_and_it_is_repeated_under_its_key() {
+    each(OUTSIDE.into_iter().map(outside)).await;
+}
+
+async fn outside(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let work = Workload::outside(&fleet).await;
+    let deadly = dies_at(point, 0);
+    let mut victim = work.start_node(&fleet, &[("FAILPOINTS", &deadly)]);
+    dies(&mut victim, point).await;
+    let _heir = work.start_node(&fleet, &[]);
+    work.until_done(&fleet).await;
+    work.assert_held(&fleet, point).await;
+    let calls = work.paid_calls();
+    if point == "effect-done" {
+        assert!(calls >= 2, "called once, and again after the death");
+    } else {
+        assert_eq!(calls, 1, "what is completed is not called again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_dies_in_the_middle_of_its_sweep_and_the_next_one_goes_on() {
+    each(LEADER.into_iter().map(leader)).await;
+}
+
+async fn leader(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let deadly = dies_at(point, 0);
+    let work = Workload::create(&fleet).await;
+    let mut victim = work.start_node(&fleet, &[("FAILPOINTS", &deadly)]);
+    victim.wait_for_line("this node leads", SOON).await;
+    let heir = work.start_node(&fleet, &[]);
+    dies(&mut victim, point).await;
+    heir.wait_for_line("this node leads", SOON).await;
+    work.until_done(&fleet).await;
+    work.assert_held(&fleet, point).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_while_it_gives_its_jobs_back_and_they_run_elsewhere() {
+    each(STOPPING.into_iter().map(stopping)).await;
+}
+
+async fn stopping(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let deadly = dies_at(point, 0);
+    let settings = [
+        ("JOBWIRE_LEASE", LEASE),
+        ("JOBWIRE_SHUTDOWN_TIMEOUT", "10ms"),
+        ("FAILPOINTS", &deadly),
+    ];
+    let mut victim = fleet.node(&settings).await;
+    let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 })).retries(3);
+    let id = fleet.jobs.create(long).await.unwrap();
+    eventually("the victim holds the job", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    victim.signal(Signal::SIGTERM);
+    dies(&mut victim, point).await;
+    let heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
+    eventually("the heir holds the job", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    let (job, ..) = fleet.store.get(id).await.unwrap().unwrap();
+    assert_eq!(job.retries, 3, "{point}: a death costs no attempt");
+    drop(heir);
+}
+
+/// The table in the document, the points in the code, and those that are tried here are the same.
+#[test]
+fn every_crash_point_is_in_the_table_and_is_tried() {
+    let mut code = BTreeSet::new();
+    for source in docs::files(".rs") {
+        let text = std::fs::read_to_string(source).unwrap();
+        // Whoever names it in prose gives no name to it.
+        let named = text.split("crash_point!(\"").skip(1);
+        code.extend(named.filter_map(|rest| Some(rest.split_once("\")")?.0.to_owned())));
+    }
+    let tried = PRODUCER.iter().map(|(point, _)| *point);
+    let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
+    let tried = tried.chain(LEADER).chain(STOPPING);
+    let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
+    assert_eq!(tried, code, "tried here, and written in the code");
+    let page = std::fs::read_to_string(docs::root().join("docs/faults.md")).unwrap();
+    let table = page.split("## Crash points").nth(1).unwrap();
+    let table = table.split("\n## ").next().unwrap();
+    let cells = table.lines().filter_map(|line| line.split('|').nth(2));
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let listed: BTreeSet<String> = names.map(str::to_owned).collect();
+    assert_eq!(
+        listed, code,
+        "listed in docs/faults.md, and written in the code"
+    );
+}

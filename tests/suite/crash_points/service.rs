@@ -1,0 +1,80 @@
+//! A service that `http` jobs call: what a job does outside of the database.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Answers `/paid` with 200 and anything else with 500, and remembers who called.
+pub(super) struct Service {
+    pub(super) address: String,
+    calls: Arc<Mutex<Vec<Call>>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) path: String,
+    /// `Idempotency-Key`.
+    pub(super) key: String,
+}
+
+impl Service {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let calls = Arc::new(Mutex::default());
+        let remembered = Arc::clone(&calls);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, Arc::clone(&remembered)));
+            }
+        });
+        Self {
+            address,
+            calls,
+            task,
+        }
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(super) fn calls(&self, path: &str) -> Vec<Call> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|c| c.path == path).cloned().collect()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn answer(mut stream: TcpStream, calls: Arc<Mutex<Vec<Call>>>) {
+    let mut request = Vec::new();
+    let mut buffer = [0; 4096];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await {
+            Ok(length @ 1..) => request.extend_from_slice(&buffer[..length]),
+            // The caller died.
+            _ => return,
+        }
+    }
+    let request = String::from_utf8_lossy(&request).into_owned();
+    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+    let key = request
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"))
+        .map(|(_, key)| key.to_owned())
+        .unwrap_or_default();
+    let status = if path == "/paid" { "200 OK" } else { "500 No" };
+    calls.lock().unwrap().push(Call { path, key });
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}

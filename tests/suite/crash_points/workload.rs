@@ -1,0 +1,148 @@
+//! Jobs of every kind whose effects can be counted afterwards.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jobwire_core::{CommitHook, JobId, Jobs, NewJob};
+use jobwire_tests::{Running, eventually};
+use serde_json::json;
+
+use super::service::Service;
+use super::{LEASE, SOON};
+use crate::fleet::Fleet;
+
+/// Events, each of which writes one row in the transaction that completes it.
+const EVENTS: i64 = 9;
+
+pub(super) struct Workload {
+    service: Service,
+    paid: JobId,
+    failing: JobId,
+    events: i64,
+}
+
+fn event(case: &str, position: i64) -> NewJob {
+    let event = NewJob::of("event", &json!({ "position": position }));
+    event.instance(case).element("step")
+}
+
+impl Workload {
+    /// Everything.
+    pub(super) async fn create(fleet: &Fleet) -> Self {
+        let mut work = Self::outside(fleet).await;
+        work.events = EVENTS;
+        // Two cases whose steps come one after the other, hinted as they should be; a timer.
+        let mut tx = fleet.jobs.begin().await.unwrap();
+        for position in 1..=3 {
+            let steps = ["one", "other"].map(|case| event(case, position));
+            tx.create_many(steps.into()).await.unwrap();
+        }
+        let timer = event("timer", 1).delay(Duration::from_millis(500));
+        tx.create(timer).await.unwrap();
+        tx.commit().await.unwrap();
+        // One whose hint is lost, and one that nobody hints.
+        let lost = Jobs::new(fleet.store.clone(), CommitHook::disconnected());
+        lost.create(event("lost", 1)).await.unwrap();
+        let silent = Jobs::without_hints(fleet.store.clone());
+        silent.create(event("silent", 1)).await.unwrap();
+        // And one that never was.
+        let mut tx = fleet.jobs.begin().await.unwrap();
+        tx.create(event("never", 1)).await.unwrap();
+        tx.roll_back().await.unwrap();
+        work
+    }
+
+    /// Calls only: one that succeeds, and one that fails twice and is dead then.
+    pub(super) async fn outside(fleet: &Fleet) -> Self {
+        let service = Service::start().await;
+        let call = |path: &str| NewJob::of("http", &json!({ "url": service.url(path) }));
+        let paid = fleet.jobs.create(call("/paid")).await.unwrap();
+        let failing = call("/failing").retries(2).retry_policy("PT0.2S");
+        let failing = fleet.jobs.create(failing).await.unwrap();
+        Self {
+            service,
+            paid,
+            failing,
+            events: 0,
+        }
+    }
+
+    pub(super) fn paid_calls(&self) -> usize {
+        self.service.calls("/paid").len()
+    }
+
+    /// A node that may call the service.
+    pub(super) fn start_node(&self, fleet: &Fleet, more: &[(&str, &str)]) -> Running {
+        let mut settings = vec![
+            ("JOBWIRE_LEASE", LEASE),
+            // Where leases are short and the machine is busy, the living lose them, too.
+            ("JOBWIRE_QUARANTINE_AFTER", "1000"),
+            ("JOBWIRE_HTTP_ALLOW_HOSTS", self.service.address.as_str()),
+        ];
+        settings.extend_from_slice(more);
+        fleet.start_on(&fleet.database, &fleet.space.url, &settings)
+    }
+
+    /// Only the dead letter is left.
+    pub(super) async fn until_done(&self, fleet: &Fleet) {
+        let left =
+            "SELECT (SELECT count(*) FROM jobwire.job) + (SELECT count(*) FROM jobwire.timer_job)
+                        + (SELECT count(*) FROM jobwire.suspended_job)";
+        eventually("every job is done or dead", SOON, async || {
+            let left: i64 = sqlx::query_scalar(left)
+                .fetch_one(fleet.store.pool())
+                .await
+                .ok()?;
+            (left == 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(super) async fn assert_held(&self, fleet: &Fleet, point: &str) {
+        // Why something is missing stands among the dead letters.
+        let dead: Vec<(String, Option<String>)> =
+            sqlx::query_as("SELECT type, exception_message FROM jobwire.dead_letter_job")
+                .fetch_all(fleet.store.pool())
+                .await
+                .unwrap();
+        assert_eq!(
+            fleet.events().await,
+            self.events,
+            "{point}: each event once; dead are {dead:?}"
+        );
+        assert_eq!(fleet.doubled_events().await, 0, "{point}: no event twice");
+        assert_eq!(fleet.disorder().await, 0, "{point}: cases in order");
+        let never: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM jobwire.event_log WHERE process_instance = 'never'",
+        )
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap();
+        assert_eq!(never, 0, "{point}: what was rolled back never runs");
+        // Outside: at least once, and every time under the same key.
+        let paid = self.service.calls("/paid");
+        let keys: BTreeSet<String> = paid.into_iter().map(|call| call.key).collect();
+        assert_eq!(keys, [self.paid.to_string()].into(), "{point}");
+        let dead: Vec<(uuid::Uuid, i32, i32)> =
+            sqlx::query_as("SELECT id, retries, failures FROM jobwire.dead_letter_job")
+                .fetch_all(fleet.store.pool())
+                .await
+                .unwrap();
+        assert_eq!(
+            dead,
+            [(self.failing.0, 0, 2)],
+            "{point}: one dead letter, of two failures"
+        );
+        let failed = self.service.calls("/failing").len();
+        assert!(failed >= 2, "{point}: {failed} calls for two failures");
+        let held = "SELECT (SELECT count(*) FROM jobwire.job_lease) + (SELECT count(*) FROM jobwire.instance_lock)";
+        eventually("nothing is held", SOON, async || {
+            let held: i64 = sqlx::query_scalar(held)
+                .fetch_one(fleet.store.pool())
+                .await
+                .ok()?;
+            (held == 0).then_some(())
+        })
+        .await;
+    }
+}
