@@ -57,6 +57,10 @@ impl Drop for Suspect {
 }
 
 /// Whether a locked job may start now.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are started, and that is the small one"
+)]
 pub(crate) enum Admission {
     /// Yes, on this slot.
     Start(OwnedSemaphorePermit, Option<Suspect>),
