@@ -66,6 +66,7 @@ pub mod reaper;
 pub mod scratch;
 pub mod server;
 pub mod shared;
+pub mod simulation;
 pub mod small_disk;
 mod spring_sample;
 pub mod wait;

@@ -1,4 +1,5 @@
-//! What every store must do: one suite, run on SQLite and on PostgreSQL.
+//! What every store must do: one suite, run on SQLite and on PostgreSQL, and on the store in memory that the
+//! simulation trusts.
 //!
 //! Each case is an async function over any store, named by the behaviour it holds the store to. Time is
 //! never waited for: where a case needs a lease that ran out or a timer that is due, it moves the stored
@@ -175,5 +176,125 @@ conformance! {
         migrations_go_down_and_up_again,
         an_empty_database_is_outdated,
         a_newer_schema_is_refused_only_if_it_says_so,
+    }
+}
+
+/// What the simulation's store has in common with the real ones: all but transactions, lanes and schemas.
+macro_rules! in_memory {
+    ($($module:ident { $($case:ident),+ $(,)? })+) => {
+        mod in_memory {
+            $(mod $module {
+                use jobwire_tests::simulation::MemoryStore;
+                use crate::store_conformance::{$module as cases, world::World};
+                $(#[tokio::test]
+                async fn $case() {
+                    cases::$case(&World::<MemoryStore>::open().await).await;
+                })+
+            })+
+        }
+    };
+}
+
+in_memory! {
+    creating {
+        a_created_job_is_locked_once,
+        a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
+    }
+    locking {
+        what_can_not_be_locked_is_classified,
+        a_batch_with_duplicates_locks_each_job_once,
+        an_expired_lock_is_taken_over_with_a_strike,
+        a_job_that_was_given_back_starts_without_strikes,
+    }
+    fencing {
+        the_fence_grows_with_every_lock,
+        the_fence_grows_through_failure_timer_and_revival,
+        a_stale_owner_changes_nothing_after_a_takeover,
+        a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
+        another_node_changes_nothing_with_a_guessed_fence,
+        a_held_lease_is_renewed,
+        a_lease_that_ran_out_is_revived_unless_somebody_came,
+        a_lease_is_not_revived_after_a_sibling_took_the_instance,
+        from_the_second_strike_on_only_deaths_while_alone_count,
+        a_transaction_completes_only_what_is_held,
+    }
+    finishing {
+        a_completed_job_leaves_nothing_behind,
+        a_failed_job_waits_by_the_databases_clock,
+        the_earliest_retry_is_told,
+        a_dead_letter_keeps_message_and_stack,
+        a_snooze_keeps_the_last_message,
+        a_released_job_is_ready_again,
+        the_next_occurrence_is_created_with_the_completion,
+        a_lost_lock_creates_no_next_occurrence,
+    }
+    timers {
+        due_timers_move_once_in_order_of_their_dates,
+        the_next_due_date_is_told,
+        no_more_than_asked_for_move,
+    }
+    exclusive {
+        two_jobs_of_an_instance_never_run_together,
+        the_first_by_creation_runs_whichever_is_hinted,
+        a_hint_without_its_instance_tries_it_all_the_same,
+        whoever_finishes_takes_the_next,
+        a_node_that_stops_only_says_who_is_next,
+        failing_hands_over_and_a_waiting_retry_lets_siblings_pass,
+        releasing_hints_the_first_again,
+        a_dead_holders_instance_is_taken_over,
+        an_unserved_first_sibling_blocks,
+        an_unserved_sibling_is_not_hinted_over_and_over,
+        concurrent_jobs_of_an_instance_run_together,
+        a_late_release_does_not_open_an_instance_that_another_holds,
+    }
+    suspending {
+        what_is_suspended_is_put_aside_and_comes_back,
+        a_locked_job_goes_on_and_its_failure_is_put_aside,
+        a_job_created_during_suspension_is_refused_and_hinted_on_activation,
+        what_is_suspended_twice_stays_until_both_are_lifted,
+        activating_what_was_never_suspended_does_nothing,
+    }
+    leading {
+        one_node_leads_and_others_learn_who,
+        a_leader_that_resigns_is_followed_at_once,
+        a_follower_changes_nothing,
+        expired_locks_are_reset_and_returned_once,
+        no_more_than_asked_for_are_reset,
+        no_lock_is_taken_off_while_the_clock_is_doubted,
+        jobs_created_by_sql_are_returned_once,
+        unhinted_jobs_are_found_without_a_turn,
+        the_report_counts_what_there_is,
+    }
+    orphans {
+        what_became_ready_just_now_is_not_suspected,
+        what_is_old_and_unlocked_is_suspected,
+        what_is_gated_is_not_suspected,
+        only_the_first_sibling_is_suspected,
+        a_marked_orphan_waits_before_the_next_suspicion,
+        orphans_are_paged_by_id,
+    }
+    claiming {
+        jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
+        a_claimed_job_is_completed_like_a_hinted_one,
+        what_is_gated_is_not_claimed,
+        of_an_instance_only_the_first_ready_sibling_is_claimed,
+        an_unserved_first_sibling_keeps_the_others_from_being_claimed,
+        what_a_dead_node_held_is_claimed_with_a_strike,
+        what_can_not_be_taken_is_passed_slice_by_slice,
+        four_nodes_that_claim_at_once_take_different_jobs,
+    }
+    operating {
+        a_deleted_sibling_says_who_is_next,
+        a_running_job_is_not_deleted,
+        a_job_of_any_state_is_deleted,
+        a_dead_letter_is_retried,
+        a_running_job_is_not_retried,
+        an_executable_job_is_hinted_again,
+        jobs_are_found_by_what_they_are,
+        lists_are_paged_in_creation_order,
+        one_job_is_shown_with_its_stack,
+    }
+    concurrency {
+        eight_nodes_with_overlapping_hints_run_each_job_once,
     }
 }

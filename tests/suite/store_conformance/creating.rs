@@ -4,7 +4,7 @@ use jobwire_core::store::{Fate, Origin, Refusal, SchemaStatus};
 use jobwire_core::{JobFilter, JobId, JobKind, JobState, NewJob, StoreError};
 use serde_json::value::RawValue;
 
-use super::world::{Bench, World, ids, node, why, work};
+use super::world::{Bench, SqlBench, World, ids, node, why, work};
 
 pub(super) async fn a_created_job_is_locked_once<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
@@ -15,7 +15,7 @@ pub(super) async fn a_created_job_is_locked_once<S: Bench>(w: &World<S>) {
     assert_eq!(w.refusal(first, &hint).await, Some(Refusal::Locked));
 }
 
-pub(super) async fn a_rolled_back_job_is_gone<S: Bench>(w: &World<S>) {
+pub(super) async fn a_rolled_back_job_is_gone<S: SqlBench>(w: &World<S>) {
     let mut tx = w.store.begin().await.unwrap();
     let created = w.store.insert(&mut tx, vec![work()], Origin::Hook).await;
     tx.rollback().await.unwrap();
@@ -29,7 +29,9 @@ pub(super) async fn a_rolled_back_job_is_gone<S: Bench>(w: &World<S>) {
     assert_eq!(w.rows("job").await, 0);
 }
 
-pub(super) async fn an_invalid_job_is_refused_before_anything_is_written<S: Bench>(w: &World<S>) {
+pub(super) async fn an_invalid_job_is_refused_before_anything_is_written<S: SqlBench>(
+    w: &World<S>,
+) {
     let mut tx = w.store.begin().await.unwrap();
     let invalid = NewJob::of("", &());
     let id = invalid.id();
@@ -112,7 +114,7 @@ pub(super) async fn a_job_with_a_future_due_date_waits_and_one_with_a_past_one_d
     assert_eq!(w.rows("timer_job").await, 2);
 }
 
-pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: Bench>(w: &World<S>) {
+pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: SqlBench>(w: &World<S>) {
     const JOBS: usize = 10_000;
     let on_postgres = w.store.name() == "postgres";
     let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s

@@ -4,7 +4,7 @@ use jobwire_core::store::{HandOver, Refusal};
 use jobwire_core::{Hint, NewJob};
 
 use super::world::{
-    Bench, World, done, ids, job_ids, node, retry_after, take, unserved, why, work,
+    Bench, SqlBench, World, done, ids, job_ids, node, retry_after, take, unserved, why, work,
 };
 
 fn of(instance: &str) -> NewJob {
@@ -217,7 +217,7 @@ pub(super) async fn a_late_release_does_not_open_an_instance_that_another_holds<
     );
 }
 
-pub(super) async fn left_over_instances_are_freed<S: Bench>(w: &World<S>) {
+pub(super) async fn left_over_instances_are_freed<S: SqlBench>(w: &World<S>) {
     let hints = w.ready(vec![of("a"), of("a"), of("b")]).await;
     let worker = node();
     w.lock(worker, &[hints[0].clone(), hints[2].clone()]).await;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome};
 
-use super::world::{Bench, LEASE, World, give_up, ids, node, work};
+use super::world::{Bench, LEASE, SqlBench, World, give_up, ids, node, work};
 
 pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) {
     let (leader, follower) = (node(), node());
@@ -37,7 +37,7 @@ pub(super) async fn a_leader_that_resigns_is_followed_at_once<S: Bench>(w: &Worl
     assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
 }
 
-pub(super) async fn an_expired_leader_is_replaced<S: Bench>(w: &World<S>) {
+pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
     let (leader, follower) = (node(), node());
     w.lead(leader).await;
     w.store

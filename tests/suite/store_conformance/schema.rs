@@ -1,8 +1,8 @@
 use jobwire_core::store::SchemaStatus;
 
-use super::world::{Bench, World, node, work};
+use super::world::{SqlBench, World, node, work};
 
-pub(super) async fn migrations_go_down_and_up_again<S: Bench>(w: &World<S>) {
+pub(super) async fn migrations_go_down_and_up_again<S: SqlBench>(w: &World<S>) {
     // Up twice is up once.
     w.store.up().await;
     let hint = w.one(work()).await;
@@ -25,7 +25,7 @@ pub(super) async fn migrations_go_down_and_up_again<S: Bench>(w: &World<S>) {
     w.hold(node(), &hint).await;
 }
 
-pub(super) async fn an_empty_database_is_outdated<S: Bench>(_: &World<S>) {
+pub(super) async fn an_empty_database_is_outdated<S: SqlBench>(_: &World<S>) {
     let empty = World::<S>::empty().await;
     let status = empty.store.check().await.unwrap();
     assert!(
@@ -40,7 +40,7 @@ pub(super) async fn an_empty_database_is_outdated<S: Bench>(_: &World<S>) {
     );
 }
 
-pub(super) async fn a_newer_schema_is_refused_only_if_it_says_so<S: Bench>(w: &World<S>) {
+pub(super) async fn a_newer_schema_is_refused_only_if_it_says_so<S: SqlBench>(w: &World<S>) {
     w.store
         .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (2, 1)")
         .await;

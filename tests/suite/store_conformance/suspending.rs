@@ -3,7 +3,7 @@ use std::time::Duration;
 use jobwire_core::JobState;
 use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
 
-use super::world::{Bench, World, ids, node, retry_after, work};
+use super::world::{Bench, SqlBench, World, ids, node, retry_after, work};
 
 fn instance(name: &str) -> SuspensionScope {
     SuspensionScope::ProcessInstance(name.to_owned())
@@ -88,7 +88,7 @@ pub(super) async fn a_job_created_during_suspension_is_refused_and_hinted_on_act
     assert_eq!(w.lock(node(), &[plain, exclusive]).await.jobs.len(), 2);
 }
 
-pub(super) async fn a_timer_comes_back_as_a_timer<S: Bench>(w: &World<S>) {
+pub(super) async fn a_timer_comes_back_as_a_timer<S: SqlBench>(w: &World<S>) {
     let (waits, due) = (
         work().instance("a").delay(Duration::from_secs(600)),
         work().instance("a").delay(Duration::from_secs(60)),

@@ -10,23 +10,76 @@ use jobwire_core::store::{
 };
 use jobwire_core::{
     Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
+    Store,
 };
+use jobwire_tests::simulation::{Database, MemoryStore};
 use jobwire_tests::{Scratch, shared};
 use sqlx::AssertSqlSafe;
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 
 /// A store that lets a test look behind it.
-pub(super) trait Bench: SqlStore {
+pub(super) trait Bench: Store + Clone {
     /// Connect to an empty database; the directory it lives in, if it does.
     async fn open() -> (Self, Option<Scratch>);
     async fn up(&self);
+    async fn create(&self, jobs: Vec<NewJob>) -> Created;
+    /// As a program in another language would.
+    async fn create_by_sql(&self, job_type: &str) -> JobId;
+    /// Let a job's lease have ended a second ago.
+    async fn expire(&self, id: JobId);
+    /// Let time pass for a waiting job.
+    async fn make_due(&self, id: JobId, seconds_ago: u32);
+    /// Let jobs have been ready for a while.
+    async fn make_old(&self, seconds: u32);
+    async fn rows(&self, table: &str) -> i64;
+}
+
+/// One that speaks SQL.
+pub(super) trait SqlBench: Bench + SqlStore {
     async fn down(&self);
     /// Run a statement with `{table}` names and `{-n}` for so many seconds less.
     async fn execute(&self, sql: &str) -> u64;
     async fn number(&self, sql: &str) -> i64;
-    /// As a program in another language would.
-    async fn create_by_sql(&self, job_type: &str) -> JobId;
+}
+
+macro_rules! by_sql {
+    () => {
+        async fn up(&self) {
+            self.migrate().await.unwrap();
+        }
+
+        async fn create(&self, jobs: Vec<NewJob>) -> Created {
+            let mut tx = self.begin().await.unwrap();
+            let created = self.insert(&mut tx, jobs, Origin::Hook).await.unwrap();
+            tx.commit().await.unwrap();
+            created
+        }
+
+        async fn expire(&self, id: JobId) {
+            let sql = format!(
+                "UPDATE {{s}}job_lease SET expires_at = {{now}} - {{second}} WHERE job_id = '{id}'"
+            );
+            assert_eq!(self.execute(&sql).await, 1);
+        }
+
+        async fn make_due(&self, id: JobId, seconds_ago: u32) {
+            let sql = format!(
+                "UPDATE {{s}}timer_job SET due_at = {{now}} - {seconds_ago} * {{second}} WHERE id = '{id}'"
+            );
+            assert_eq!(self.execute(&sql).await, 1);
+        }
+
+        async fn make_old(&self, seconds: u32) {
+            let sql = format!("UPDATE {{s}}job SET ready_at = ready_at - {seconds} * {{second}}");
+            self.execute(&sql).await;
+        }
+
+        async fn rows(&self, table: &str) -> i64 {
+            self.number(&format!("SELECT count(*) FROM {{s}}{table}"))
+                .await
+        }
+    };
 }
 
 impl Bench for SqliteStore {
@@ -34,29 +87,6 @@ impl Bench for SqliteStore {
         let scratch = Scratch::new();
         let url = format!("sqlite:{}", scratch.join("jobs.db").display());
         (Self::connect(&url).await.unwrap(), Some(scratch))
-    }
-
-    async fn up(&self) {
-        self.migrate().await.unwrap();
-    }
-
-    async fn down(&self) {
-        self.migrate_down(0).await.unwrap();
-    }
-
-    async fn execute(&self, sql: &str) -> u64 {
-        let sql = sql
-            .replace("{s}", "")
-            .replace("{second}", "1000000")
-            .replace("{now}", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)");
-        let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
-        done.unwrap().rows_affected()
-    }
-
-    async fn number(&self, sql: &str) -> i64 {
-        let sql = sql.replace("{s}", "");
-        let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
-        number.await.unwrap()
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
@@ -78,6 +108,29 @@ impl Bench for SqliteStore {
         tx.commit().await.unwrap();
         id
     }
+
+    by_sql!();
+}
+
+impl SqlBench for SqliteStore {
+    async fn down(&self) {
+        self.migrate_down(0).await.unwrap();
+    }
+
+    async fn execute(&self, sql: &str) -> u64 {
+        let sql = sql
+            .replace("{s}", "")
+            .replace("{second}", "1000000")
+            .replace("{now}", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)");
+        let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
+        done.unwrap().rows_affected()
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        let sql = sql.replace("{s}", "");
+        let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
+        number.await.unwrap()
+    }
 }
 
 impl Bench for PgStore {
@@ -86,10 +139,17 @@ impl Bench for PgStore {
         (Self::connect(&url).await.unwrap(), None)
     }
 
-    async fn up(&self) {
-        self.migrate().await.unwrap();
+    async fn create_by_sql(&self, job_type: &str) -> JobId {
+        let id = sqlx::query_scalar("SELECT jobwire.create_job(type => $1)")
+            .bind(job_type)
+            .fetch_one(self.pool());
+        JobId(id.await.unwrap())
     }
 
+    by_sql!();
+}
+
+impl SqlBench for PgStore {
     async fn down(&self) {
         self.migrate_down(0).await.unwrap();
     }
@@ -108,12 +168,42 @@ impl Bench for PgStore {
         let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
         number.await.unwrap()
     }
+}
+
+impl Bench for MemoryStore {
+    async fn open() -> (Self, Option<Scratch>) {
+        (MemoryStore::new(Database::real()), None)
+    }
+
+    async fn up(&self) {}
+
+    async fn create(&self, jobs: Vec<NewJob>) -> Created {
+        self.database().create(jobs, Origin::Hook).unwrap()
+    }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
-        let id = sqlx::query_scalar("SELECT jobwire.create_job(type => $1)")
-            .bind(job_type)
-            .fetch_one(self.pool());
-        JobId(id.await.unwrap())
+        let job = NewJob::of(job_type, &17);
+        let id = job.id();
+        self.database().create(vec![job], Origin::Sql).unwrap();
+        id
+    }
+
+    async fn expire(&self, id: JobId) {
+        assert!(self.database().expire(id));
+    }
+
+    async fn make_due(&self, id: JobId, seconds_ago: u32) {
+        let ago = Duration::from_secs(seconds_ago.into());
+        assert!(self.database().make_due(id, ago));
+    }
+
+    async fn make_old(&self, seconds: u32) {
+        self.database()
+            .make_old(Duration::from_secs(seconds.into()));
+    }
+
+    async fn rows(&self, table: &str) -> i64 {
+        self.database().rows(table).unwrap() as i64
     }
 }
 
@@ -212,14 +302,7 @@ impl<S: Bench> World<S> {
     }
 
     pub(super) async fn create(&self, jobs: Vec<NewJob>) -> Created {
-        let mut tx = self.store.begin().await.unwrap();
-        let created = self
-            .store
-            .insert(&mut tx, jobs, Origin::Hook)
-            .await
-            .unwrap();
-        tx.commit().await.unwrap();
-        created
+        self.store.create(jobs).await
     }
 
     /// Create jobs that are ready at once; their hints, in creation order.
@@ -279,32 +362,20 @@ impl<S: Bench> World<S> {
         self.store.release(owner, &[held]).await.unwrap()
     }
 
-    /// Let a job's lease have ended a second ago.
     pub(super) async fn expire(&self, id: JobId) {
-        let sql = format!(
-            "UPDATE {{s}}job_lease SET expires_at = {{now}} - {{second}} WHERE job_id = '{id}'"
-        );
-        assert_eq!(self.store.execute(&sql).await, 1);
+        self.store.expire(id).await;
     }
 
-    /// Let time pass for a waiting job.
     pub(super) async fn make_due(&self, id: JobId, seconds_ago: u32) {
-        let sql = format!(
-            "UPDATE {{s}}timer_job SET due_at = {{now}} - {seconds_ago} * {{second}} WHERE id = '{id}'"
-        );
-        assert_eq!(self.store.execute(&sql).await, 1);
+        self.store.make_due(id, seconds_ago).await;
     }
 
-    /// Let jobs have been ready for a while.
     pub(super) async fn make_old(&self, seconds: u32) {
-        let sql = format!("UPDATE {{s}}job SET ready_at = ready_at - {seconds} * {{second}}");
-        self.store.execute(&sql).await;
+        self.store.make_old(seconds).await;
     }
 
     pub(super) async fn rows(&self, table: &str) -> i64 {
-        self.store
-            .number(&format!("SELECT count(*) FROM {{s}}{table}"))
-            .await
+        self.store.rows(table).await
     }
 
     pub(super) async fn view(&self, id: JobId) -> Option<JobView> {

@@ -1,0 +1,46 @@
+//! Runs seeds of the simulation, or replays one: see docs/simulation.md.
+//!
+//! ```text
+//! simulate FROM COUNT    run so many seeds
+//! simulate SEED          run one and print all that happens
+//! simulate               find every seeded bug
+//! ```
+#![allow(clippy::print_stdout, reason = "it is a program")]
+
+use jobwire_tests::simulation::{Bug, Simulation, replay, sweep};
+
+fn main() -> std::process::ExitCode {
+    let numbers: Vec<u64> = std::env::args()
+        .skip(1)
+        .filter_map(|arg| arg.parse().ok())
+        .collect();
+    let ok = match numbers[..] {
+        [seed] => replay(Simulation::of(seed)),
+        [from, count] => {
+            let swept = sweep(from, count, None);
+            println!("{swept}");
+            swept.failed.is_none()
+        }
+        [] => Bug::ALL
+            .iter()
+            .map(|bug| {
+                let swept = sweep(1, 3_000, Some(*bug));
+                let broken = swept
+                    .failed
+                    .as_ref()
+                    .map(|failed| (failed.seed, failed.invariants()));
+                println!("{bug:?}: {broken:?}");
+                broken.is_some()
+            })
+            .fold(true, |all, found| all && found),
+        _ => {
+            println!("usage: simulate | simulate SEED | simulate FROM COUNT");
+            false
+        }
+    };
+    if ok {
+        std::process::ExitCode::SUCCESS
+    } else {
+        std::process::ExitCode::FAILURE
+    }
+}

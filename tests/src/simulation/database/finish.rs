@@ -1,0 +1,282 @@
+//! What a holder does: renew, complete, fail, release; and passing an instance on.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::hint::Ready;
+use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::store::{
+    Completion, Destination, Failure, HandOver, Origin, Refusal, Settled, StoreError,
+};
+use jobwire_core::{JobId, NodeId};
+
+use super::{Bug, Database, ready, span};
+use crate::history::{Event, Waits};
+
+/// The instances of these, sorted, each once.
+fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
+    let mut names: Vec<String> = held.filter_map(|held| held.instance.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Database {
+    fn owns(&self, owner: NodeId, held: &Held) -> bool {
+        let lease = self.leases.get(&held.id);
+        lease.is_some_and(|lease| lease.owner == Some(owner) && lease.fence == held.fence)
+    }
+
+    fn holds(&self, owner: NodeId, held: &Held, now: DateTime<Utc>) -> bool {
+        self.owns(owner, held) && self.is_locked(held.id, now)
+    }
+
+    pub(in crate::simulation) fn renew(
+        &mut self,
+        owner: NodeId,
+        lease: Duration,
+        held: &[Held],
+    ) -> Vec<JobId> {
+        let mut renewed = Vec::new();
+        for held in held {
+            let now = self.now();
+            let ours = if self.has(Bug::RenewsWithoutFence) {
+                self.is_locked(held.id, now)
+            } else {
+                // One that ran out is revived, unless a sibling may hold the instance by now.
+                self.owns(owner, held)
+                    && (self.is_locked(held.id, now)
+                        || self.has(Bug::RevivesBesideASibling)
+                        || self.is_behind_its_door(held))
+            };
+            let Some(row) = self.leases.get_mut(&held.id).filter(|_| ours) else {
+                continue;
+            };
+            row.expires_at = now + span(lease);
+            let expires_at = row.expires_at.timestamp_micros();
+            let fence = held.fence;
+            self.record(
+                held.id,
+                Event::Renewed {
+                    owner,
+                    fence,
+                    expires_at,
+                },
+            );
+            renewed.push(held.id);
+        }
+        renewed
+    }
+
+    /// Nobody went through the door of its instance since, where it has one.
+    fn is_behind_its_door(&self, held: &Held) -> bool {
+        held.instance.as_ref().is_none_or(|name| {
+            let door = self.doors.get(name);
+            door.is_some_and(|door| door.job == held.id && door.fence == held.fence)
+        })
+    }
+
+    pub(in crate::simulation) fn run_alone(&mut self, owner: NodeId, held: &Held) -> bool {
+        let now = self.now();
+        let ours = self.holds(owner, held, now);
+        if let Some(lease) = self.leases.get_mut(&held.id).filter(|_| ours) {
+            lease.alone = true;
+        }
+        ours
+    }
+
+    pub(in crate::simulation) fn complete(
+        &mut self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        let mut settled = Settled::default();
+        let mut next = Vec::new();
+        for completion in done {
+            let held = &completion.held;
+            let now = self.now();
+            let ours = if self.has(Bug::CompletesWithoutFence) {
+                true
+            } else if self.has(Bug::CompletesWhatHasExpired) {
+                self.owns(owner, held)
+            } else {
+                self.holds(owner, held, now)
+            };
+            let unguarded = self.has(Bug::FollowsUpWithoutGuard);
+            if !ours || !self.executable.contains_key(&held.id) {
+                next.extend(completion.next.clone().filter(|_| unguarded));
+                continue;
+            }
+            self.leases.remove(&held.id);
+            self.executable.remove(&held.id);
+            self.stacks.remove(&held.id);
+            let fence = held.fence;
+            self.record(held.id, Event::Completed { owner, fence });
+            settled.applied.push(held.id);
+            next.extend(completion.next.clone());
+        }
+        if !next.is_empty() {
+            let created = self.create(next, Origin::Hook)?;
+            settled.ready.extend(created.ready);
+            settled.timer = created.timer;
+        }
+        self.pass_on(done.iter().map(|done| &done.held), then, &mut settled);
+        Ok(settled)
+    }
+
+    pub(in crate::simulation) fn fail(
+        &mut self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &HandOver,
+    ) -> Settled {
+        let mut settled = Settled::default();
+        for failure in failed {
+            let id = failure.held.id;
+            let fence = failure.held.fence;
+            let now = self.now();
+            if !self.holds(owner, &failure.held, now) {
+                continue;
+            }
+            self.leases.remove(&id);
+            let Some(mut row) = self.executable.remove(&id) else {
+                continue;
+            };
+            settled.applied.push(id);
+            let aside = self.is_suspended(&row.job);
+            let job = &mut row.job;
+            job.revision += 1;
+            job.ready_at = now;
+            job.exception_message = failure.message.clone().or(job.exception_message.take());
+            if let Some(stack) = &failure.stack {
+                self.stacks.insert(id, stack.clone());
+            }
+            match &failure.to {
+                Destination::Retry {
+                    delay,
+                    retries,
+                    failures,
+                } => {
+                    let due = now + span(*delay);
+                    job.due_at = Some(due);
+                    (job.retries, job.failures) = (*retries, *failures);
+                    let retries = *retries;
+                    let to = if aside {
+                        self.suspended.insert(id, row);
+                        Waits::Suspended
+                    } else {
+                        let first = settled.timer.map_or(due, |first| first.min(due));
+                        settled.timer = Some(first);
+                        self.timers.insert(id, row);
+                        Waits::Timer(due.timestamp_micros())
+                    };
+                    self.record(
+                        id,
+                        Event::Failed {
+                            owner,
+                            fence,
+                            retries,
+                            to,
+                        },
+                    );
+                }
+                Destination::DeadLetter => {
+                    (job.retries, job.failures) = (0, job.failures + 1);
+                    self.dead.insert(id, row);
+                    self.record(id, Event::DeadLettered { owner, fence });
+                }
+            }
+        }
+        self.pass_on(failed.iter().map(|failed| &failed.held), then, &mut settled);
+        settled
+    }
+
+    pub(in crate::simulation) fn release(&mut self, owner: NodeId, held: &[Held]) -> Settled {
+        let mut settled = Settled::default();
+        for held in held {
+            let guarded = self.owns(owner, held);
+            let there = self.leases.contains_key(&held.id);
+            if !guarded && !(there && self.has(Bug::ReleasesWithoutGuard)) {
+                continue;
+            }
+            self.leases.remove(&held.id);
+            let Some(ready) = self.mark(held.id) else {
+                continue;
+            };
+            let fence = held.fence;
+            self.record(held.id, Event::Released { owner, fence });
+            settled.applied.push(held.id);
+            if ready.hint.instance.is_none() {
+                settled.ready.push(ready);
+            }
+        }
+        self.pass_on(held.iter(), &HandOver::Hint, &mut settled);
+        settled
+    }
+
+    fn pass_on<'a>(
+        &mut self,
+        held: impl Iterator<Item = &'a Held>,
+        then: &HandOver,
+        settled: &mut Settled,
+    ) {
+        let names = instances(held.filter(|held| settled.applied.contains(&held.id)));
+        if self.has(Bug::ForgetsTheHandOver) {
+            return self.leave(&names);
+        }
+        let (next, ready) = self.hand_over(&names, then);
+        settled.next = next;
+        settled.ready.extend(ready);
+    }
+
+    /// Instances that nobody living holds are open.
+    fn leave(&mut self, names: &[String]) {
+        let now = self.now();
+        for name in names {
+            if !self.is_held(name, now) {
+                self.doors.remove(name);
+            }
+        }
+    }
+
+    /// Take the next sibling of each, or say who is next.
+    pub(super) fn hand_over(
+        &mut self,
+        names: &[String],
+        then: &HandOver,
+    ) -> (Vec<LockedJob>, Vec<Ready>) {
+        match then {
+            HandOver::Take(terms) => {
+                let (mut taken, mut left) = (Vec::new(), Vec::new());
+                for (name, result) in self.take_first(terms, names) {
+                    match result {
+                        Ok(job) => taken.push(job),
+                        Err(Refusal::Unserved | Refusal::Busy) => left.push(name),
+                        Err(_) => {}
+                    }
+                }
+                let ready = self.next(&left);
+                (taken, ready)
+            }
+            HandOver::Hint => {
+                self.leave(names);
+                (Vec::new(), self.next(names))
+            }
+        }
+    }
+
+    /// Who is next in each of these instances, if nobody holds it.
+    pub(super) fn next(&mut self, names: &[String]) -> Vec<Ready> {
+        let now = self.now();
+        let mut next = Vec::new();
+        for name in names.iter().filter(|name| !self.doors.contains_key(*name)) {
+            let siblings = self.siblings(name);
+            let first = siblings
+                .into_iter()
+                .find(|row| !self.is_locked(row.job.id, now));
+            next.extend(first.map(|row| ready(&row.job)));
+        }
+        next
+    }
+}

@@ -1,0 +1,221 @@
+//! Locking: plain jobs, instances, claiming.
+
+use std::collections::BTreeMap;
+
+use jobwire_core::hint::Hint;
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::{ClaimPage, Claimed, LockTerms, Locked, Refusal};
+use jobwire_core::{Job, JobId};
+
+use super::{Bug, Database, Door, Lease, span};
+use crate::history::Event;
+
+/// Hints by instance.
+pub(in crate::simulation) type Instances = BTreeMap<String, Vec<JobId>>;
+
+impl Database {
+    /// Take the lease of a job that nobody holds.
+    fn lease(&mut self, terms: &LockTerms, job: Job) -> LockedJob {
+        let fence = if self.has(Bug::FenceCountsAttempts) {
+            jobwire_core::Fence(i64::from(job.failures) + 1)
+        } else {
+            self.next_fence()
+        };
+        let now = self.now();
+        let before = self.leases.get(&job.id);
+        let strikes = before.map_or(0, Lease::strikes_after);
+        let lease = Lease {
+            owner: Some(terms.owner),
+            fence,
+            locked_at: now,
+            expires_at: now + span(terms.lease),
+            strikes,
+            alone: false,
+        };
+        self.leases.insert(job.id, lease);
+        self.record(
+            job.id,
+            Event::Locked {
+                owner: terms.owner,
+                fence,
+                expires_at: lease.expires_at.timestamp_micros(),
+            },
+        );
+        locked(job, fence, strikes)
+    }
+
+    /// The first statement: plain jobs, and what hints for exclusive ones name.
+    pub(in crate::simulation) fn lock_plain(
+        &mut self,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> (Locked, Instances) {
+        let now = self.now();
+        let mut locked = Locked::default();
+        let mut instances = Instances::new();
+        let mut plain: Vec<JobId> = Vec::new();
+        for hint in hints {
+            match &hint.instance {
+                Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
+                None => plain.push(hint.id),
+            }
+        }
+        plain.sort_unstable();
+        plain.dedup();
+        let mut ours: Vec<Job> = Vec::new();
+        for id in plain {
+            let Some(row) = self.executable.get(&id) else {
+                locked.refused.push((id, Refusal::Gone));
+                continue;
+            };
+            let held = self.is_locked(id, now) && !self.has(Bug::TakesLivingLeases);
+            let why = if held {
+                Refusal::Locked
+            } else if self.is_suspended(&row.job) {
+                Refusal::Suspended
+            } else if row.job.exclusive {
+                let instance = row.job.process_instance.clone().unwrap_or_default();
+                instances.entry(instance).or_default().push(id);
+                continue;
+            } else if terms.types.contains(&row.job.job_type) {
+                ours.push(row.job.clone());
+                continue;
+            } else {
+                Refusal::Unserved
+            };
+            locked.refused.push((id, why));
+        }
+        ours.sort_unstable_by_key(|job| job.seq);
+        locked.jobs = ours.into_iter().map(|job| self.lease(terms, job)).collect();
+        (locked, instances)
+    }
+
+    /// The second transaction: try these instances.
+    pub(in crate::simulation) fn lock_instances(
+        &mut self,
+        terms: &LockTerms,
+        mut instances: Instances,
+        locked: &mut Locked,
+    ) {
+        let names: Vec<String> = instances.keys().cloned().collect();
+        for (name, result) in self.take_first(terms, &names) {
+            let hinted = instances.remove(&name).unwrap_or_default();
+            match result {
+                Ok(job) => {
+                    let others = hinted.into_iter().filter(|id| *id != job.job.id);
+                    let others = others.map(|id| (id, Refusal::InstanceHeld));
+                    locked.refused.extend(others);
+                    locked.jobs.push(job);
+                }
+                Err(why) => {
+                    let refused = hinted.into_iter().map(|id| (id, why));
+                    locked.refused.extend(refused);
+                }
+            }
+        }
+    }
+
+    /// Lock the first ready job of each instance that nobody holds.
+    pub(super) fn take_first(
+        &mut self,
+        terms: &LockTerms,
+        names: &[String],
+    ) -> Vec<(String, Result<LockedJob, Refusal>)> {
+        let mut tried = Vec::with_capacity(names.len());
+        for name in names {
+            tried.push((name.clone(), self.take_first_of(terms, name)));
+        }
+        // As the statement returns them: the taken ones by creation order, then the others.
+        tried.sort_by_key(|(_, result)| result.as_ref().map_or(i64::MAX, |job| job.job.seq));
+        tried
+    }
+
+    fn take_first_of(&mut self, terms: &LockTerms, name: &str) -> Result<LockedJob, Refusal> {
+        let now = self.now();
+        let held = match self.doors.get(name) {
+            None => false,
+            Some(door) => match self.leases.get(&door.job) {
+                // Another lock on the holder's job does not hold the instance.
+                Some(lease) if lease.fence != door.fence => false,
+                Some(lease) => lease.owner.is_some() && lease.expires_at > now,
+                None => false,
+            },
+        };
+        if held && !self.has(Bug::SkipsTheInstance) {
+            return Err(Refusal::InstanceHeld);
+        }
+        let siblings = self.siblings(name);
+        let mut free = siblings
+            .into_iter()
+            .filter(|row| !self.is_locked(row.job.id, now));
+        let first = free.next().map(|row| row.job.clone());
+        let Some(job) = first else {
+            self.doors.remove(name);
+            return Err(Refusal::Gone);
+        };
+        if !terms.types.contains(&job.job_type) {
+            self.doors.remove(name);
+            return Err(Refusal::Unserved);
+        }
+        let taken = self.lease(terms, job);
+        let door = Door {
+            job: taken.job.id,
+            fence: taken.fence,
+        };
+        self.doors.insert(name.to_owned(), door);
+        Ok(taken)
+    }
+
+    /// Ready jobs of a lane, without a hint.
+    pub(in crate::simulation) fn claim(&mut self, terms: &LockTerms, page: &ClaimPage) -> Claimed {
+        let now = self.now();
+        let at_most = usize::try_from(page.at_most).unwrap_or(0);
+        let look_at = usize::try_from(page.look_at.max(1)).unwrap_or(usize::MAX);
+        let mut behind = self
+            .executable
+            .keys()
+            .copied()
+            .filter(|id| page.after.is_none_or(|after| *id > after));
+        let looked: Vec<JobId> = behind.by_ref().take(look_at).collect();
+        let slice_end = (looked.len() == look_at).then(|| looked.last().copied());
+        let mut hints: Vec<Hint> = Vec::new();
+        for id in looked {
+            let Some(row) = self.executable.get(&id) else {
+                continue;
+            };
+            let job = &row.job;
+            let free = job.lane == page.lane
+                && terms.types.contains(&job.job_type)
+                && !self.is_locked(id, now)
+                && !self.is_suspended(job)
+                && self.is_first(job, now);
+            if free && hints.len() < at_most {
+                hints.push(Hint {
+                    instance: job.exclusive_instance().map(str::to_owned),
+                    ..Hint::new(id)
+                });
+            }
+        }
+        let full = hints.len() >= at_most;
+        let after = if full {
+            hints.last().map(|hint| hint.id)
+        } else {
+            slice_end.flatten()
+        };
+        let (mut locked, instances) = self.lock_plain(terms, &hints);
+        self.lock_instances(terms, instances, &mut locked);
+        locked.jobs.sort_by_key(|locked| locked.job.id);
+        Claimed {
+            jobs: locked.jobs,
+            after,
+        }
+    }
+}
+
+fn locked(job: Job, fence: jobwire_core::Fence, strikes: i32) -> LockedJob {
+    LockedJob {
+        job,
+        fence,
+        strikes,
+    }
+}

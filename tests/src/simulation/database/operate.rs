@@ -1,0 +1,207 @@
+//! What operators do and ask.
+
+use jobwire_core::hint::Ready;
+use jobwire_core::store::{Operated, SuspensionScope};
+use jobwire_core::{Job, JobFilter, JobId, JobState, JobView};
+
+use super::{Database, Row, belongs, scope};
+use crate::history::Event;
+
+impl Database {
+    pub(in crate::simulation) fn delete(&mut self, id: JobId) -> (Operated, Vec<Ready>) {
+        let now = self.now();
+        if self.is_locked(id, now) {
+            return (Operated::Running, Vec::new());
+        }
+        let Some((state, row)) = self.row(id) else {
+            return (Operated::NotFound, Vec::new());
+        };
+        let instance = row.job.exclusive_instance().map(str::to_owned);
+        self.table(state).remove(&id);
+        self.leases.remove(&id);
+        self.stacks.remove(&id);
+        self.record(id, Event::Deleted);
+        let names: Vec<String> = instance
+            .into_iter()
+            .filter(|name| state == JobState::Executable && !self.is_held(name, now))
+            .collect();
+        let ready = self.next(&names);
+        (Operated::Done, ready)
+    }
+
+    pub(in crate::simulation) fn retry(
+        &mut self,
+        id: JobId,
+        retries: i32,
+    ) -> (Operated, Vec<Ready>) {
+        let now = self.now();
+        if self.is_locked(id, now) {
+            return (Operated::Running, Vec::new());
+        }
+        let Some((state, _)) = self.row(id) else {
+            return (Operated::NotFound, Vec::new());
+        };
+        if state == JobState::Executable {
+            return (Operated::Done, self.mark(id).into_iter().collect());
+        }
+        if state == JobState::Suspended {
+            return (Operated::NotFound, Vec::new());
+        }
+        let Some(mut row) = self.table(state).remove(&id) else {
+            return (Operated::NotFound, Vec::new());
+        };
+        row.job.retries = retries;
+        row.job.due_at = None;
+        self.record(id, Event::Revived { retries });
+        let hints = row.hints + 1;
+        (Operated::Done, vec![self.make_executable(row, hints)])
+    }
+
+    fn table(&mut self, state: JobState) -> &mut std::collections::BTreeMap<JobId, Row> {
+        match state {
+            JobState::Timer => &mut self.timers,
+            JobState::Suspended => &mut self.suspended,
+            JobState::DeadLetter => &mut self.dead,
+            _ => &mut self.executable,
+        }
+    }
+
+    pub(in crate::simulation) fn suspend(&mut self, of: &SuspensionScope) -> u64 {
+        let (kind, value) = scope(of);
+        self.suspensions.insert((kind, value.clone()));
+        let now = self.now();
+        let concerned = |row: &&Row| belongs(&row.job, kind, &value);
+        let executable = self.executable.values().filter(concerned);
+        let executable = executable.filter(|row| !self.is_locked(row.job.id, now));
+        let timers = self.timers.values().filter(concerned);
+        let ids: Vec<JobId> = executable.chain(timers).map(|row| row.job.id).collect();
+        for id in &ids {
+            let row = self.executable.remove(id).or(self.timers.remove(id));
+            if let Some(row) = row {
+                self.suspended.insert(*id, row);
+                self.record(*id, Event::Suspended);
+            }
+        }
+        ids.len() as u64
+    }
+
+    pub(in crate::simulation) fn activate(&mut self, of: &SuspensionScope) -> Vec<Ready> {
+        let (kind, value) = scope(of);
+        if !self.suspensions.remove(&(kind, value.clone())) {
+            return Vec::new();
+        }
+        let now = self.now();
+        let back = self.suspended.values();
+        let back = back.filter(|row| belongs(&row.job, kind, &value));
+        let back = back.filter(|row| !self.is_suspended(&row.job));
+        let back: Vec<JobId> = back.map(|row| row.job.id).collect();
+        let mut ready = Vec::new();
+        for id in &back {
+            let Some(row) = self.suspended.remove(id) else {
+                continue;
+            };
+            let timer = row.job.due_at.is_some_and(|due| due > now);
+            self.record(*id, Event::Activated { timer });
+            if timer {
+                self.timers.insert(*id, row);
+            } else {
+                let hints = row.hints + 1;
+                ready.push(self.make_executable(row, hints));
+            }
+        }
+        // What was created during the suspension waits in the executable table.
+        let waited = self.executable.values();
+        let waited = waited.filter(|row| belongs(&row.job, kind, &value));
+        let waited = waited.filter(|row| !back.contains(&row.job.id));
+        let waited = waited.filter(|row| !self.is_locked(row.job.id, now));
+        let waited: Vec<JobId> = waited.map(|row| row.job.id).collect();
+        ready.extend(waited.into_iter().filter_map(|id| self.mark(id)));
+        ready
+    }
+
+    pub(in crate::simulation) fn get(&self, id: JobId) -> Option<(JobView, Job, Option<String>)> {
+        let (state, row) = self.row(id)?;
+        let stack = self.stacks.get(&id).cloned();
+        Some((self.view(state, row), row.job.clone(), stack))
+    }
+
+    pub(in crate::simulation) fn find(&self, filter: &JobFilter) -> Vec<JobView> {
+        let tables = [
+            (JobState::Executable, &self.executable),
+            (JobState::Timer, &self.timers),
+            (JobState::Suspended, &self.suspended),
+            (JobState::DeadLetter, &self.dead),
+        ];
+        let rows = tables
+            .into_iter()
+            .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
+        let mut found: Vec<JobView> = rows
+            .map(|(state, row)| self.view(state, row))
+            .filter(|view| matches(filter, view))
+            .collect();
+        found.sort_unstable_by_key(|view| view.seq);
+        found
+    }
+
+    fn view(&self, state: JobState, row: &Row) -> JobView {
+        let job = &row.job;
+        let lease = self
+            .leases
+            .get(&job.id)
+            .filter(|lease| lease.owner.is_some());
+        JobView {
+            id: job.id,
+            state,
+            seq: job.seq,
+            kind: job.kind,
+            job_type: job.job_type.clone(),
+            process_instance: job.process_instance.clone(),
+            process_definition: job.process_definition.clone(),
+            element: job.element.clone(),
+            tenant: job.tenant.clone(),
+            lane: job.lane.clone(),
+            priority: job.priority,
+            exclusive: job.exclusive,
+            retries: job.retries,
+            failures: job.failures,
+            due_at: job.due_at,
+            created_at: job.created_at,
+            ready_at: job.ready_at,
+            correlation_id: job.correlation_id,
+            exception_message: job.exception_message.clone(),
+            lock_owner: lease.and_then(|lease| lease.owner).map(|owner| owner.0),
+            lock_expires_at: lease.map(|lease| lease.expires_at),
+            locked_at: lease.map(|lease| lease.locked_at),
+            fence: lease.map(|lease| lease.fence.0),
+        }
+    }
+}
+
+fn matches(filter: &JobFilter, view: &JobView) -> bool {
+    fn is<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+        wanted.is_none() || wanted == found
+    }
+    let failed = view.failures > 0 || view.exception_message.is_some();
+    is(filter.id.as_ref(), Some(&view.id))
+        && (filter.states.is_empty() || filter.states.contains(&view.state))
+        && is(filter.job_type.as_ref(), Some(&view.job_type))
+        && is(
+            filter.process_instance.as_ref(),
+            view.process_instance.as_ref(),
+        )
+        && is(
+            filter.process_definition.as_ref(),
+            view.process_definition.as_ref(),
+        )
+        && is(filter.element.as_ref(), view.element.as_ref())
+        && is(filter.tenant.as_ref(), view.tenant.as_ref())
+        && is(filter.lane.as_ref(), Some(&view.lane.0))
+        && is(filter.correlation_id.as_ref(), Some(&view.correlation_id))
+        && filter
+            .locked
+            .is_none_or(|locked| locked == view.lock_owner.is_some())
+        && filter.with_exception.is_none_or(|with| with == failed)
+        && filter
+            .due_before
+            .is_none_or(|before| view.due_at.is_some_and(|due| due < before))
+}

@@ -1,0 +1,142 @@
+//! What the leader asks: its turn, due timers, jobs that nobody hinted.
+
+use std::time::Duration;
+
+use jobwire_core::hint::Ready;
+use jobwire_core::store::{MovedTimers, Turn, TurnOutcome, TurnReport};
+use jobwire_core::{JobId, NodeId};
+
+use super::{Bug, Database, Leader, span};
+use crate::history::Event;
+
+impl Database {
+    pub(in crate::simulation) fn take_turn(&mut self, turn: &Turn) -> TurnOutcome {
+        let now = self.now();
+        let expires_at = now + span(turn.lease);
+        let term = match &self.leader {
+            None => 1,
+            Some(leader) if leader.node == turn.node => leader.term,
+            Some(leader) if leader.expires_at <= now => leader.term + 1,
+            Some(leader) => {
+                return TurnOutcome::Follows {
+                    leader: leader.node,
+                    transport: leader.transport.clone(),
+                    remaining: (leader.expires_at - now).to_std().unwrap_or_default(),
+                };
+            }
+        };
+        self.leader = Some(Leader {
+            node: turn.node,
+            term,
+            transport: turn.transport.to_owned(),
+            expires_at,
+        });
+        let reset = self.reset(turn);
+        let unhinted = self.unhinted(turn.hint_at_most);
+        let mut expired: Vec<(i64, Ready)> = Vec::new();
+        for id in reset {
+            let seq = self.executable.get(&id).map_or(0, |row| row.job.seq);
+            if let Some(ready) = self.mark(id) {
+                self.record(id, Event::Rehinted);
+                expired.push((seq, ready));
+            }
+        }
+        expired.sort_unstable_by_key(|(seq, _)| *seq);
+        let leased = self.leases.keys().filter(|id| self.is_locked(**id, now));
+        TurnOutcome::Leads(Box::new(TurnReport {
+            term,
+            now,
+            expired: expired.into_iter().map(|(_, ready)| ready).collect(),
+            unhinted,
+            next_due: self.next_due(),
+            leased: number(leased.count()),
+            executable: number(self.executable.len()),
+            timers: number(self.timers.len()),
+            dead_letters: number(self.dead.len()),
+            oldest_ready_at: self.executable.values().next().map(|row| row.job.ready_at),
+        }))
+    }
+
+    /// Take locks off holders whose lease ran out.
+    fn reset(&mut self, turn: &Turn) -> Vec<JobId> {
+        let now = self.now();
+        let outside =
+            |clock: &jobwire_core::store::ClockWindow| now < clock.from || now > clock.until;
+        if turn.clock.as_ref().is_some_and(outside) {
+            return Vec::new();
+        }
+        let unguarded = self.has(Bug::SweepsLivingLeases);
+        let at_most = usize::try_from(turn.reset_at_most).unwrap_or(0);
+        let late = self.leases.iter().filter(|(id, lease)| {
+            let length = lease.expires_at - lease.locked_at;
+            let ended =
+                lease.expires_at <= now || (unguarded && lease.locked_at + length / 2 < now);
+            lease.owner.is_some() && ended && self.executable.contains_key(id)
+        });
+        let late: Vec<JobId> = late.map(|(id, _)| *id).take(at_most).collect();
+        for id in &late {
+            let Some(lease) = self.leases.get_mut(id) else {
+                continue;
+            };
+            lease.strikes = lease.strikes_after();
+            lease.owner = None;
+            lease.alone = false;
+            let fence = lease.fence;
+            self.record(*id, Event::TakenOff { fence });
+        }
+        late
+    }
+
+    pub(in crate::simulation) fn unhinted(&mut self, at_most: i64) -> Vec<Ready> {
+        let at_most = usize::try_from(at_most).unwrap_or(0);
+        let unhinted = self.executable.values().filter(|row| row.hints == 0);
+        let mut ids: Vec<(i64, JobId)> = unhinted.map(|row| (row.job.seq, row.job.id)).collect();
+        ids.sort_unstable();
+        ids.truncate(at_most);
+        ids.into_iter()
+            .filter_map(|(_, id)| self.mark(id))
+            .collect()
+    }
+
+    fn next_due(&self) -> Option<chrono::DateTime<chrono::Utc>> {
+        self.timers.values().filter_map(|row| row.job.due_at).min()
+    }
+
+    pub(in crate::simulation) fn resign(&mut self, node: NodeId) {
+        let now = self.now();
+        let leader = self.leader.as_mut().filter(|leader| leader.node == node);
+        if let Some(leader) = leader.filter(|leader| leader.expires_at > now) {
+            leader.expires_at = now - span(Duration::from_secs(1));
+        }
+    }
+
+    pub(in crate::simulation) fn move_due_timers(&mut self, at_most: i64) -> MovedTimers {
+        let now = self.now();
+        let until = if self.has(Bug::MovesTimersEarly) {
+            now + span(Duration::from_secs(1))
+        } else {
+            now
+        };
+        let due = self.timers.values().filter_map(|row| {
+            let due = row.job.due_at.filter(|due| *due <= until)?;
+            Some((due, row.job.seq, row.job.id))
+        });
+        let mut due: Vec<_> = due.collect();
+        due.sort_unstable();
+        due.truncate(usize::try_from(at_most).unwrap_or(0));
+        let mut moved = MovedTimers::default();
+        for (_, _, id) in due {
+            if let Some(row) = self.timers.remove(&id) {
+                self.record(id, Event::Ready);
+                moved.ready.push(self.make_executable(row, 1));
+            }
+        }
+        moved.next_due = self.next_due();
+        moved.now = self.now();
+        moved
+    }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

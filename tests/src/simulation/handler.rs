@@ -1,0 +1,164 @@
+//! What jobs do in a simulation, and what they write down of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::handler::Handlers;
+use jobwire_core::handler::{HandlerError, HandlerOptions, HandlerResult, Outcome, Running};
+use jobwire_core::{NewJob, RetryPolicy};
+use tokio::time::sleep;
+
+use super::link::Link;
+use super::store::MemoryStore;
+use crate::history::{Answer, Event};
+
+/// Completed in the handler's own transaction, with a row of its own.
+pub(super) const TRANSACTIONAL: &str = "transactional";
+const PLAIN: &str = "plain";
+/// At most one at a time on each node.
+const NARROW: &str = "narrow";
+/// Ended when it takes longer than three seconds.
+pub(super) const TIMED: &str = "timed";
+
+/// What a handler does at the end of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    Done,
+    /// Fails so often, and is done then.
+    Fails(u8),
+    /// Never succeeds.
+    Hopeless,
+    /// Says that nobody can help.
+    GivesUp,
+    /// Answers later, once.
+    Snoozes,
+    Panics,
+}
+
+/// What one job is, and does.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) job_type: &'static str,
+    pub(super) instance: Option<u8>,
+    pub(super) concurrent: bool,
+    pub(super) millis: u64,
+    pub(super) deed: Deed,
+    pub(super) obeys: bool,
+    /// Milliseconds from its creation.
+    pub(super) due_in: Option<u64>,
+    pub(super) repeat: Option<String>,
+}
+
+impl Work {
+    /// Types by number.
+    pub(super) const TYPES: [&'static str; 4] = [PLAIN, NARROW, TIMED, TRANSACTIONAL];
+
+    pub(super) fn new_job(&self, now: chrono::DateTime<chrono::Utc>) -> NewJob {
+        let (deed, count) = match self.deed {
+            Deed::Done => (0, 0),
+            Deed::Fails(count) => (1, count),
+            Deed::Hopeless => (2, 0),
+            Deed::GivesUp => (3, 0),
+            Deed::Snoozes => (4, 0),
+            Deed::Panics => (5, 0),
+        };
+        let payload = (self.millis, deed, count, self.obeys);
+        let mut job = NewJob::of(self.job_type, &payload);
+        if let Some(instance) = self.instance {
+            job = job.instance(format!("i{instance}"));
+            if self.concurrent {
+                job = job.concurrent();
+            }
+        }
+        if let Some(millis) = self.due_in {
+            let millis = i64::try_from(millis).unwrap_or(0);
+            job = job.due(now + chrono::Duration::milliseconds(millis));
+        }
+        if let Some(repeat) = &self.repeat {
+            job = job.repeat(repeat.clone());
+        }
+        job
+    }
+}
+
+type Payload = (u64, u8, u8, bool);
+
+async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> HandlerResult {
+    let (millis, deed, count, obeys) = job.payload;
+    // Else what it says after its timeout would count where a shutdown came first.
+    let obeys = obeys || job.job.job_type == TIMED;
+    let (id, owner, fence) = (job.job.id, job.node, job.fence);
+    link.gate().await;
+    store.database().record(id, Event::Started { owner, fence });
+    let stopped = tokio::select! {
+        biased;
+        () = job.stop.cancelled(), if obeys => true,
+        () = sleep(Duration::from_millis(millis)) => false,
+    };
+    link.gate().await;
+    // It may have been frozen beyond its timeout.
+    let stopped = stopped || (job.job.job_type == TIMED && job.stop.is_cancelled());
+    let ends = |answer| {
+        let ended = Event::Ended {
+            owner,
+            fence,
+            answer,
+        };
+        store.database().record(id, ended);
+    };
+    if stopped {
+        // By its timeout, perhaps, which counts as a failure.
+        if job.job.job_type != TIMED {
+            ends(Answer::Again);
+        }
+        return Err(HandlerError::conflict("told to stop"));
+    }
+    let failed_enough = job.job.failures >= i32::from(count);
+    match deed {
+        1 if !failed_enough => {
+            ends(Answer::Failed);
+            Err(HandlerError::retry("no luck"))
+        }
+        2 => {
+            ends(Answer::Failed);
+            Err(HandlerError::retry("never any luck"))
+        }
+        3 => {
+            ends(Answer::Unrecoverable);
+            Err(HandlerError::unrecoverable("it makes no sense"))
+        }
+        4 if job.job.due_at.is_none() => {
+            ends(Answer::Again);
+            Ok(Outcome::Snooze(Duration::from_millis(700)))
+        }
+        5 if job.job.failures == 0 => {
+            ends(Answer::Failed);
+            // Not panic!: the panic hook would print each of them.
+            std::panic::resume_unwind(Box::new("bad luck"));
+        }
+        _ => {
+            ends(Answer::Done);
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+/// The handlers of one node.
+pub(super) fn handlers(link: &Arc<Link>, store: &MemoryStore) -> Handlers {
+    let mut handlers = Handlers::default();
+    let retry = RetryPolicy::Fixed(Duration::from_millis(900));
+    for job_type in Work::TYPES {
+        let options = HandlerOptions::default().retry(retry.clone());
+        let options = match job_type {
+            NARROW => options.concurrency(1),
+            TIMED => options.timeout(Duration::from_secs(3)),
+            TRANSACTIONAL => options.in_transaction(),
+            _ => options,
+        };
+        let (link, store) = (link.clone(), store.clone());
+        handlers.add_with(job_type, options, move |job: Running<Payload>| {
+            run(link.clone(), store.clone(), job)
+        });
+    }
+    handlers
+}

@@ -1,0 +1,170 @@
+//! How one process reaches the world: what its death, a freeze and a bad network do to its calls.
+//!
+//! A process acts on the world through its calls of the store, its messages and what its handlers do. So one
+//! that is dead is one whose calls never return and whose handlers never wake; one that is frozen sends
+//! nothing and hears no answer until it is thawed, and goes on with what it knew before.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jobwire_core::StoreError;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::database::Database;
+use super::trace::Trace;
+use super::weather::Sky;
+
+/// The longest that a statement on its way may take, slow or late.
+const LONGEST: u64 = 9_000;
+/// After so long an answer counts as lost.
+const DEADLINE: u64 = 2_000;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Link {
+    name: String,
+    dead: AtomicBool,
+    frozen_until: Mutex<Option<Instant>>,
+    sky: Arc<Sky>,
+    trace: Arc<Trace>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    Fails,
+    AnswerLost,
+    Late,
+    Slow,
+}
+
+impl Link {
+    pub(super) fn new(name: String, sky: Arc<Sky>, trace: Arc<Trace>) -> Link {
+        Link {
+            name,
+            dead: AtomicBool::new(false),
+            frozen_until: Mutex::default(),
+            sky,
+            trace,
+        }
+    }
+
+    pub(super) fn kill(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn freeze(&self, length: Duration) {
+        let until = Instant::now() + length;
+        *self.frozen() = Some(until);
+    }
+
+    fn frozen(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.frozen_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn sky(&self) -> &Sky {
+        &self.sky
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        self.trace.say(|| format!("{}: {}", self.name, what()));
+    }
+
+    pub(super) fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Nothing of a dead process goes on; what belongs to a frozen one waits.
+    pub(super) async fn gate(&self) {
+        loop {
+            if self.is_dead() {
+                std::future::pending::<()>().await;
+            }
+            let until = *self.frozen();
+            match until {
+                Some(until) if until > Instant::now() => sleep_until(until).await,
+                _ => return,
+            }
+        }
+    }
+
+    fn fate(&self) -> Fate {
+        let weather = self.sky.now();
+        let chances = [
+            (weather.fails, Fate::Fails),
+            (weather.answer_lost, Fate::AnswerLost),
+            (weather.late, Fate::Late),
+            (weather.slow, Fate::Slow),
+        ];
+        let mut struck = chances
+            .into_iter()
+            .filter(|(chance, _)| self.sky.strikes(*chance));
+        struck.next().map_or(Fate::Fine, |(_, fate)| fate)
+    }
+
+    /// A journey of a moment.
+    pub(super) async fn travel(&self) {
+        let millis = self.sky.up_to(6);
+        if millis > 2 {
+            sleep(Duration::from_millis(millis - 2)).await;
+        }
+    }
+
+    /// Ask the database for one atomic step.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        statement: &'static str,
+        database: &Arc<Mutex<Database>>,
+        effect: impl FnOnce(&mut Database) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.gate().await;
+        let fate = self.fate();
+        if fate != Fate::Fine {
+            self.say(|| format!("{statement}: {fate:?}"));
+        }
+        self.travel().await;
+        let lost = || StoreError::Timeout(Duration::from_millis(DEADLINE));
+        let result = match fate {
+            Fate::Fine => Ok(step(database, effect)),
+            Fate::Fails => Err(unreachable()),
+            Fate::AnswerLost => {
+                step(database, effect);
+                sleep(Duration::from_millis(self.sky.up_to(DEADLINE))).await;
+                Err(lost())
+            }
+            Fate::Late => {
+                let database = database.clone();
+                let late = Duration::from_millis(DEADLINE + self.sky.up_to(LONGEST));
+                tokio::spawn(async move {
+                    sleep(late).await;
+                    step(&database, effect);
+                });
+                sleep(Duration::from_millis(DEADLINE)).await;
+                Err(lost())
+            }
+            Fate::Slow => {
+                sleep(Duration::from_millis(self.sky.up_to(LONGEST))).await;
+                Ok(step(database, effect))
+            }
+        };
+        self.travel().await;
+        self.gate().await;
+        result
+    }
+}
+
+pub(super) fn unreachable() -> StoreError {
+    StoreError::Database(sqlx::Error::Io(std::io::Error::other("the line is cut")))
+}
+
+fn step<T>(database: &Mutex<Database>, effect: impl FnOnce(&mut Database) -> T) -> T {
+    effect(&mut database.lock().unwrap_or_else(PoisonError::into_inner))
+}

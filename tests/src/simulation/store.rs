@@ -1,0 +1,306 @@
+//! The store over the [`Database`] in memory, reached over a [`Link`] or directly.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jobwire_core::commit_hook::CommitHook;
+use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::job::Held;
+use jobwire_core::store::{
+    ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanQuery, Refusal, Result,
+    SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+};
+use jobwire_core::{
+    Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
+    StoreError,
+};
+
+use super::database::Database;
+use super::link::{Link, unreachable};
+use crate::history::Event;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    database: Arc<Mutex<Database>>,
+    link: Option<Arc<Link>>,
+}
+
+impl MemoryStore {
+    /// A store that reaches its database at once and always.
+    #[must_use]
+    pub fn new(database: Database) -> MemoryStore {
+        MemoryStore {
+            database: Arc::new(Mutex::new(database)),
+            link: None,
+        }
+    }
+
+    pub(super) fn over(&self, link: Arc<Link>) -> MemoryStore {
+        MemoryStore {
+            database: self.database.clone(),
+            link: Some(link),
+        }
+    }
+
+    pub(super) fn shared(&self) -> Arc<Mutex<Database>> {
+        self.database.clone()
+    }
+
+    /// The database itself: what a creator's transaction does, and what a test looks at.
+    pub fn database(&self) -> MutexGuard<'_, Database> {
+        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        statement: &'static str,
+        effect: impl FnOnce(&mut Database) -> T + Send + 'static,
+    ) -> Result<T> {
+        match &self.link {
+            Some(link) => link.call(statement, &self.database, effect).await,
+            None => Ok(effect(&mut self.database())),
+        }
+    }
+
+    /// Rows that somebody else has locked for an instant: their hints are to be tried again.
+    fn busy(&self, hints: &[Hint]) -> (Vec<Hint>, Vec<(JobId, Refusal)>) {
+        let (mut asked, mut busy) = (Vec::with_capacity(hints.len()), Vec::new());
+        for hint in hints {
+            let sky = self.link.as_ref().map(|link| link.sky());
+            if sky.is_some_and(|sky| sky.strikes(sky.now().busy)) {
+                busy.push((hint.id, Refusal::Busy));
+            } else {
+                asked.push(hint.clone());
+            }
+        }
+        (asked, busy)
+    }
+}
+
+fn no_lanes<T>() -> Result<T> {
+    Err(StoreError::Config(
+        "the store in memory has no rules for lanes and moves no jobs between them".to_owned(),
+    ))
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn check(&self) -> Result<SchemaStatus> {
+        self.call("check", |_| SchemaStatus::Ready {
+            version: SCHEMA_VERSION,
+            server: "memory".to_owned(),
+        })
+        .await
+    }
+
+    async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
+        let (hints, busy) = self.busy(hints);
+        let plain = hints.iter().any(|hint| hint.instance.is_none());
+        let statement = if plain { "lock" } else { "lock instances" };
+        let asked = terms.clone();
+        let (mut locked, instances) = self
+            .call(statement, move |db| {
+                let (mut locked, mut instances) = db.lock_plain(&asked, &hints);
+                if !plain {
+                    let all = std::mem::take(&mut instances);
+                    db.lock_instances(&asked, all, &mut locked);
+                }
+                (locked, instances)
+            })
+            .await?;
+        if !instances.is_empty() {
+            // A transaction of its own: what the first one locked stays locked if this one fails.
+            let terms = terms.clone();
+            locked = self
+                .call("lock instances", move |db| {
+                    db.lock_instances(&terms, instances, &mut locked);
+                    locked
+                })
+                .await?;
+        }
+        locked.refused.extend(busy);
+        Ok(locked)
+    }
+
+    async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
+        let (terms, page) = (terms.clone(), page.clone());
+        self.call("claim", move |db| db.claim(&terms, &page)).await
+    }
+
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+        let held = held.to_vec();
+        self.call("renew", move |db| db.renew(owner, lease, &held))
+            .await
+    }
+
+    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+        let held = held.clone();
+        self.call("run alone", move |db| db.run_alone(owner, &held))
+            .await
+    }
+
+    async fn complete(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled> {
+        let (done, then) = (done.to_vec(), then.clone());
+        self.call("complete", move |db| db.complete(owner, &done, &then))
+            .await?
+    }
+
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+        let (failed, then) = (failed.to_vec(), then.clone());
+        self.call("fail", move |db| db.fail(owner, &failed, &then))
+            .await
+    }
+
+    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+        let held = held.to_vec();
+        self.call("release", move |db| db.release(owner, &held))
+            .await
+    }
+
+    async fn begin_completing(&self, _: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+        self.call("begin", |_| ()).await?;
+        Ok(Box::new(MemoryTransaction(self.clone())))
+    }
+
+    async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
+        self.call("move due timers", move |db| db.move_due_timers(at_most))
+            .await
+    }
+
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        let turn = turn.clone();
+        self.call("turn", move |db| db.take_turn(&turn)).await
+    }
+
+    async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        self.call("unhinted", move |db| db.unhinted(at_most)).await
+    }
+
+    async fn resign(&self, node: NodeId) -> Result<()> {
+        self.call("resign", move |db| db.resign(node)).await
+    }
+
+    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+        let query = query.clone();
+        self.call("orphans", move |db| db.orphans(&query)).await
+    }
+
+    async fn free_instances(&self) -> Result<Vec<Ready>> {
+        self.call("free instances", Database::free_instances).await
+    }
+
+    async fn committed(&self, _: &TransactionId) -> Result<Fate> {
+        Ok(Fate::Unknown)
+    }
+
+    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        let (offset, limit) = (filter.offset.max(0), filter.limit.max(0));
+        let filter = filter.clone();
+        let mut found = self.call("find", move |db| db.find(&filter)).await?;
+        found.drain(..usize::try_from(offset).unwrap_or(0).min(found.len()));
+        found.truncate(usize::try_from(limit).unwrap_or(0));
+        Ok(found)
+    }
+
+    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        let filter = filter.clone();
+        let found = self.call("count", move |db| db.find(&filter).len()).await?;
+        Ok(i64::try_from(found).unwrap_or(i64::MAX))
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
+        self.call("get", move |db| db.get(id)).await
+    }
+
+    async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        self.call("delete", move |db| db.delete(id)).await
+    }
+
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        self.call("retry", move |db| db.retry(id, retries)).await
+    }
+
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+        let scope = scope.clone();
+        self.call("suspend", move |db| db.suspend(&scope)).await
+    }
+
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+        let scope = scope.clone();
+        self.call("activate", move |db| db.activate(&scope)).await
+    }
+
+    async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
+        Ok(Vec::new())
+    }
+
+    async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
+        no_lanes()
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneView>> {
+        no_lanes()
+    }
+
+    async fn lanes_outside(&self, _: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
+        // Every node of a simulation receives the only lane that there is.
+        Ok(Vec::new())
+    }
+
+    async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
+        no_lanes()
+    }
+
+    async fn close(&self) {}
+}
+
+/// The transaction that a handler works in and that completes its job.
+struct MemoryTransaction(MemoryStore);
+
+#[async_trait]
+impl CompletingTransaction for MemoryTransaction {
+    fn as_any(&mut self) -> &mut (dyn Any + Send) {
+        self
+    }
+
+    async fn complete(
+        self: Box<Self>,
+        owner: NodeId,
+        completion: &Completion,
+        then: &HandOver,
+    ) -> Result<Settled> {
+        let (id, fence) = (completion.held.id, completion.held.fence);
+        let (done, then) = (vec![completion.clone()], then.clone());
+        let completed = self.0.call("commit", move |db| {
+            let settled = db.complete(owner, &done, &then)?;
+            if settled.applied.is_empty() {
+                return Err(StoreError::LostLock(id));
+            }
+            db.record(id, Event::Effect { fence });
+            Ok(settled)
+        });
+        match completed.await {
+            Ok(settled) => settled,
+            // Whether it committed is not known.
+            Err(StoreError::Timeout(_)) => Err(StoreError::CommitUnknown(sqlx::Error::Io(
+                std::io::Error::other("the answer is lost"),
+            ))),
+            Err(_) => Err(unreachable()),
+        }
+    }
+
+    async fn roll_back(self: Box<Self>) {}
+}

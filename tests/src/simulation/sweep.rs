@@ -1,0 +1,159 @@
+//! Many seeds, on as many threads as the machine has cores.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Bug, Outcome, Simulation};
+
+/// Lines of a trace that are shown of a failure.
+const END: usize = 120;
+
+/// What many seeds led to.
+#[derive(Debug)]
+pub struct Swept {
+    /// So many were run.
+    pub seeds: u64,
+    /// It took so long.
+    pub took: Duration,
+    /// Jobs that were created and committed.
+    pub jobs: u64,
+    /// Locks that were granted.
+    pub locks: u64,
+    /// Locks that were taken over from the dead.
+    pub takeovers: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// The longest time, in virtual time, from the last fault until everything was done; and its seed.
+    pub slowest: (Duration, u64),
+    /// The first failure by its seed, with its trace.
+    pub failed: Option<Box<Outcome>>,
+}
+
+impl fmt::Display for Swept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Swept {
+            seeds,
+            took,
+            jobs,
+            locks,
+            takeovers,
+            faults,
+            slowest: (drained, slow),
+            failed,
+        } = self;
+        let rate = *seeds as f64 / took.as_secs_f64().max(0.001);
+        writeln!(
+            f,
+            "{seeds} seeds in {took:.1?} ({rate:.0} a second): {jobs} jobs, {locks} locks, {takeovers} takeovers, \
+             {faults} faults; the longest way from the last fault to the end was {drained:.1?} (seed {slow})"
+        )?;
+        if let Some(failed) = failed {
+            write!(f, "{}", describe(failed))?;
+        }
+        Ok(())
+    }
+}
+
+/// Run `count` seeds, beginning with `from`; stop at the first that fails.
+#[must_use]
+pub fn sweep(from: u64, count: u64, bug: Option<Bug>) -> Swept {
+    let started = Instant::now();
+    let next = AtomicU64::new(from);
+    let end = AtomicU64::new(from + count);
+    let swept = Mutex::new(Swept {
+        seeds: 0,
+        took: Duration::ZERO,
+        jobs: 0,
+        locks: 0,
+        takeovers: 0,
+        faults: 0,
+        slowest: (Duration::ZERO, from),
+        failed: None,
+    });
+    let threads = std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .min(8);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let outcome = Simulation {
+                        bug,
+                        ..Simulation::of(seed)
+                    };
+                    let outcome = outcome.run();
+                    let mut swept = swept.lock().expect("no thread panics while it counts");
+                    swept.count(&outcome);
+                    if !outcome.holds() {
+                        // Younger seeds go on to their end, so that the first failure is always the same.
+                        end.fetch_min(seed, Ordering::Relaxed);
+                        if swept.failed.as_ref().is_none_or(|other| other.seed > seed) {
+                            swept.failed = Some(Box::new(outcome));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let mut swept = swept
+        .into_inner()
+        .expect("no thread panics while it counts");
+    swept.took = started.elapsed();
+    if let Some(failed) = &swept.failed {
+        let again = Simulation {
+            bug,
+            traced: true,
+            ..Simulation::of(failed.seed)
+        };
+        swept.failed = Some(Box::new(again.run()));
+    }
+    swept
+}
+
+impl Swept {
+    fn count(&mut self, outcome: &Outcome) {
+        let counts = &outcome.report.counts;
+        self.seeds += 1;
+        self.jobs += counts.committed;
+        self.locks += counts.locks;
+        self.takeovers += counts.takeovers;
+        self.faults += outcome.faults as u64;
+        self.slowest = self.slowest.max((outcome.drained_after, outcome.seed));
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    let lines: Vec<&str> = outcome.trace.lines().collect();
+    let end = lines
+        .get(lines.len().saturating_sub(END)..)
+        .unwrap_or_default();
+    format!(
+        "seed {} fails (JOBWIRE_TEST_SEED={} replays it): {:?}\n{}the end of its trace:\n{}\n",
+        outcome.seed,
+        outcome.seed,
+        outcome.problems,
+        outcome.report,
+        end.join("\n")
+    )
+}
+
+/// Run one and print all that happens; true where nothing is wrong.
+#[must_use]
+pub fn replay(simulation: Simulation) -> bool {
+    let outcome = Simulation {
+        traced: true,
+        ..simulation
+    }
+    .run();
+    println!(
+        "{}\n{:?}\n{}",
+        outcome.trace, outcome.problems, outcome.report
+    );
+    outcome.holds()
+}

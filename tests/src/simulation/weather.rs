@@ -1,0 +1,68 @@
+//! How bad the world is at the moment: chances of the faults of database, broker and network.
+
+use std::sync::{Mutex, PoisonError};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// Chances, in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Weather {
+    /// A statement fails before it did anything.
+    pub(super) fails: u32,
+    /// A statement takes effect and its answer is lost.
+    pub(super) answer_lost: u32,
+    /// A statement takes effect long after its caller has given it up.
+    pub(super) late: u32,
+    /// A statement takes longer than a lease.
+    pub(super) slow: u32,
+    /// A row is busy for an instant.
+    pub(super) busy: u32,
+    /// A message is lost.
+    pub(super) lost: u32,
+    /// A message comes twice.
+    pub(super) doubled: u32,
+    /// A message overtakes others.
+    pub(super) reordered: u32,
+    /// A settlement is lost: the message comes again.
+    pub(super) unsettled: u32,
+    /// A confirm is lost.
+    pub(super) unconfirmed: u32,
+    /// The broker is away.
+    pub(super) broker_away: bool,
+}
+
+/// The weather, and the dice.
+#[derive(Debug)]
+pub(super) struct Sky {
+    weather: Mutex<Weather>,
+    dice: Mutex<SmallRng>,
+}
+
+impl Sky {
+    pub(super) fn new(seed: u64) -> Sky {
+        Sky {
+            weather: Mutex::default(),
+            dice: Mutex::new(SmallRng::seed_from_u64(seed)),
+        }
+    }
+
+    pub(super) fn now(&self) -> Weather {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut Weather)) {
+        change(&mut self.weather.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A number up to this one, which is included.
+    pub(super) fn up_to(&self, most: u64) -> u64 {
+        let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        dice.random_range(0..=most)
+    }
+
+    /// So many in a thousand.
+    pub(super) fn strikes(&self, thousandths: u32) -> bool {
+        thousandths > 0 && self.up_to(999) < u64::from(thousandths)
+    }
+}
