@@ -30,5 +30,6 @@ mod promises;
 mod rules;
 mod simulation;
 mod store_conformance;
+mod supervision;
 mod transport_conformance;
 mod world;

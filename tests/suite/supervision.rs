@@ -1,0 +1,88 @@
+//! A background task of a node panics: that is logged, counted, named in /readyz, and the task is started again.
+//!
+//! Budget: 60 s; each task in a node of its own, some of them at once.
+
+use std::time::Duration;
+
+use jobwire_core::NewJob;
+use jobwire_tests::{eventually, http, shared};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::fleet::Fleet;
+
+const SOON: Duration = Duration::from_secs(60);
+
+static AT_ONCE: Semaphore = Semaphore::const_new(4);
+
+/// Every task of a node, and the part that /readyz names; the transport's own heal within a moment.
+const TASKS: [(&str, Option<&str>); 10] = [
+    ("leader", Some("leader")),
+    ("timers", Some("timers")),
+    ("consumer", Some("consumer")),
+    ("completion", Some("completion")),
+    ("renewal", Some("renewal")),
+    ("hook", Some("hook")),
+    ("amqp publishing", Some("transport")),
+    ("amqp receiving", Some("transport")),
+    ("amqp telling", None),
+    ("amqp hearing", None),
+];
+
+/// So often it panics as it starts. The pauses in between grow: together they take thirteen seconds, in which
+/// somebody who asks is told.
+const TIMES: u32 = 7;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_panics_is_named_and_started_again() {
+    let mut nodes = JoinSet::new();
+    for (task, part) in TASKS {
+        nodes.spawn(Box::pin(dies_and_heals(task, part)));
+    }
+    while let Some(ended) = nodes.join_next().await {
+        ended.unwrap();
+    }
+}
+
+async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let times = if part.is_some() { TIMES } else { 1 };
+    let panics = format!("task-{}={times}*panic", task.replace(' ', "-"));
+    let node = fleet.node(&[("FAILPOINTS", &panics)]).await;
+    let ready = node.wait_for_line("is ready", SOON).await;
+    let endpoint = ready.rsplit("http://").next().unwrap().trim().to_owned();
+    // It has something to do, for the tasks that start with their work.
+    let job = NewJob::of("event", &json!({ "position": 1 }));
+    let job = job.instance("case").element("step");
+    fleet
+        .jobs
+        .create(job.delay(Duration::from_millis(100)))
+        .await
+        .unwrap();
+    if let Some(part) = part {
+        eventually(&format!("/readyz to name {part}"), SOON, async || {
+            let answer = http::get(&endpoint, "/readyz").await.ok()?;
+            let health: Value = serde_json::from_str(&answer.body).ok()?;
+            (answer.status == 503 && health["problems"][part].is_string()).then_some(())
+        })
+        .await;
+    }
+    let line = node.wait_for_line("a background task died", SOON).await;
+    assert!(line.contains(task), "{line}");
+    eventually(&format!("{task} to be well again"), SOON, async || {
+        let answer = http::get(&endpoint, "/readyz").await.ok()?;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 1, "{task}");
+    let metrics = http::get(&endpoint, "/metrics").await.unwrap().body;
+    let counter = format!("jobwire_task_restarts_total{{task=\"{task}\"}} ");
+    let counted = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(&*counter));
+    assert_eq!(counted, Some(&*times.to_string()), "{task}");
+}
