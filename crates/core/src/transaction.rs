@@ -284,12 +284,22 @@ async fn learn_fate<S: SqlStore>(
     for wait in [0_u64, 50, 200, 1000, 2000] {
         tokio::time::sleep(Duration::from_millis(wait)).await;
         match store.committed(transaction).await {
-            Ok(Fate::Committed) => return Ok(()),
+            Ok(Fate::Committed) if is_there(store, created).await => return Ok(()),
+            Ok(Fate::Committed) => return Err(StoreError::CommitUnknown(error)),
             Ok(Fate::RolledBack) => return Err(error.into()),
             Ok(Fate::Unknown) | Err(_) => {}
         }
     }
     Err(StoreError::CommitUnknown(error))
+}
+
+/// Is a job there that this transaction created? PostgreSQL may give the id of a transaction that a crash
+/// undid to a later one, which then commits in its name. (A job that is not there may also be done already.)
+async fn is_there<S: SqlStore>(store: &S, created: &Created) -> bool {
+    match created.ready.first() {
+        Some(ready) => matches!(store.get(ready.hint.id).await, Ok(Some(_))),
+        None => false,
+    }
 }
 
 #[async_trait]
