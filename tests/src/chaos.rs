@@ -11,6 +11,7 @@
 pub mod faults;
 pub mod handlers;
 pub mod ledger;
+pub mod mutant;
 pub mod options;
 pub mod producer;
 pub mod reader;

@@ -14,11 +14,13 @@ const STOP: Duration = Duration::from_secs(60);
 
 /// What makes the server fit for the tests. `fsync` keeps its default, on: what a
 /// test measures or survives must be what a user gets.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     "listen_addresses=127.0.0.1",
     "shared_preload_libraries=pg_stat_statements",
     "max_connections=200",
     "wal_level=logical",
+    // The order of exclusive jobs is judged by when their transactions committed.
+    "track_commit_timestamp=on",
     // In the data directory, where it goes with the server even if that is killed.
     "dynamic_shared_memory_type=mmap",
     "log_line_prefix=%m [%p] ",

@@ -1,7 +1,8 @@
 //! A node of the chaos suite: `jobwire run` with the handlers of the workload.
 //!
 //! All settings come from the environment, as they do for `jobwire run`. `CHAOS_DATABASE_URL` says where
-//! the handlers write their history, past the proxies that stand before the node's own database.
+//! the handlers write their history, past the proxies that stand before the node's own database. With `CHAOS_GATE`
+//! handlers wait for a row in `chaos.gate`; `CHAOS_BUG` names a bug for the node to have.
 #![allow(clippy::print_stderr, reason = "a program of the tests")]
 
 use jobwire::Settings;
@@ -9,13 +10,23 @@ use jobwire::commands::run::{Additions, run_with};
 use jobwire::settings::Sources;
 use jobwire_core::{PgOptions, PgStore};
 use jobwire_tests::chaos::handlers::handlers;
+use jobwire_tests::chaos::mutant::{Bug, HastyTransport, Mutant};
 use jobwire_tests::chaos::recorder::Recorder;
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run().await {
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let result = runtime.map_err(Into::into).and_then(|runtime| {
+        let result = runtime.block_on(run());
+        // As `jobwire run`: a thread that waits for a broker must not keep the program alive.
+        runtime.shutdown_background();
+        result
+    });
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("chaos_node: {error}");
@@ -37,10 +48,20 @@ async fn run() -> Result<(), Box<dyn Error>> {
     options.max_connections = 2;
     options.statement_timeout = settings.statement_timeout;
     let store = PgStore::connect_with(&url, options).await?;
-    let additions = Additions {
-        handlers: handlers(&Recorder::start(&url)?, &store),
+    let gate = std::env::var_os("CHAOS_GATE").is_some();
+    let mut additions = Additions {
+        handlers: handlers(&Recorder::start(&url)?, &store, gate),
         ..Additions::default()
     };
+    if let Ok(name) = std::env::var("CHAOS_BUG") {
+        let bug = Bug::parse(&name).ok_or_else(|| format!("CHAOS_BUG: there is no {name}"))?;
+        if bug == Bug::AckBeforeLock {
+            additions.transport = Some(Box::new(|inner| Arc::new(HastyTransport(inner))));
+        }
+        additions.store = Some(Box::new(move |inner| {
+            Arc::new(Mutant::new(bug, inner, store))
+        }));
+    }
     run_with(settings, additions).await?;
     Ok(())
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// All handlers of the workload.
+/// All handlers of the workload. With `gate` each waits, after it began, until a row stands in `chaos.gate`.
 #[must_use]
-pub fn handlers(recorder: &Recorder, store: &PgStore) -> Handlers {
+pub fn handlers(recorder: &Recorder, store: &PgStore, gate: bool) -> Handlers {
     let mut handlers = Handlers::default();
     for kind in Kind::ALL {
         let mut options = HandlerOptions::default();
@@ -31,6 +31,7 @@ pub fn handlers(recorder: &Recorder, store: &PgStore) -> Handlers {
             kind,
             recorder: recorder.clone(),
             jobs: Jobs::without_hints(store.clone()),
+            gate,
         };
         handlers.register(kind.job_type(), options, Arc::new(handler));
     }
@@ -41,6 +42,7 @@ struct Recorded {
     kind: Kind,
     recorder: Recorder,
     jobs: Jobs<PgStore>,
+    gate: bool,
 }
 
 #[async_trait]
@@ -51,6 +53,9 @@ impl Handler for Recorded {
         self.recorder
             .write(Step::Start, run, id, owner, fence)
             .await;
+        if self.gate {
+            self.until_open().await;
+        }
         let result = self.work(&job).await;
         let answer = match &result {
             Ok(Outcome::Done) => Answer::Done,
@@ -69,6 +74,18 @@ impl Handler for Recorded {
 }
 
 impl Recorded {
+    async fn until_open(&self) {
+        loop {
+            let open = sqlx::query_scalar("SELECT EXISTS (SELECT FROM chaos.gate)")
+                .fetch_one(self.jobs.store().pool())
+                .await;
+            if matches!(open, Ok(true)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     async fn work(&self, job: &Running) -> HandlerResult {
         let payload: Value = job.job.decode()?;
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);

@@ -17,10 +17,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// One job after the other, each in its order.
+/// One job after the other, each in its order. A server that does not keep the times of commits (`visible`) is judged
+/// by the times of the changes.
 const HISTORY: &str = "
 SELECT number, micros(at) AS at, micros(began) AS began,
-    coalesce(micros(pg_xact_commit_timestamp(transaction::xid)), micros(at)) AS visible,
+    micros(coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean
+        THEN pg_xact_commit_timestamp(transaction::xid) END, at)) AS visible,
     transaction::text::bigint AS transaction, what, job, owner, fence, micros(expires_at) AS expires_at, old_owner, old_fence,
     retries, hints, micros(due_at) AS due_at, seq, instance, exclusive, type, payload, correlation, repeat, answer
 FROM chaos.history ORDER BY job, number";

@@ -47,10 +47,7 @@ impl Recorder {
     /// A URL that is none.
     pub fn start(url: &str) -> Result<Recorder, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
-        // Losing the last records in a crash of the database loses the completions that follow them too.
-        let options = options
-            .application_name("chaos-recorder")
-            .options([("synchronous_commit", "off")]);
+        let options = options.application_name("chaos-recorder");
         let (send, receive) = mpsc::channel(BATCH * 4);
         tokio::spawn(write_all(options, receive));
         Ok(Recorder(send))

@@ -38,6 +38,9 @@ CREATE TABLE chaos.history (
 );
 CREATE UNIQUE INDEX history_run ON chaos.history (run, what) WHERE run IS NOT NULL;
 
+-- A row here lets handlers go on that were told to wait.
+CREATE TABLE chaos.gate (opened_at timestamptz NOT NULL DEFAULT clock_timestamp());
+
 CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN

@@ -3,14 +3,12 @@
 use super::options::{Broker, Options};
 use crate::wait::within;
 use crate::{
-    Flow, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal, Stop, cargo,
+    Flow, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal, cargo,
     eventually,
 };
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::{PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
-use sqlx::Connection;
-use sqlx::postgres::PgConnection;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +73,7 @@ impl World {
     /// Start everything but the nodes.
     pub async fn start(options: &Options) -> World {
         let (postgres, (broker, kafka_proxy)) =
-            tokio::join!(start_postgres(), start_broker(options.broker));
+            tokio::join!(Postgres::start(), start_broker(options.broker));
         let url = postgres.create_database().await;
         prepare(&url).await;
         let broker_url = match &broker {
@@ -175,6 +173,7 @@ impl World {
             .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "2s")
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "6s")
             .env("JOBWIRE_LOG", "warn,jobwire_core::consumer=error")
+            .env("RUST_BACKTRACE", "0")
             .env("CHAOS_DATABASE_URL", &self.url);
         if let (Some(shift), Some(library)) = (shift, faketime()) {
             program = program
@@ -339,24 +338,6 @@ impl Node {
     }
 }
 
-/// Commit times are what the order of exclusive jobs is judged by.
-async fn start_postgres() -> Postgres {
-    let mut postgres = Postgres::start().await;
-    let mut connection = PgConnection::connect(&postgres.url("postgres"))
-        .await
-        .unwrap_or_else(|error| panic!("cannot connect: {error}"));
-    for setting in ["track_commit_timestamp = on", "max_wal_size = '2GB'"] {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("ALTER SYSTEM SET {setting}")))
-            .execute(&mut connection)
-            .await
-            .unwrap_or_else(|error| panic!("cannot set {setting}: {error}"));
-    }
-    drop(connection);
-    postgres.stop(Stop::Fast).await;
-    postgres.start_again().await;
-    postgres
-}
-
 async fn start_broker(kind: Broker) -> (AnyBroker, Option<Arc<Proxy>>) {
     match kind {
         Broker::RabbitMq => (AnyBroker::RabbitMq(RabbitMq::start().await), None),
@@ -369,7 +350,11 @@ async fn start_broker(kind: Broker) -> (AnyBroker, Option<Arc<Proxy>>) {
     }
 }
 
-async fn prepare(url: &str) {
+/// Install Jobwire's tables and the history in an empty database.
+///
+/// # Panics
+/// If it can't be used.
+pub async fn prepare(url: &str) {
     let store = PgStore::connect(url).await;
     let store = store.unwrap_or_else(|error| panic!("cannot connect: {error}"));
     let migrated = store.migrate().await;
@@ -379,7 +364,10 @@ async fn prepare(url: &str) {
 }
 
 /// The nodes' program, built when it is first asked for.
-fn chaos_node() -> &'static PathBuf {
+///
+/// # Panics
+/// If it does not compile.
+pub fn chaos_node() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| cargo::build("chaos_node"))
 }

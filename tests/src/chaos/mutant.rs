@@ -1,0 +1,439 @@
+//! Stores and transports with a bug, to see that the checker sees it.
+//!
+//! Each bug is put in front of the real store or transport, at its trait; the product knows nothing of it.
+//! A node of the chaos suite takes one from `CHAOS_BUG`.
+
+use async_trait::async_trait;
+use chrono::Duration as Span;
+use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::job::{Held, Job, LockedJob};
+use jobwire_core::query::{LaneBacklog, LaneView};
+use jobwire_core::store::Failure;
+use jobwire_core::store::{
+    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result, SchemaStatus,
+    Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+};
+use jobwire_core::transport::{
+    Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
+};
+use jobwire_core::{
+    CommitHook, Fence, JobFilter, JobId, JobView, Lane, LaneRule, NewJob, NodeId, PgStore,
+    SqlStore, Store, StoreError, Transport,
+};
+use sqlx::postgres::PgConnection;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Not a bug: completions come only after another node has taken the job over. They must change nothing.
+    LateCompletion,
+    /// The same, and the completion does not name its fence.
+    NoFence,
+    /// Not a bug: the lock statement never comes back, as in a node that hangs.
+    HangingLock,
+    /// The same, and hints are settled before the lock.
+    AckBeforeLock,
+    /// The sweeper takes locks off without looking at their leases.
+    UnguardedSweeper,
+    /// The lock statement does not look at the instance.
+    NoInstanceCheck,
+    /// The sweeper takes every job that waits for a second for an orphan.
+    OrphansByAge,
+    /// Hints leave while their transaction is open. Only for producers.
+    PublishBeforeCommit,
+    /// Not a bug: PostgreSQL gave the transaction's id to a later one, which committed, as it may after a
+    /// crash. Only for producers.
+    ReusedTransaction,
+}
+
+impl Bug {
+    const ALL: [(Bug, &'static str); 9] = [
+        (Bug::LateCompletion, "late-completion"),
+        (Bug::NoFence, "no-fence"),
+        (Bug::HangingLock, "hanging-lock"),
+        (Bug::AckBeforeLock, "ack-before-lock"),
+        (Bug::UnguardedSweeper, "unguarded-sweeper"),
+        (Bug::NoInstanceCheck, "no-instance-check"),
+        (Bug::OrphansByAge, "orphans-by-age"),
+        (Bug::PublishBeforeCommit, "publish-before-commit"),
+        (Bug::ReusedTransaction, "reused-transaction"),
+    ];
+
+    /// Its name in `CHAOS_BUG`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Bug::ALL.iter().find(|(bug, _)| *bug == self);
+        found.map_or("", |(_, name)| name)
+    }
+
+    /// The bug of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Bug> {
+        let found = Bug::ALL.iter().find(|(_, its)| *its == name);
+        found.map(|(bug, _)| *bug)
+    }
+}
+
+/// A store with a bug.
+#[derive(Clone)]
+pub struct Mutant {
+    bug: Bug,
+    inner: Arc<dyn Store>,
+    /// For statements of its own, and for producers.
+    direct: PgStore,
+    publisher: Option<Arc<dyn Publisher>>,
+}
+
+impl fmt::Debug for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutant").field("bug", &self.bug).finish()
+    }
+}
+
+const LEASE_OF: &str =
+    "SELECT owner, fence FROM jobwire.job_lease WHERE job_id = $1 AND owner IS NOT NULL";
+
+impl Mutant {
+    /// Put a bug in front of a store.
+    #[must_use]
+    pub fn new(bug: Bug, inner: Arc<dyn Store>, direct: PgStore) -> Mutant {
+        Mutant {
+            bug,
+            inner,
+            direct,
+            publisher: None,
+        }
+    }
+
+    /// A producer's store that publishes while its transaction is open.
+    #[must_use]
+    pub fn hasty(direct: PgStore, publisher: Arc<dyn Publisher>) -> Mutant {
+        Mutant {
+            bug: Bug::PublishBeforeCommit,
+            inner: Arc::new(direct.clone()),
+            direct,
+            publisher: Some(publisher),
+        }
+    }
+
+    /// Wait until somebody else holds the job, and say who.
+    async fn taken_over(&self, held: &Held) -> Result<(NodeId, Fence)> {
+        loop {
+            let lease: Option<(Uuid, i64)> = sqlx::query_as(LEASE_OF)
+                .bind(held.id.0)
+                .fetch_optional(self.direct.pool())
+                .await?;
+            if let Some((owner, fence)) = lease.filter(|(_, fence)| *fence != held.fence.0) {
+                return Ok((NodeId(owner), Fence(fence)));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Lock what is named, and nothing but that.
+    async fn lock_blindly(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
+        let ids: Vec<Uuid> = hints.iter().map(|hint| hint.id.0).collect();
+        let rows: Vec<(Uuid, i64)> = sqlx::query_as(
+            "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+             SELECT id, $2, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $3
+             FROM jobwire.job WHERE id = ANY($1) ORDER BY seq
+             ON CONFLICT (job_id) DO NOTHING RETURNING job_id, fence",
+        )
+        .bind(ids)
+        .bind(terms.owner.0)
+        .bind(terms.lease)
+        .fetch_all(self.direct.pool())
+        .await?;
+        let mut locked = Locked::default();
+        for (id, fence) in rows {
+            if let Some((_, job, _)) = self.inner.get(JobId(id)).await? {
+                let fence = Fence(fence);
+                locked.jobs.push(LockedJob {
+                    job,
+                    fence,
+                    strikes: 0,
+                });
+            }
+        }
+        Ok(locked)
+    }
+
+    async fn take_all_locks_off(&self) -> Result<()> {
+        sqlx::query(
+            "UPDATE jobwire.job_lease SET owner = NULL, strikes = strikes + 1 WHERE owner IS NOT NULL",
+        )
+        .execute(self.direct.pool())
+        .await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Mutant {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+    async fn check(&self) -> Result<SchemaStatus> {
+        self.inner.check().await
+    }
+    async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
+        match self.bug {
+            Bug::HangingLock | Bug::AckBeforeLock => {
+                say("hangs before the lock");
+                std::future::pending().await
+            }
+            Bug::NoInstanceCheck => self.lock_blindly(terms, hints).await,
+            _ => self.inner.lock(terms, hints).await,
+        }
+    }
+    async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
+        self.inner.claim(terms, page).await
+    }
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+        match self.bug {
+            // Else nobody would take its job over; and a node that can't renew takes no more work.
+            Bug::LateCompletion | Bug::NoFence => {
+                Err(StoreError::Config("this mutant renews nothing".to_owned()))
+            }
+            _ => self.inner.renew(owner, lease, held).await,
+        }
+    }
+    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+        self.inner.run_alone(owner, held).await
+    }
+    async fn complete(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &HandOver,
+    ) -> Result<Settled> {
+        let (Bug::LateCompletion | Bug::NoFence, [one]) = (self.bug, done) else {
+            return self.inner.complete(owner, done, then).await;
+        };
+        let (heir, fence) = self.taken_over(&one.held).await?;
+        let completion = if self.bug == Bug::NoFence {
+            // The run under the new lock has to be under way, so that nothing explains the end of the job.
+            until_started(&self.direct, one.held.id, fence).await?;
+            let held = Held {
+                fence,
+                ..one.held.clone()
+            };
+            let completion = Completion {
+                held,
+                ..one.clone()
+            };
+            self.inner.complete(heir, &[completion], then).await
+        } else {
+            self.inner.complete(owner, done, then).await
+        };
+        say("completed late");
+        completion
+    }
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+        self.inner.fail(owner, failed, then).await
+    }
+    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+        self.inner.release(owner, held).await
+    }
+    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+        self.inner.begin_completing(hook).await
+    }
+    async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
+        self.inner.move_due_timers(at_most).await
+    }
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        if self.bug == Bug::UnguardedSweeper {
+            self.take_all_locks_off().await?;
+        }
+        let mut outcome = self.inner.take_turn(turn).await?;
+        if let (Bug::OrphansByAge, TurnOutcome::Leads(report)) = (self.bug, &mut outcome) {
+            let old = OrphanQuery {
+                ready_before: report.now - Span::seconds(1),
+                types: super::workload::Kind::ALL
+                    .iter()
+                    .map(|kind| kind.job_type().to_owned())
+                    .collect(),
+                lane: Lane::default(),
+                after: None,
+                limit: 10_000,
+                mark: true,
+            };
+            report.expired.extend(self.inner.orphans(&old).await?);
+        }
+        Ok(outcome)
+    }
+    async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        self.inner.unhinted(at_most).await
+    }
+    async fn resign(&self, node: NodeId) -> Result<()> {
+        self.inner.resign(node).await
+    }
+    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+        self.inner.orphans(query).await
+    }
+    async fn free_instances(&self) -> Result<Vec<Ready>> {
+        self.inner.free_instances().await
+    }
+    async fn committed(&self, transaction: &TransactionId) -> Result<Fate> {
+        match self.bug {
+            Bug::ReusedTransaction => Ok(Fate::Committed),
+            _ => self.inner.committed(transaction).await,
+        }
+    }
+    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        self.inner.find(filter).await
+    }
+    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        self.inner.count(filter).await
+    }
+    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
+        self.inner.get(id).await
+    }
+    async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        self.inner.delete(id).await
+    }
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        self.inner.retry(id, retries).await
+    }
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+        self.inner.suspend(scope).await
+    }
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+        self.inner.activate(scope).await
+    }
+    async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
+        self.inner.lane_rules().await
+    }
+    async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
+        self.inner.set_lane_rules(rules).await
+    }
+    async fn lanes(&self) -> Result<Vec<LaneView>> {
+        self.inner.lanes().await
+    }
+    async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>> {
+        self.inner.lanes_outside(lanes, at_most).await
+    }
+    async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
+        self.inner.move_lane(page).await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// What the test waits for.
+#[allow(clippy::print_stdout, reason = "the test reads it")]
+fn say(what: &str) {
+    println!("mutant: {what}");
+}
+
+async fn until_started(store: &PgStore, job: JobId, fence: Fence) -> Result<()> {
+    loop {
+        let started: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM chaos.history WHERE what = 'start' AND job = $1 AND fence = $2)",
+        )
+        .bind(job.0)
+        .bind(fence.0)
+        .fetch_one(store.pool())
+        .await?;
+        if started {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[async_trait]
+impl SqlStore for Mutant {
+    type Db = sqlx::Postgres;
+
+    fn deadline(&self) -> Duration {
+        self.direct.deadline()
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, sqlx::Postgres>> {
+        self.direct.begin().await
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut PgConnection,
+        jobs: Vec<NewJob>,
+        origin: Origin,
+    ) -> Result<Created> {
+        let created = self.direct.insert(connection, jobs, origin).await?;
+        if let Some(publisher) = &self.publisher {
+            let hints = created.ready.iter().map(|ready| ready.hint.clone());
+            let published = publisher.publish(&Lane::default(), hints.collect()).await;
+            if let Err(error) = published {
+                say(&format!("could not publish early: {error}"));
+            }
+        }
+        Ok(created)
+    }
+
+    async fn complete_in(
+        &self,
+        connection: &mut PgConnection,
+        owner: NodeId,
+        completion: &Completion,
+        then: &HandOver,
+    ) -> Result<Settled> {
+        self.direct
+            .complete_in(connection, owner, completion, then)
+            .await
+    }
+}
+
+/// A transport that settles what it receives at once.
+pub struct HastyTransport(pub Arc<dyn Transport>);
+
+#[async_trait]
+impl Transport for HastyTransport {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        self.0.publisher()
+    }
+    async fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> std::result::Result<Box<dyn Receiver>, TransportError> {
+        Ok(Box::new(HastyReceiver(
+            self.0.subscribe(subscription).await?,
+        )))
+    }
+    fn listen(&self) -> tokio::sync::broadcast::Receiver<Control> {
+        self.0.listen()
+    }
+    async fn close(&self, within: Duration) {
+        self.0.close(within).await;
+    }
+}
+
+struct HastyReceiver(Box<dyn Receiver>);
+
+#[async_trait]
+impl Receiver for HastyReceiver {
+    async fn receive(&mut self, max: usize) -> std::result::Result<Vec<Delivery>, TransportError> {
+        let deliveries = self.0.receive(max).await?;
+        let tickets: Vec<Ticket> = deliveries.iter().map(|delivery| delivery.ticket).collect();
+        self.0.settle(&tickets).await;
+        say("settled");
+        Ok(deliveries)
+    }
+    async fn settle(&mut self, _: &[Ticket]) {}
+    async fn give_back(&mut self, _: &[Ticket]) {}
+    async fn pause(&mut self) {
+        self.0.pause().await;
+    }
+    async fn resume(&mut self) {
+        self.0.resume().await;
+    }
+}

@@ -1,0 +1,366 @@
+//! The checker is itself tested: nodes with a seeded bug run against the real servers, and each bug has to
+//! be seen. Where only the bug shall make the difference, the same story without it has to pass.
+//!
+//! Nothing depends on time: every step waits until the one before it is in the database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{
+    CommitHook, JobId, Jobs, NewJob, PgStore, SqlStore, Store, StoreError, Transport,
+};
+use jobwire_tests::chaos::ledger::{Ledger, NotingPublisher};
+use jobwire_tests::chaos::mutant::{Bug, Mutant};
+use jobwire_tests::chaos::{reader, world};
+use jobwire_tests::history::{Invariant, Limits, Outcome, Report};
+use jobwire_tests::{
+    Direction, Flow, Program, Proxy, Running, Signal, eventually, shared, shared::Space,
+};
+use serde_json::json;
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A database with a history, a broker's space, and somebody who creates jobs.
+struct Stage {
+    url: String,
+    space: Space,
+    store: PgStore,
+    ledger: Ledger,
+    transport: Arc<dyn Transport>,
+    jobs: Jobs<PgStore>,
+}
+
+impl Stage {
+    async fn new() -> Stage {
+        let url = shared::postgres().await.create_database().await;
+        world::prepare(&url).await;
+        let space = shared::rabbitmq().await.space().await;
+        let mut options = AmqpOptions::default();
+        options.prefix.clone_from(&space.prefix);
+        let transport: Arc<dyn Transport> =
+            Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap());
+        let ledger = Ledger::default();
+        let store = PgStore::connect(&url).await.unwrap();
+        let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
+        let hook = CommitHook::start(Arc::new(publisher), HookOptions::default());
+        Stage {
+            jobs: store.jobs(hook),
+            url,
+            space,
+            store,
+            ledger,
+            transport,
+        }
+    }
+
+    /// A node; returns when it is ready.
+    async fn node(&self, bug: Option<Bug>, settings: &[(&str, &str)]) -> Running {
+        let mut program = Program::at(world::chaos_node())
+            .env("JOBWIRE_DATABASE_URL", &self.url)
+            .env("JOBWIRE_BROKER_URL", &self.space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_LEASE", "3s")
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_HINT_MAX_AGE", "1s")
+            .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("CHAOS_DATABASE_URL", &self.url);
+        if let Some(bug) = bug {
+            program = program.env("CHAOS_BUG", bug.name());
+        }
+        for (name, value) in settings {
+            program = program.env(name, value);
+        }
+        let node = program.start();
+        node.wait_for_line("is ready", WAIT).await;
+        node
+    }
+
+    async fn create<S: SqlStore>(&self, jobs: &Jobs<S>, job: NewJob) -> JobId {
+        let id = job.id();
+        self.ledger.open(&[id]);
+        jobs.create(job).await.unwrap();
+        self.ledger.settle(&[id], Outcome::Committed);
+        id
+    }
+
+    async fn noop(&self) -> JobId {
+        self.create(&self.jobs, NewJob::of("chaos-noop", &json!({})))
+            .await
+    }
+
+    /// Wait until the history has so many rows of this kind for any job.
+    async fn until(&self, what: &str, condition: &'static str, count: i64) {
+        let sql = format!("SELECT count(*) FROM chaos.history WHERE {condition}");
+        eventually(what, WAIT, || async {
+            let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql.clone()))
+                .fetch_one(self.store.pool())
+                .await
+                .ok()?;
+            (found >= count).then_some(())
+        })
+        .await;
+    }
+
+    async fn open_gate(&self) {
+        sqlx::query("INSERT INTO chaos.gate DEFAULT VALUES")
+            .execute(self.store.pool())
+            .await
+            .unwrap();
+    }
+
+    async fn until_empty(&self) {
+        eventually("all jobs are done", WAIT, || async {
+            let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job")
+                .fetch_one(self.store.pool())
+                .await
+                .ok()?;
+            (left == 0).then_some(())
+        })
+        .await;
+    }
+
+    async fn check(&self, rehints: Option<u64>) -> Report {
+        let limits = Limits {
+            found: true,
+            rehints,
+            order_slack: 500_000,
+            ..Limits::default()
+        };
+        let checked = reader::check(&self.url, self.ledger.take(), limits).await;
+        checked.unwrap().0
+    }
+}
+
+#[track_caller]
+fn assert_breaks(report: &Report, invariant: Invariant) {
+    assert!(
+        report.breaks(invariant),
+        "{invariant:?} was broken, and the checker did not see it: {report}"
+    );
+}
+
+/// A node's completion comes after another one has taken the job over and runs it.
+async fn a_late_completion(bug: Bug) -> Report {
+    let stage = Stage::new().await;
+    let late = stage.node(Some(bug), &[]).await;
+    stage.noop().await;
+    stage.until("the first run to end", "what = 'end'", 1).await;
+    let _heir = stage.node(None, &[("CHAOS_GATE", "yes")]).await;
+    late.wait_for_line("completed late", WAIT).await;
+    stage.open_gate().await;
+    stage.until_empty().await;
+    stage
+        .until("the second run to end", "what = 'end'", 2)
+        .await;
+    stage.check(None).await
+}
+
+#[tokio::test]
+async fn a_completion_without_its_fence_is_caught() {
+    let report = a_late_completion(Bug::NoFence).await;
+    assert_breaks(&report, Invariant::I4);
+}
+
+#[tokio::test]
+async fn a_late_completion_with_its_fence_changes_nothing() {
+    let report = a_late_completion(Bug::LateCompletion).await;
+    assert!(report.holds(), "{report}");
+    assert!(report.counts.takeovers >= 1, "{report}");
+}
+
+/// A node is killed between taking a hint and locking its job; nobody sweeps.
+async fn killed_before_the_lock(bug: Bug) -> Report {
+    let unswept = [
+        ("JOBWIRE_SWEEP_INTERVAL", "1h"),
+        ("JOBWIRE_SUSPECT_AFTER", "1h"),
+        ("JOBWIRE_CLAIM_AFTER", "off"),
+    ];
+    let stage = Stage::new().await;
+    let victim = stage.node(Some(bug), &unswept).await;
+    stage.noop().await;
+    victim.wait_for_line("hangs before the lock", WAIT).await;
+    drop(victim);
+    let _heir = stage.node(None, &unswept).await;
+    // Its hint comes behind the first one's, if that is still there.
+    let last = stage.noop().await;
+    eventually("the second job is done", WAIT, || async {
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job WHERE id = $1")
+            .bind(last.0)
+            .fetch_one(stage.store.pool())
+            .await
+            .ok()?;
+        (left == 0).then_some(())
+    })
+    .await;
+    if bug == Bug::HangingLock {
+        stage.until_empty().await;
+    }
+    stage.check(None).await
+}
+
+#[tokio::test]
+async fn hints_settled_before_the_lock_are_caught() {
+    let report = killed_before_the_lock(Bug::AckBeforeLock).await;
+    assert_breaks(&report, Invariant::I1);
+}
+
+#[tokio::test]
+async fn a_node_that_dies_before_the_lock_loses_nothing() {
+    let report = killed_before_the_lock(Bug::HangingLock).await;
+    assert!(report.holds(), "{report}");
+}
+
+#[tokio::test]
+async fn hints_that_leave_before_the_commit_are_caught() {
+    let stage = Stage::new().await;
+    let publisher = NotingPublisher::new(stage.transport.publisher(), stage.ledger.clone());
+    let hasty = Mutant::hasty(stage.store.clone(), Arc::new(publisher));
+    let jobs = Jobs::without_hints(hasty);
+    let _node = stage.node(None, &[]).await;
+    let undone = NewJob::of("chaos-noop", &json!({}));
+    let ids = [undone.id()];
+    stage.ledger.open(&ids);
+    let mut transaction = jobs.begin().await.unwrap();
+    transaction.create(undone).await.unwrap();
+    transaction.roll_back().await.unwrap();
+    stage.ledger.settle(&ids, Outcome::RolledBack);
+    stage
+        .create(&jobs, NewJob::of("chaos-noop", &json!({})))
+        .await;
+    stage.until_empty().await;
+    let report = stage.check(None).await;
+    assert_breaks(&report, Invariant::I2);
+    let seen = |what: &str| {
+        report
+            .kept
+            .iter()
+            .any(|violation| violation.what.contains(what))
+    };
+    assert!(seen("rolled back"), "{report}");
+    // Judged by the time of the commit, where the server keeps it.
+    let kept: bool =
+        sqlx::query_scalar("SELECT current_setting('track_commit_timestamp')::boolean")
+            .fetch_one(stage.store.pool())
+            .await
+            .unwrap();
+    assert!(
+        !kept || seen("before the job's transaction had committed"),
+        "{report}"
+    );
+}
+
+#[tokio::test]
+async fn a_sweeper_without_a_guard_is_caught() {
+    let stage = Stage::new().await;
+    let node = stage
+        .node(Some(Bug::UnguardedSweeper), &[("CHAOS_GATE", "yes")])
+        .await;
+    stage.noop().await;
+    stage
+        .until(
+            "a living lock to be taken off",
+            "what = 'job_lease update' AND owner IS NULL AND old_owner IS NOT NULL",
+            1,
+        )
+        .await;
+    node.signal(Signal::SIGKILL);
+    stage.open_gate().await;
+    let _heir = stage.node(None, &[]).await;
+    stage.until_empty().await;
+    let report = stage.check(None).await;
+    assert_breaks(&report, Invariant::I4);
+}
+
+#[tokio::test]
+async fn a_lock_that_does_not_look_at_the_instance_is_caught() {
+    let stage = Stage::new().await;
+    let _node = stage
+        .node(Some(Bug::NoInstanceCheck), &[("CHAOS_GATE", "yes")])
+        .await;
+    for _ in 0..2 {
+        let job = NewJob::of("chaos-exclusive", &json!({ "ms": 0 })).instance("one");
+        stage.create(&stage.jobs, job).await;
+    }
+    stage.until("both jobs to run", "what = 'start'", 2).await;
+    stage.open_gate().await;
+    stage.until_empty().await;
+    let report = stage.check(None).await;
+    assert_breaks(&report, Invariant::I5);
+}
+
+/// A backlog waits in the broker while the only slot is taken, for several sweeps.
+async fn a_healthy_backlog(bug: Option<Bug>) -> Report {
+    const JOBS: usize = 300;
+    let stage = Stage::new().await;
+    let settings = [("CHAOS_GATE", "yes"), ("JOBWIRE_CONCURRENCY", "1")];
+    let node = stage.node(bug, &settings).await;
+    let jobs: Vec<NewJob> = (0..JOBS)
+        .map(|_| NewJob::of("chaos-noop", &json!({})))
+        .collect();
+    let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    stage.ledger.open(&ids);
+    let mut transaction = stage.jobs.begin().await.unwrap();
+    transaction.create_many(jobs).await.unwrap();
+    transaction.commit().await.unwrap();
+    stage.ledger.settle(&ids, Outcome::Committed);
+    stage
+        .until("the only slot to be taken", "what = 'start'", 1)
+        .await;
+    // Renewals mark the time: a dozen of them are several sweeps.
+    let renewed = "what = 'job_lease update' AND fence = old_fence AND owner IS NOT NULL";
+    stage.until("some sweeps to pass", renewed, 6).await;
+    stage.open_gate().await;
+    stage.until_empty().await;
+    drop(node);
+    stage.check(Some(JOBS as u64 / 100)).await
+}
+
+#[tokio::test]
+async fn orphans_by_age_are_caught_by_the_bound_on_hints() {
+    let report = a_healthy_backlog(Some(Bug::OrphansByAge)).await;
+    assert_breaks(&report, Invariant::I11);
+}
+
+#[tokio::test]
+async fn a_healthy_backlog_is_not_hinted_again() {
+    let report = a_healthy_backlog(None).await;
+    assert!(report.holds(), "{report}");
+}
+
+/// After a crash PostgreSQL may give the id of a transaction that it undid to a later one. That this one has
+/// committed says nothing of ours.
+#[tokio::test]
+async fn a_transaction_id_that_a_crash_gave_away_proves_no_commit() {
+    let stage = Stage::new().await;
+    let address = url::Url::parse(&stage.url).unwrap();
+    let (host, port) = (address.host_str().unwrap(), address.port().unwrap());
+    let proxy = Proxy::start(&format!("{host}:{port}")).await;
+    let store = PgStore::connect(&proxy.url(&stage.url)).await.unwrap();
+    let reused = Mutant::new(
+        Bug::ReusedTransaction,
+        Arc::new(store.clone()),
+        store.clone(),
+    );
+    let jobs = Jobs::without_hints(reused);
+    let mut transaction = jobs.begin().await.unwrap();
+    let job = NewJob::of("chaos-noop", &json!({}));
+    let id = transaction.create(job).await.unwrap();
+    // COMMIT goes down with its connection.
+    proxy.set(Direction::ToServer, Flow::Stall);
+    let committing = tokio::spawn(transaction.commit());
+    proxy.cut();
+    eventually("the connection is cut", WAIT, || async {
+        (proxy.connections() == 0).then_some(())
+    })
+    .await;
+    proxy.set(Direction::ToServer, Flow::Pass);
+    let answer = committing.await.unwrap();
+    assert!(
+        matches!(answer, Err(StoreError::CommitUnknown(_))),
+        "{answer:?}"
+    );
+    assert!(stage.store.get(id).await.unwrap().is_none());
+}
