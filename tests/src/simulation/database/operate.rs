@@ -1,5 +1,6 @@
 //! What operators do and ask.
 
+use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::store::{Operated, SuspensionScope};
 use jobwire_core::{Job, JobFilter, JobId, JobState, JobView};
@@ -42,6 +43,9 @@ impl Database {
             return (Operated::NotFound, Vec::new());
         };
         if state == JobState::Executable {
+            if let Some(row) = self.executable.get_mut(&id) {
+                row.job.retries = retries;
+            }
             return (Operated::Done, self.mark(id).into_iter().collect());
         }
         if state == JobState::Suspended {
@@ -119,13 +123,18 @@ impl Database {
         ready
     }
 
-    pub(in crate::simulation) fn get(&self, id: JobId) -> Option<(JobView, Job, Option<String>)> {
+    pub(in crate::simulation) fn get(
+        &mut self,
+        id: JobId,
+    ) -> Option<(JobView, Job, Option<String>)> {
+        let now = self.now();
         let (state, row) = self.row(id)?;
         let stack = self.stacks.get(&id).cloned();
-        Some((self.view(state, row), row.job.clone(), stack))
+        Some((self.view(state, row, now), row.job.clone(), stack))
     }
 
-    pub(in crate::simulation) fn find(&self, filter: &JobFilter) -> Vec<JobView> {
+    pub(in crate::simulation) fn find(&mut self, filter: &JobFilter) -> Vec<JobView> {
+        let now = self.now();
         let tables = [
             (JobState::Executable, &self.executable),
             (JobState::Timer, &self.timers),
@@ -136,19 +145,19 @@ impl Database {
             .into_iter()
             .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
         let mut found: Vec<JobView> = rows
-            .map(|(state, row)| self.view(state, row))
+            .map(|(state, row)| self.view(state, row, now))
             .filter(|view| matches(filter, view))
             .collect();
         found.sort_unstable_by_key(|view| view.seq);
         found
     }
 
-    fn view(&self, state: JobState, row: &Row) -> JobView {
+    fn view(&self, state: JobState, row: &Row, now: DateTime<Utc>) -> JobView {
         let job = &row.job;
         let lease = self
             .leases
             .get(&job.id)
-            .filter(|lease| lease.owner.is_some());
+            .filter(|lease| lease.owner.is_some() && lease.expires_at > now);
         JobView {
             id: job.id,
             state,
@@ -181,7 +190,7 @@ fn matches(filter: &JobFilter, view: &JobView) -> bool {
     fn is<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
         wanted.is_none() || wanted == found
     }
-    let failed = view.failures > 0 || view.exception_message.is_some();
+    let failed = view.exception_message.is_some();
     is(filter.id.as_ref(), Some(&view.id))
         && (filter.states.is_empty() || filter.states.contains(&view.state))
         && is(filter.job_type.as_ref(), Some(&view.job_type))
