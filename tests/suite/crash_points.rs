@@ -123,7 +123,7 @@ async fn producer(point: &'static str, created: i64) {
     };
     let home = Scratch::new();
     let lines: Vec<String> = (1..=3).map(line).collect();
-    let file = home.write("jobs.jsonl", &lines.join("\n"));
+    let file = home.write("jobs.jsonl", lines.join("\n"));
     let mut victim = Program::jobwire()
         .args(["enqueue".as_ref(), file.as_os_str()])
         .env("JOBWIRE_DATABASE_URL", &fleet.database)

@@ -143,6 +143,7 @@ conformance! {
     orphans {
         what_became_ready_just_now_is_not_suspected,
         what_is_old_and_unlocked_is_suspected,
+        an_id_from_the_future_is_found_in_the_whole_table,
         what_is_gated_is_not_suspected,
         only_the_first_sibling_is_suspected,
         a_marked_orphan_waits_before_the_next_suspicion,

@@ -232,6 +232,8 @@ pub struct OrphanQuery {
     pub after: Option<JobId>,
     /// At most so many.
     pub limit: i64,
+    /// Also look at ids from the future, of creators whose clocks run ahead: reads every row of the table.
+    pub whole: bool,
     /// Write `ready_at` and count the hint, so that the row is not suspected again at once; otherwise
     /// only look (dry run).
     pub mark: bool,

@@ -43,6 +43,9 @@ const PAGE: i64 = 10_000;
 const WINDOW: usize = 3;
 /// A marker overtakes by milliseconds; wait this long before asking.
 const MOMENT: Duration = Duration::from_millis(500);
+/// Creators' clocks may run ahead, and their ids with them. Finding those reads the whole lane, so it is done at
+/// so many times the distance of its own length: half a percent of one connection.
+const DISTANCE: u32 = 200;
 /// The longest spacing of markers that do not return.
 const LONGEST_SPACING: Duration = Duration::from_secs(600);
 /// The most markers under way in one lane.
@@ -58,6 +61,8 @@ struct Sent {
 /// What one marker has proved to be lost, page by page.
 struct Healing {
     ready_before: DateTime<Utc>,
+    /// Ids from the future too.
+    whole: bool,
     /// Go on behind this job.
     after: Option<JobId>,
     /// The markers behind the pages that are under way.
@@ -68,6 +73,7 @@ struct Healing {
 struct LaneState {
     outstanding: Vec<Sent>,
     spacing: Duration,
+    not_whole_before: Option<Instant>,
     healing: Option<Healing>,
 }
 
@@ -185,8 +191,11 @@ impl Sweeper {
         ready_before: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> usize {
-        self.lanes.entry(lane.clone()).or_default().healing = Some(Healing {
+        let state = self.lanes.entry(lane.clone()).or_default();
+        let moment = state.not_whole_before;
+        state.healing = Some(Healing {
             ready_before,
+            whole: moment.is_none_or(|moment| Instant::now() >= moment),
             after: None,
             pages: Vec::new(),
         });
@@ -209,10 +218,16 @@ impl Sweeper {
                 lane: lane.clone(),
                 after: healing.after,
                 limit: PAGE,
+                whole: healing.whole,
                 mark: true,
             };
+            let (asked, whole) = (Instant::now(), query.whole);
             let page = page(node, query).await;
             healed += page.count;
+            if whole && let Some(state) = self.lanes.get_mut(lane) {
+                let pause = (asked.elapsed() * DISTANCE).max(node.options.sweep_interval * 3);
+                state.not_whole_before = Some(Instant::now() + pause);
+            }
             let sent = match page.next {
                 Some(_) => self.send(node, lane, now).await,
                 None => None,

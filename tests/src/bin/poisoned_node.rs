@@ -7,18 +7,14 @@ use std::time::Duration;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::{Node, NodeOptions, Outcome, PgStore, Running, Transport};
 
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
-}
-
 #[tokio::main]
-async fn main() {
-    let store = PgStore::connect(&variable("NODE_DATABASE")).await.unwrap();
-    let mut broker = AmqpOptions::default();
-    broker.prefix = variable("NODE_PREFIX");
-    let transport = AmqpTransport::connect(&variable("NODE_BROKER"), broker)
-        .await
-        .unwrap();
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let store = PgStore::connect(&std::env::var("NODE_DATABASE")?).await?;
+    let broker = AmqpOptions {
+        prefix: std::env::var("NODE_PREFIX")?,
+        ..AmqpOptions::default()
+    };
+    let transport = AmqpTransport::connect(&std::env::var("NODE_BROKER")?, broker).await?;
     let transport: Arc<dyn Transport> = Arc::new(transport);
     let mut options = NodeOptions::default();
     options.concurrency = 8;
@@ -36,6 +32,6 @@ async fn main() {
             Ok(Outcome::Done)
         })
         .run_until(std::future::pending())
-        .await
-        .unwrap();
+        .await?;
+    Ok(())
 }

@@ -168,8 +168,15 @@ impl Faults {
     }
 
     fn shift(&mut self) -> Option<String> {
-        // A clock that is more than a minute ahead makes ids that the sweeper looks at that much later.
-        let shifts = [None, None, Some("+41s"), Some("-37s"), Some("-3600s")];
+        // A clock that is ahead makes ids that sort into the future.
+        let shifts = [
+            None,
+            None,
+            Some("+41s"),
+            Some("+3600s"),
+            Some("-37s"),
+            Some("-3600s"),
+        ];
         let shift = shifts.choose(&mut self.random).copied().flatten()?;
         faketime()?;
         self.clocks += 1;

@@ -261,6 +261,7 @@ impl Store for Mutant {
                 lane: Lane::default(),
                 after: None,
                 limit: 10_000,
+                whole: false,
                 mark: true,
             };
             report.expired.extend(self.inner.orphans(&old).await?);

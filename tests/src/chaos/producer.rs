@@ -148,7 +148,7 @@ impl Producer {
     }
 
     async fn transaction(&mut self, count: usize) {
-        let jobs: Vec<NewJob> = (0..count).map(|_| self.maker.next()).collect();
+        let jobs: Vec<NewJob> = (0..count).map(|_| self.maker.make()).collect();
         let fate: f64 = self.maker.random().random();
         let done = match self.way {
             Way::Sql => tokio::time::timeout(DEADLINE, self.by_sql(jobs, fate)).await,

@@ -141,7 +141,7 @@ impl Maker {
     }
 
     /// The next job. Some are due later.
-    pub fn next(&mut self) -> NewJob {
+    pub fn make(&mut self) -> NewJob {
         let kind = self.kind();
         let random = &mut self.random;
         let payload = match kind {

@@ -276,9 +276,11 @@ impl World {
                 };
                 Arc::new(KafkaTransport::connect(url, options).await.ok()?)
             } else {
-                let mut options = AmqpOptions::default();
-                options.prefix = PREFIX.to_owned();
-                options.confirm_timeout = Duration::from_secs(2);
+                let options = AmqpOptions {
+                    prefix: PREFIX.to_owned(),
+                    confirm_timeout: Duration::from_secs(2),
+                    ..AmqpOptions::default()
+                };
                 Arc::new(AmqpTransport::connect(url, options).await.ok()?)
             };
             Some(transport)

@@ -3,7 +3,7 @@ use std::time::Duration;
 use jobwire_core::store::{OrphanQuery, SuspensionScope};
 use jobwire_core::{JobId, Lane};
 
-use super::world::{Bench, World, ids, node, terms, unserved, work};
+use super::world::{Bench, SqlBench, World, ids, node, terms, unserved, work};
 
 /// What was ready this long ago and is not under way.
 async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQuery {
@@ -14,6 +14,7 @@ async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQu
         lane: Lane::default(),
         after: None,
         limit: 100,
+        whole: false,
         mark,
     }
 }
@@ -50,6 +51,21 @@ pub(super) async fn what_is_old_and_unlocked_is_suspected<S: Bench>(w: &World<S>
     let found = w.store.orphans(&other_lane).await.unwrap();
     assert_eq!(ids(&found), [hints[2].id]);
     assert_eq!(found[0].lane.0, "fast");
+}
+
+/// Its creator's clock was an hour ahead.
+pub(super) async fn an_id_from_the_future_is_found_in_the_whole_table<S: SqlBench>(w: &World<S>) {
+    w.one(work()).await;
+    let ahead = chrono::Utc::now() + chrono::Duration::hours(1);
+    let millis = ahead.timestamp_millis().cast_unsigned();
+    let id = uuid::Uuid::from_u128(u128::from(millis) << 80 | 0x7000_8000_0000_0000_0017);
+    let sql = format!("UPDATE {{s}}job SET id = '{id}'");
+    assert_eq!(w.store.execute(&sql).await, 1);
+    w.make_old(600).await;
+    assert!(orphans(w, 10, false).await.is_empty());
+    let mut whole = query(w, 10, true).await;
+    whole.whole = true;
+    assert_eq!(ids(&w.store.orphans(&whole).await.unwrap()), [JobId(id)]);
 }
 
 pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {

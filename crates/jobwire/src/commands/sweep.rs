@@ -197,6 +197,7 @@ async fn orphans(
         lane: lane.clone(),
         after: None,
         limit: PAGE,
+        whole: true,
         mark: false,
     };
     let (mut count, mut shown) = (0, Vec::new());

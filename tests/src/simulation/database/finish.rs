@@ -197,7 +197,8 @@ impl Database {
         for held in held {
             let guarded = self.owns(owner, held);
             let there = self.leases.contains_key(&held.id);
-            if !guarded && !(there && self.has(Bug::ReleasesWithoutGuard)) {
+            let released = guarded || (there && self.has(Bug::ReleasesWithoutGuard));
+            if !released {
                 continue;
             }
             self.leases.remove(&held.id);

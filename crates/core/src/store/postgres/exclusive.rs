@@ -36,7 +36,8 @@ pub(super) async fn enter(
 
 /// The first ready job by creation order decides: whether it may be taken depends on its type, and on
 /// nobody having its row locked this instant, but no younger sibling overtakes it. A holder's expired
-/// lease is row-locked before it counts as dead, so a renewal that is under way wins. An instance that
+/// lease is row-locked before it counts as dead, so a renewal that is under way wins; and it gets a new
+/// version, so that one which judged it alive an instant ago, and waits for the row, judges again. An instance that
 /// nobody holds leaves no row: the sweeper would take it for left over, and hint it again and again.
 const TAKE_FIRST: &str = concat!(
     "
@@ -76,6 +77,9 @@ WITH asked AS MATERIALIZED (
     "
         WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
     RETURNING l.job_id, l.fence, l.strikes
+), buried AS (
+    UPDATE jobwire.job_lease l SET expires_at = l.expires_at FROM dead d
+    WHERE l.job_id = d.job_id AND l.owner IS NOT NULL AND NOT EXISTS (SELECT FROM first f WHERE f.id = d.job_id)
 ), taken AS (
     UPDATE jobwire.instance_lock i SET job_id = l.job_id, owner = $3, fence = l.fence
     FROM first f JOIN leased l ON l.job_id = f.id

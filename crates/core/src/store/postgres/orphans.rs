@@ -13,7 +13,8 @@ use crate::query::Sweepable;
 use crate::store::{HandOver, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
-/// behind it costs nothing. (An id from a clock that runs ahead is looked at some sweeps later.) Each
+/// behind it costs nothing; now and then the whole table is asked for, since an id may come from a clock that
+/// runs ahead. Each
 /// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
 /// the first ready sibling counts, and only while nobody holds the instance.
 const FIND: &str = concat!(
@@ -142,6 +143,9 @@ impl OrphanQuery {
     /// The smallest version-7 id of a moment a minute after the question's: behind it no row can be old
     /// enough, unless its creator's clock ran ahead by more than that.
     pub(crate) fn ceiling(&self) -> Uuid {
+        if self.whole {
+            return Uuid::max();
+        }
         let millis = (self.ready_before.timestamp_millis() + 60_000)
             .max(0)
             .cast_unsigned();
