@@ -88,6 +88,7 @@ conformance! {
         a_lease_that_ran_out_is_revived_unless_somebody_came,
         a_lease_is_not_revived_after_a_sibling_took_the_instance,
         from_the_second_strike_on_only_deaths_while_alone_count,
+        a_living_loser_takes_its_strike_back,
         a_transaction_completes_only_what_is_held,
     }
     finishing {
@@ -218,6 +219,7 @@ in_memory! {
         a_lease_that_ran_out_is_revived_unless_somebody_came,
         a_lease_is_not_revived_after_a_sibling_took_the_instance,
         from_the_second_strike_on_only_deaths_while_alone_count,
+        a_living_loser_takes_its_strike_back,
         a_transaction_completes_only_what_is_held,
     }
     finishing {

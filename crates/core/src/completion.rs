@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
+use crate::confession::confess;
 use crate::created::earliest;
 use crate::executor;
 use crate::finished::{Ending, Finished};
@@ -66,6 +67,7 @@ impl Attempt {
 
 async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
+    let mut lost = Vec::new();
     for job in finished {
         let attempt = Attempt {
             id: job.held.id,
@@ -89,6 +91,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(false);
                 node.leases.forget(&job.held);
+                lost.push(job.held);
                 continue;
             }
         }
@@ -104,6 +107,9 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     } = batch;
     let then = &node.hand_over();
     let sent = Instant::now();
+    let held = done.iter().map(|d| &d.held);
+    let held = held.chain(failed.iter().map(|f| &f.held)).chain(&released);
+    let held: Vec<Held> = held.cloned().collect();
     let (done, failed, released) = tokio::join!(
         settle(node, "complete", done.iter().map(|d| &d.held), || node
             .store
@@ -121,6 +127,8 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         let committed = committed.contains(&attempt.id);
         attempt.count(committed);
     }
+    lost.extend(held.into_iter().filter(|h| !committed.contains(&h.id)));
+    confess(node, lost);
     let mut next = Settled::default();
     for part in [done, failed] {
         next.next.extend(part.next);

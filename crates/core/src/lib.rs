@@ -23,6 +23,7 @@ mod claim;
 mod clock;
 pub mod commit_hook;
 mod completion;
+mod confession;
 mod consumer;
 mod created;
 pub mod duration;

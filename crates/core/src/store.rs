@@ -379,6 +379,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool>;
 
+    /// Take back one strike of each of these jobs: a node that lost its lock on it was not dead.
+    async fn absolve(&self, jobs: &[JobId]) -> Result<()>;
+
     /// Delete what is done, create next occurrences, hand instances over.
     async fn complete(
         &self,

@@ -203,6 +203,10 @@ impl Store for Mutant {
             _ => self.inner.renew(owner, lease, held).await,
         }
     }
+    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
+        self.inner.absolve(jobs).await
+    }
+
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
         self.inner.run_alone(owner, held).await
     }

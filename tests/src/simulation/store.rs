@@ -147,6 +147,11 @@ impl Store for MemoryStore {
             .await
     }
 
+    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
+        let jobs = jobs.to_vec();
+        self.call("absolve", move |db| db.absolve(&jobs)).await
+    }
+
     async fn complete(
         &self,
         owner: NodeId,

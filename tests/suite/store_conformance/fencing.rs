@@ -227,6 +227,29 @@ pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: B
     }
 }
 
+/// A node that lost its lock and lives takes the strike back; nobody is struck below nothing.
+pub(super) async fn a_living_loser_takes_its_strike_back<S: Bench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    for strikes in [0, 1] {
+        assert_eq!(w.hold(node(), &hint).await.strikes, strikes);
+        w.expire(hint.id).await;
+    }
+    let owner = node();
+    assert_eq!(w.hold(owner, &hint).await.strikes, 2);
+    w.store.absolve(&[hint.id]).await.unwrap();
+    w.expire(hint.id).await;
+    assert_eq!(w.hold(owner, &hint).await.strikes, 2);
+    for _ in 0..3 {
+        w.store.absolve(&[hint.id]).await.unwrap();
+    }
+    w.expire(hint.id).await;
+    let held = w.hold(owner, &hint).await;
+    assert_eq!(held.strikes, 1);
+    let settled = w.complete(owner, &held, &HandOver::Hint).await;
+    assert_eq!(settled.applied, [hint.id]);
+    w.store.absolve(&[hint.id]).await.unwrap();
+}
+
 pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &World<S>) {
     let hook = CommitHook::disconnected();
     let hint = w.one(work()).await;

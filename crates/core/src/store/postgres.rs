@@ -280,6 +280,11 @@ impl Store for PgStore {
             .await
     }
 
+    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
+        self.run("absolve", || renew::absolve(&self.pool, jobs))
+            .await
+    }
+
     async fn complete(
         &self,
         owner: NodeId,

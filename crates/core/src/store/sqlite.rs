@@ -329,6 +329,10 @@ impl Store for SqliteStore {
         self.run("run_alone", || self.note_alone(owner, held)).await
     }
 
+    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
+        self.run("absolve", || self.take_strikes_back(jobs)).await
+    }
+
     async fn complete(
         &self,
         owner: NodeId,

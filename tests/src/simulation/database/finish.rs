@@ -85,6 +85,14 @@ impl Database {
         ours
     }
 
+    pub(in crate::simulation) fn absolve(&mut self, jobs: &[JobId]) {
+        for id in jobs {
+            if let Some(lease) = self.leases.get_mut(id) {
+                lease.strikes = (lease.strikes - 1).max(0);
+            }
+        }
+    }
+
     pub(in crate::simulation) fn complete(
         &mut self,
         owner: NodeId,

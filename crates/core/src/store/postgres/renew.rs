@@ -114,6 +114,19 @@ pub(super) async fn on_a_living_line(
     }
 }
 
+/// Sorted, like whatever changes several leases.
+const ABSOLVE: &str = "
+WITH struck AS (
+    SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1) AND strikes > 0 ORDER BY job_id FOR UPDATE
+)
+UPDATE jobwire.job_lease l SET strikes = l.strikes - 1 FROM struck WHERE l.job_id = struck.job_id";
+
+pub(super) async fn absolve(pool: &PgPool, jobs: &[JobId]) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
+    sqlx::query(ABSOLVE).bind(ids).execute(pool).await?;
+    Ok(())
+}
+
 pub(super) async fn run_alone(
     pool: &PgPool,
     owner: NodeId,

@@ -19,7 +19,21 @@ RETURNING job_id";
 const ALONE: &str = "
 UPDATE job_lease SET alone_since = ?4 WHERE job_id = ?1 AND fence = ?2 AND owner = ?3 AND expires_at > ?4";
 
+const ABSOLVE: &str = "
+UPDATE job_lease SET strikes = strikes - 1
+WHERE job_id IN (SELECT value FROM json_each(?1)) AND strikes > 0";
+
 impl SqliteStore {
+    pub(super) async fn take_strikes_back(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        sqlx::query(ABSOLVE)
+            .bind(row::array(jobs)?)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     pub(super) async fn renew_batch(
         &self,
         owner: NodeId,

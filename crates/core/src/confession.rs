@@ -1,0 +1,60 @@
+//! A node that lost a lease and lives says so.
+//!
+//! Whoever takes a lease off its holder counts a strike against the job, since the holder has probably died of
+//! it ([`crate::quarantine`]). A holder that was frozen, or cut off from the database, comes back: it gives up
+//! what it still has, so that nobody needs to take it, and takes back the strikes for what was taken. So a
+//! bad line puts no job into quarantine.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::commit_hook::Cause;
+use crate::job::{Held, JobId};
+use crate::shared::Shared;
+use crate::store::StoreError;
+
+/// It is tried so often, with growing pauses of at most [`LONGEST_PAUSE`]: about ten minutes.
+const ATTEMPTS: u32 = 40;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+
+/// Tell the database of these, which this node has stopped working on, as soon as it can be reached.
+pub(crate) fn confess(node: &Arc<Shared>, lost: Vec<Held>) {
+    if lost.is_empty() {
+        return;
+    }
+    let node = node.clone();
+    tokio::spawn(async move {
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..ATTEMPTS {
+            match tell(&node, &lost).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::debug!(jobs = lost.len(), %error, "lost leases could not be given up yet")
+                }
+            }
+            tokio::select! {
+                biased;
+                () = node.ended.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    });
+}
+
+async fn tell(node: &Shared, lost: &[Held]) -> Result<(), StoreError> {
+    let given_up = node.store.release(node.id, lost).await?;
+    node.hook.publish(Cause::GiveBack, given_up.ready);
+    let given_up: HashSet<JobId> = given_up.applied.into_iter().collect();
+    let taken: Vec<JobId> = lost
+        .iter()
+        .map(|held| held.id)
+        .filter(|id| !given_up.contains(id))
+        .collect();
+    if taken.is_empty() {
+        return Ok(());
+    }
+    node.store.absolve(&taken).await
+}
