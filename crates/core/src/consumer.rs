@@ -12,6 +12,7 @@
 //! * **Saturated** for [`LET_GO`], the consumer returns its undecided hints and takes nothing until a slot
 //!   is free: no hint waits unsettled behind a long job (protocol rule 18). A lane of which nothing was
 //!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
+//! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
 //! * A **busy** row (protocol rule 7) is tried again here.
 //! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen
 //!   node would come back only when the broker gives that node up.
@@ -170,7 +171,7 @@ impl Consumer {
             }
             if !self.node.leases.healthy() {
                 // The database does not renew what is held: taking more would only lose more.
-                idle(&self.node, FIRST_PAUSE).await;
+                self.stand_aside().await;
                 continue;
             }
             if self.lock_some().await {
@@ -310,6 +311,28 @@ impl Consumer {
         self.receiver.resume().await;
         self.gathers = self.node.options.lanes.len() > 1;
         false
+    }
+
+    /// Wait until leases can be renewed again; after a while without the hints, which another node may have.
+    async fn stand_aside(&mut self) {
+        let node = self.node.clone();
+        let since = Instant::now();
+        let mut aside = false;
+        while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {
+            if !aside && since.elapsed() >= LET_GO {
+                aside = true;
+                tracing::info!(
+                    undecided = self.pending.len(),
+                    "leases could not be renewed for {LET_GO:?}; hints go back to the broker until they can"
+                );
+                self.receiver.pause().await;
+                self.let_go().await;
+            }
+        }
+        if aside {
+            self.receiver.resume().await;
+            self.gathers = node.options.lanes.len() > 1;
+        }
     }
 
     async fn let_go(&mut self) {

@@ -216,7 +216,11 @@ impl Leader {
                 crash_point!("turn-taken");
                 // Tried here first, as far as there is room and the lane is one of this node's: it lives,
                 // the broker may still count on one that does not.
-                let mut room = node.slots.available_permits();
+                let mut room = if node.leases.healthy() {
+                    node.slots.available_permits()
+                } else {
+                    0
+                };
                 let received = |lane: &Lane| node.options.lanes.iter().any(|l| l.lane == *lane);
                 let try_here = |ready: Ready| {
                     if room == 0 || !received(&ready.lane) {

@@ -446,7 +446,8 @@ impl<'a> Single<'a> {
                         format!("lock {fence} was used after the sweeper had taken it off"),
                     );
                 }
-                self.hold(lock, entry.at);
+                // A lease that ran out, and that its holder gives up later, ended by itself.
+                self.hold(lock, entry.at.min(lock.expires_at));
             }
             other => {
                 let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());

@@ -353,7 +353,14 @@ async fn a_transaction_id_that_a_crash_gave_away_proves_no_commit() {
     let committing = tokio::spawn(transaction.commit());
     proxy.cut();
     eventually("the connection is cut", WAIT, || async {
-        (proxy.connections() == 0).then_some(())
+        let open: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
+        )
+        .fetch_one(stage.store.pool())
+        .await
+        .ok()?;
+        (open == 0).then_some(())
     })
     .await;
     proxy.set(Direction::ToServer, Flow::Pass);

@@ -187,6 +187,26 @@ pub(super) async fn a_lease_is_not_revived_after_a_sibling_took_the_instance<S: 
     assert!(renewed.is_empty());
 }
 
+/// What is suspended is nobody's, however its last holder comes back.
+pub(super) async fn a_lease_is_not_revived_after_its_job_was_suspended<S: Bench>(w: &World<S>) {
+    for job in [work(), work().instance("order-17")] {
+        let hint = w.one(job).await;
+        let owner = node();
+        let held = w.hold(owner, &hint).await;
+        w.expire(hint.id).await;
+        let scope = SuspensionScope::Type("work".to_owned());
+        w.store.suspend(&scope).await.unwrap();
+        assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+        let renewed = w.store.renew(owner, LEASE, &[held.held()]).await.unwrap();
+        assert!(renewed.is_empty());
+        w.store.activate(&scope).await.unwrap();
+        let heir = node();
+        let held = w.hold(heir, &hint).await;
+        let settled = w.complete(heir, &held, &HandOver::Hint).await;
+        assert_eq!(settled.applied, [hint.id]);
+    }
+}
+
 /// Protocol rule 26: what waits beside another suspect is not to blame for its deaths.
 pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: Bench>(
     w: &World<S>,

@@ -82,6 +82,7 @@ impl Database {
         for id in &ids {
             let row = self.executable.remove(id).or(self.timers.remove(id));
             if let Some(row) = row {
+                self.leases.remove(id);
                 self.suspended.insert(*id, row);
                 self.record(*id, Event::Suspended);
             }

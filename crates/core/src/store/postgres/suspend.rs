@@ -32,7 +32,8 @@ WHERE ",
 ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
 );
 
-/// What is locked goes on; its outcome is put aside when it fails.
+/// What is locked goes on; its outcome is put aside when it fails. A lease that ran out goes with its job, or
+/// its holder could still renew it.
 const PUT_ASIDE: &str = concat!(
     "
 WITH executable AS (
@@ -40,6 +41,8 @@ WITH executable AS (
     unlocked!("j"),
     "
     RETURNING j.*
+), expired AS (
+    DELETE FROM jobwire.job_lease l USING executable e WHERE l.job_id = e.id
 ), timer AS (
     DELETE FROM jobwire.timer_job j
     WHERE ",

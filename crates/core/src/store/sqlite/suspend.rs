@@ -10,7 +10,7 @@ const NOTE: &str = "
 INSERT INTO suspension (scope, value, since) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
 
 /// What is locked goes on; its outcome is put aside when it fails.
-const PUT_ASIDE: [&str; 4] = [
+const PUT_ASIDE: [&str; 5] = [
     concat!(
         "INSERT INTO suspended_job (",
         moved_columns!(),
@@ -20,6 +20,14 @@ const PUT_ASIDE: [&str; 4] = [
         in_scope!("j"),
         " AND ",
         unlocked!("j", "?3")
+    ),
+    // A lease that ran out goes with its job, or its holder could still renew it.
+    concat!(
+        "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
+        in_scope!("j"),
+        " AND ",
+        unlocked!("j", "?3"),
+        ")"
     ),
     concat!(
         "DELETE FROM job AS j WHERE ",
