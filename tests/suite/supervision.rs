@@ -84,5 +84,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let counted = metrics
         .lines()
         .find_map(|line| line.strip_prefix(&*counter));
-    assert_eq!(counted, Some(&*times.to_string()), "{task}");
+    // Not each of the panics that were ordered has to come: the job may be done before.
+    let counted: u32 = counted.and_then(|n| n.parse().ok()).unwrap_or(0);
+    assert!((1..=times).contains(&counted), "{task}: {counted}");
 }

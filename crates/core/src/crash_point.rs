@@ -1,6 +1,6 @@
 //! Crash points: named places of a job's life at which a test kills the process, or makes a task panic.
 //!
-//! Without the feature `failpoints` there are none: [`crash_point!`](crate::crash_point) is nothing then.
+//! Without the feature `failpoints` there are none: `crash_point!` is nothing then.
 //! With it, the program reads the variable `FAILPOINTS` when it starts ([`arm`]) and each point looks whether
 //! it is named there:
 //!
@@ -11,7 +11,7 @@
 //!
 //! docs/faults.md lists the points, and what must hold after a death at each.
 
-/// A place at which a test may kill the process. See the [module](crate::crash_point).
+/// A place at which a test may kill the process. See the [module](mod@crate::crash_point).
 #[cfg(feature = "failpoints")]
 #[macro_export]
 macro_rules! crash_point {

@@ -15,7 +15,7 @@
 //!   T7 = database's clock when it left              orphans: ready_at ≤ T7 − age, unlocked, ungated
 //! ```
 //! What one marker proves is healed in pages, in the order of the ids, and paces itself: a marker leaves
-//! behind the hints of each page, [`WINDOW`] pages are under way, and when the marker of one is back the
+//! behind the hints of each page, three pages are under way, and when the marker of one is back the
 //! next one follows. So a lost queue is hinted again as fast as the fleet works it off, and not faster.
 //! Lost markers are replaced with growing spacing; a lane that nobody consumes gets none.
 //!

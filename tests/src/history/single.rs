@@ -38,6 +38,7 @@ struct Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Completed,
+    Released,
     Other,
 }
 
@@ -161,7 +162,7 @@ impl<'a> Single<'a> {
             Event::DeadLettered { owner, fence } => self.dead_lettered(entry, *owner, *fence),
             Event::Released { owner, fence } => {
                 self.counts().releases += 1;
-                self.give_up(entry, *owner, *fence, End::Other);
+                self.give_up(entry, *owner, *fence, End::Released);
                 self.becomes_ready(entry.visible);
             }
             Event::Ready => {
@@ -446,8 +447,12 @@ impl<'a> Single<'a> {
                         format!("lock {fence} was used after the sweeper had taken it off"),
                     );
                 }
-                // A lease that ran out, and that its holder gives up later, ended by itself.
-                self.hold(lock, entry.at.min(lock.expires_at));
+                // A lease that ran out, and that its holder gives back later, ended by itself.
+                let until = match end {
+                    End::Released => entry.at.min(lock.expires_at),
+                    _ => entry.at,
+                };
+                self.hold(lock, until);
             }
             other => {
                 let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());

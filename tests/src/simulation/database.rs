@@ -66,7 +66,7 @@ pub(super) struct Leader {
     pub(super) expires_at: DateTime<Utc>,
 }
 
-/// See the [module](self).
+/// What the nodes of a simulation share.
 #[derive(Debug)]
 pub struct Database {
     pub(super) clock: DatabaseClock,

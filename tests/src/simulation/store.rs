@@ -22,7 +22,7 @@ use super::database::Database;
 use super::link::{Link, unreachable};
 use crate::history::Event;
 
-/// See the [module](self).
+/// The store that a simulated node uses.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     database: Arc<Mutex<Database>>,

@@ -14,8 +14,10 @@ async fn report(program: Program) -> Value {
     let (status, lines) = program.run(PATIENCE).await;
     let said = lines.join("\n");
     assert!(status.success(), "{status}: {said}");
-    let at = said.find('{').expect("a report");
-    serde_json::from_str(&said[at..]).unwrap()
+    // Behind what its nodes may have logged.
+    let at = lines.iter().position(|line| line == "{");
+    let json = lines[at.expect("a report")..].join("\n");
+    serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
 async fn on(broker: &str, arguments: &[&str]) -> Value {
