@@ -80,7 +80,26 @@ pub(crate) fn connecting(
     {
         return explained;
     }
+    // A broker refuses a client certificate after the handshake, and its reason may be overtaken by its end.
+    if endpoint.is_tls() && hung_up(error) {
+        return TransportError::Unreachable(format!(
+            "{place}: the broker hung up after the TLS handshake ({error}); it does so while it stops, and \
+             where it refuses the client certificate (broker_tls_certificate): its log says why"
+        ));
+    }
     TransportError::Unreachable(format!("{place}: {error}"))
+}
+
+fn hung_up(error: &lapin::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        ErrorKind::IOError(io) => matches!(
+            io.kind(),
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+        ),
+        ErrorKind::InvalidConnectionState(_) => true,
+        _ => false,
+    }
 }
 
 /// What went wrong with each host of a cluster, as one: what needs an operator counts for more.
@@ -237,6 +256,23 @@ mod tests {
         assert!(
             !operating_on(404, "NOT_FOUND - no queue 'q'", Operation::Declare("q")).is_transient()
         );
+    }
+
+    #[test]
+    fn a_broker_that_hangs_up_without_a_reason_may_dislike_the_certificate() {
+        let security = BrokerSecurity::default();
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let gone = lapin::Error::from(gone);
+        let said = |url: &str| {
+            let endpoint = Endpoint::parse(url, &security).unwrap();
+            let at = &endpoint.hosts()[0];
+            connecting(&gone, &endpoint, at, &security)
+        };
+        let encrypted = said("amqps://bob:hunter2@host");
+        assert!(encrypted.is_transient(), "it may only be stopping");
+        assert!(encrypted.to_string().contains("broker_tls_certificate"));
+        let plain = said("amqp://bob:hunter2@host").to_string();
+        assert!(!plain.contains("certificate"), "{plain}");
     }
 
     #[test]

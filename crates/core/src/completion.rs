@@ -86,6 +86,12 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
                 executor::follow_up(node, *settled, Instant::now(), slots).await;
                 continue;
             }
+            Ending::Left => {
+                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the job's lease is left to end");
+                attempt.count(false);
+                node.leases.forget(&job.held);
+                continue;
+            }
             Ending::Lost => {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
                 counter!(m::FENCED, "operation" => "run").increment(1);
@@ -107,10 +113,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     } = batch;
     let then = &node.hand_over();
     let sent = Instant::now();
-    let held = done.iter().map(|d| &d.held);
-    let held = held.chain(failed.iter().map(|f| &f.held)).chain(&released);
-    let held: Vec<Held> = held.cloned().collect();
-    let (done, failed, released) = tokio::join!(
+    let (completed, moved, given_back) = tokio::join!(
         settle(node, "complete", done.iter().map(|d| &d.held), || node
             .store
             .complete(node.id, &done, then)),
@@ -121,21 +124,23 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
             .store
             .release(node.id, &released)),
     );
-    let parts = [&done, &failed, &released];
+    let parts = [&completed, &moved, &given_back];
     let committed: HashSet<JobId> = parts.iter().flat_map(|p| &p.applied).copied().collect();
     for attempt in attempts {
         let committed = committed.contains(&attempt.id);
         attempt.count(committed);
     }
-    lost.extend(held.into_iter().filter(|h| !committed.contains(&h.id)));
+    let held = done.iter().map(|d| &d.held);
+    let held = held.chain(failed.iter().map(|f| &f.held)).chain(&released);
+    lost.extend(held.filter(|h| !committed.contains(&h.id)).cloned());
     confess(node, lost);
     let mut next = Settled::default();
-    for part in [done, failed] {
+    for part in [completed, moved] {
         next.next.extend(part.next);
         next.ready.extend(part.ready);
         next.timer = earliest(next.timer, part.timer);
     }
-    node.hook.publish(Cause::GiveBack, released.ready);
+    node.hook.publish(Cause::GiveBack, given_back.ready);
     executor::follow_up(node, next, sent, slots).await;
 }
 

@@ -171,7 +171,7 @@ impl Consumer {
             }
             if !self.node.leases.healthy() {
                 // The database does not renew what is held: taking more would only lose more.
-                self.stand_aside().await;
+                self.wait_for_renewals().await;
                 continue;
             }
             if self.lock_some().await {
@@ -301,38 +301,39 @@ impl Consumer {
             undecided = self.pending.len(),
             "no slot was free for {LET_GO:?}; hints go back to the broker until one is"
         );
-        self.receiver.pause().await;
-        self.let_go().await;
-        tokio::select! {
-            biased;
-            () = draining.cancelled() => {}
-            _ = slot => {}
-        }
-        self.receiver.resume().await;
-        self.gathers = self.node.options.lanes.len() > 1;
+        let until = async {
+            tokio::select! {
+                biased;
+                () = draining.cancelled() => {}
+                _ = slot => {}
+            }
+        };
+        self.step_aside(until).await;
         false
     }
 
     /// Wait until leases can be renewed again; after a while without the hints, which another node may have.
-    async fn stand_aside(&mut self) {
+    async fn wait_for_renewals(&mut self) {
         let node = self.node.clone();
-        let since = Instant::now();
-        let mut aside = false;
-        while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {
-            if !aside && since.elapsed() >= LET_GO {
-                aside = true;
-                tracing::info!(
-                    undecided = self.pending.len(),
-                    "leases could not be renewed for {LET_GO:?}; hints go back to the broker until they can"
-                );
-                self.receiver.pause().await;
-                self.let_go().await;
-            }
+        let renewals =
+            || async { while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {} };
+        if tokio::time::timeout(LET_GO, renewals()).await.is_ok() {
+            return;
         }
-        if aside {
-            self.receiver.resume().await;
-            self.gathers = node.options.lanes.len() > 1;
-        }
+        tracing::info!(
+            undecided = self.pending.len(),
+            "leases could not be renewed for {LET_GO:?}; hints go back to the broker until they can"
+        );
+        self.step_aside(renewals()).await;
+    }
+
+    /// Leave every hint to the others for so long.
+    async fn step_aside(&mut self, until: impl Future<Output = ()>) {
+        self.receiver.pause().await;
+        self.let_go().await;
+        until.await;
+        self.receiver.resume().await;
+        self.gathers = self.node.options.lanes.len() > 1;
     }
 
     async fn let_go(&mut self) {

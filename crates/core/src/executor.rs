@@ -59,8 +59,8 @@ pub(crate) fn start(
         let (ending, slot) = match quarantine::admit(&node, &locked, &held, &lease, slot).await {
             Admission::Start(slot, _suspect) => {
                 let running = run(&node, &locked, &held, &lease, stages);
-                // The lease would be renewed for ever if the job had no end: it is left to end, and counts as a strike.
-                let ending = survived("job", running).await.unwrap_or(Ending::Lost);
+                // The lease would be renewed for ever if the job had no end.
+                let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 (ending, Some(one_of(slot)))
             }
             Admission::End(ending, slot) => (ending, slot.map(one_of)),
@@ -329,7 +329,7 @@ async fn complete_in_transaction(
         // Committed or not, the database knows: the next lock finds the job, or does not.
         Err(crate::StoreError::CommitUnknown(error)) => {
             tracing::warn!(job = %job.id, %error, "whether the job completed is unknown; its lease is left to end");
-            Ending::Lost
+            Ending::Left
         }
         Err(error) => failure(&completion.held, job, registration, error.into(), "retry"),
     }

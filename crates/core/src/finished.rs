@@ -25,6 +25,8 @@ pub(crate) enum Ending {
     Release,
     /// Its lock is gone; there is nothing to commit.
     Lost,
+    /// What became of it is not known here. Its lease is left to end, and counts as a strike.
+    Left,
 }
 
 impl Ending {
@@ -33,7 +35,7 @@ impl Ending {
             Self::Done(_) | Self::Committed(_) => "done",
             Self::Failed { outcome, .. } => outcome,
             Self::Release => "interrupted",
-            Self::Lost => "lost-lock",
+            Self::Lost | Self::Left => "lost-lock",
         }
     }
 }

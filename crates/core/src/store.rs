@@ -604,6 +604,22 @@ fn released<'a>(held: impl Iterator<Item = &'a Held>, applied: &[JobId]) -> Vec<
     instances(held.filter(|h| applied.contains(&h.id)))
 }
 
+/// Wait for an answer as long as it may take. The connection is suspected before it is let go.
+pub(crate) async fn answer_within<T>(
+    within: Duration,
+    suspect: impl FnOnce(),
+    question: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::pin!(question);
+    match tokio::time::timeout(within, &mut question).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            suspect();
+            Err(StoreError::Timeout(within))
+        }
+    }
+}
+
 /// Refuse rules that can't work.
 fn check_rules(rules: &[LaneRule]) -> Result<()> {
     lane_rule::validate(rules).map_err(StoreError::InvalidRules)

@@ -42,7 +42,7 @@ const PAGE: i64 = 10_000;
 /// Pages under way: while one is asked for, the fleet works on the others.
 const WINDOW: usize = 3;
 /// A marker overtakes by milliseconds; wait this long before asking.
-const MOMENT: Duration = Duration::from_millis(500);
+pub const MOMENT: Duration = Duration::from_millis(500);
 /// Creators' clocks may run ahead, and their ids with them. Finding those reads the whole lane, so it is done at
 /// so many times the distance of its own length: half a percent of one connection.
 const DISTANCE: u32 = 200;

@@ -45,6 +45,7 @@ use crate::job::{JobId, NodeId};
 use crate::new_job::NewJob;
 use crate::store::{
     CompletingTransaction, Completion, Created, Fate, HandOver, Origin, Settled, SqlStore,
+    answer_within,
 };
 
 /// Creates jobs: a store, and the hook that publishes after commit. Cheap to clone.
@@ -242,21 +243,14 @@ impl<S: SqlStore> JobTransaction<S> {
     }
 }
 
-/// Wait for an answer as long as it may take. A connection without one is suspected before it is let go.
+/// Wait for the answer to so many statements.
 async fn answer<S: SqlStore, T>(
     store: &S,
     statements: u32,
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let within = store.deadline().saturating_mul(statements);
-    tokio::pin!(question);
-    match tokio::time::timeout(within, &mut question).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            store.suspect_connections();
-            Err(StoreError::Timeout(within))
-        }
-    }
+    answer_within(within, || store.suspect_connections(), question).await
 }
 
 /// Nobody answered in time, as on a connection whose other end is gone.

@@ -105,7 +105,6 @@ impl Default for PgOptions {
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct PgStore {
-    pool: PgPool,
     /// Renewals never queue behind jobs.
     renewals: Line,
     line: Line,
@@ -160,12 +159,10 @@ impl PgStore {
                 within,
             }
         };
-        let line_of_jobs = line(options.max_connections.max(2));
         let store = Self {
-            pool: line_of_jobs.pool.clone(),
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
             renewals: line(2),
-            line: line_of_jobs,
+            line: line(options.max_connections.max(2)),
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -186,7 +183,7 @@ impl PgStore {
     /// [`PgOptions::idle_in_transaction_timeout`]; one of [`Jobs::begin`] is not.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
-        &self.pool
+        &self.line.pool
     }
 
     /// Bring the schema up to this program's version.
@@ -195,7 +192,7 @@ impl PgStore {
     /// What the database says; each migration is one transaction.
     pub async fn migrate(&self) -> Result<()> {
         migrator()
-            .run(&self.pool)
+            .run(&self.line.pool)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
@@ -206,7 +203,7 @@ impl PgStore {
     /// What the database says.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
         migrator()
-            .undo(&self.pool, version)
+            .undo(&self.line.pool, version)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
@@ -242,13 +239,13 @@ impl Store for PgStore {
             let (server, exists): (String, bool) = sqlx::query_as(
                 "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
             )
-            .fetch_one(&self.pool)
+            .fetch_one(&self.line.pool)
             .await?;
             let newest: Option<(i32, i32)> = if exists {
                 sqlx::query_as(
                     "SELECT version, readable_by FROM jobwire.schema_version ORDER BY version DESC LIMIT 1",
                 )
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.line.pool)
                 .await?
             } else {
                 None
@@ -276,12 +273,14 @@ impl Store for PgStore {
     }
 
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
-        self.run("run_alone", || renew::run_alone(&self.pool, owner, held))
-            .await
+        self.run("run_alone", || {
+            renew::run_alone(&self.line.pool, owner, held)
+        })
+        .await
     }
 
     async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
-        self.run("absolve", || renew::absolve(&self.pool, jobs))
+        self.run("absolve", || renew::absolve(&self.line.pool, jobs))
             .await
     }
 
@@ -311,30 +310,34 @@ impl Store for PgStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        self.run("move_due_timers", || timers::move_due(&self.pool, at_most))
-            .await
+        self.run("move_due_timers", || {
+            timers::move_due(&self.line.pool, at_most)
+        })
+        .await
     }
 
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
-        self.run("take_turn", || turn::take(&self.pool, turn)).await
+        self.run("take_turn", || turn::take(&self.line.pool, turn))
+            .await
     }
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        self.run("unhinted", || turn::unhinted(&self.pool, at_most))
+        self.run("unhinted", || turn::unhinted(&self.line.pool, at_most))
             .await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
-        self.run("resign", || turn::resign(&self.pool, node)).await
+        self.run("resign", || turn::resign(&self.line.pool, node))
+            .await
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        self.run("orphans", || orphans::find(&self.pool, query))
+        self.run("orphans", || orphans::find(&self.line.pool, query))
             .await
     }
 
     async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
-        self.run("sweepable", || orphans::sweepable(&self.pool, types))
+        self.run("sweepable", || orphans::sweepable(&self.line.pool, types))
             .await
     }
 
@@ -348,7 +351,7 @@ impl Store for PgStore {
             let status: Option<String> =
                 sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
                     .bind(&transaction.0)
-                    .fetch_one(&self.pool)
+                    .fetch_one(&self.line.pool)
                     .await?;
             Ok(match status.as_deref() {
                 Some("committed") => Fate::Committed,
@@ -360,16 +363,17 @@ impl Store for PgStore {
     }
 
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        self.run("find", || operate::find(&self.pool, filter)).await
+        self.run("find", || operate::find(&self.line.pool, filter))
+            .await
     }
 
     async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        self.run("count", || operate::count(&self.pool, filter))
+        self.run("count", || operate::count(&self.line.pool, filter))
             .await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        self.run("get", || operate::get(&self.pool, id)).await
+        self.run("get", || operate::get(&self.line.pool, id)).await
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
@@ -377,7 +381,7 @@ impl Store for PgStore {
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        self.run("retry", || operate::retry(&self.pool, id, retries))
+        self.run("retry", || operate::retry(&self.line.pool, id, retries))
             .await
     }
 
@@ -391,7 +395,9 @@ impl Store for PgStore {
         let Some(mut ready) = ended.await? else {
             return Ok(Vec::new());
         };
-        let waited = self.run("activate", || suspend::waited(&self.pool, scope, &ready));
+        let waited = self.run("activate", || {
+            suspend::waited(&self.line.pool, scope, &ready)
+        });
         match waited.await {
             Ok(waited) => ready.extend(waited),
             // The suspension has ended all the same.
@@ -404,7 +410,8 @@ impl Store for PgStore {
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
-        self.run("lane_rules", || lanes::rules(&self.pool)).await
+        self.run("lane_rules", || lanes::rules(&self.line.pool))
+            .await
     }
 
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
@@ -414,12 +421,12 @@ impl Store for PgStore {
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
-        self.run("lanes", || lanes::lanes(&self.pool)).await
+        self.run("lanes", || lanes::lanes(&self.line.pool)).await
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>> {
         self.run("lanes_outside", || {
-            lanes::outside(&self.pool, lanes, at_most)
+            lanes::outside(&self.line.pool, lanes, at_most)
         })
         .await
     }
@@ -430,8 +437,10 @@ impl Store for PgStore {
     }
 
     async fn close(&self) {
-        self.renewals.pool.close().await;
-        self.pool.close().await;
+        // A connection that somebody still waits on is not waited for longer than that one may.
+        for line in [&self.renewals, &self.line] {
+            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use clap::Args;
 use jobwire_core::hint::Marker;
 use jobwire_core::query::Sweepable;
 use jobwire_core::store::OrphanQuery;
+use jobwire_core::sweeper::MOMENT;
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
 use serde::Serialize;
@@ -30,8 +31,6 @@ use crate::settings::Settings;
 const PAGE: i64 = 10_000;
 /// So many ids are shown of a lane's orphans.
 const SHOWN: usize = 5;
-/// A marker overtakes its neighbours by milliseconds; the sweeper waits as long.
-const MOMENT: Duration = Duration::from_millis(500);
 
 /// Listen to the fleet for so long, however short its interval is: it may be busy.
 const LISTEN: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::PgStore;
 use super::begin::begin;
 use super::lock::lock_plain;
-use super::sql::{not_suspended, unlocked};
+use super::sql::{in_turn, not_suspended, unlocked};
 use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::JobId;
@@ -27,15 +27,9 @@ WITH slice AS MATERIALIZED (
     " AND ",
     not_suspended!("j"),
     "
-      AND (NOT j.exclusive OR (
-            NOT EXISTS (SELECT FROM jobwire.job e
-                        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
-    not_suspended!("e"),
-    ")
-        AND NOT EXISTS (SELECT FROM jobwire.instance_lock i
-                        JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                        WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL
-                          AND l.expires_at > clock_timestamp())))
+      AND ",
+    in_turn!("j"),
+    "
     ORDER BY j.id LIMIT $4
     FOR UPDATE OF j SKIP LOCKED
 )

@@ -139,7 +139,7 @@ impl PgStore {
             .all(|d| d.held.instance.is_none() && d.next.is_none())
         {
             return Ok(Settled {
-                applied: delete(&self.pool, owner, done).await?,
+                applied: delete(&self.line.pool, owner, done).await?,
                 ..Settled::default()
             });
         }

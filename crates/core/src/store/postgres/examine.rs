@@ -85,7 +85,7 @@ impl PgStore {
     pub async fn examine(&self) -> Result<Examination, StoreError> {
         self.run("examine", || async {
             session::ensure_whole(&self.line, &self.renewals).await?;
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.line.pool.acquire().await?;
             // The first statement prepares; only the second one's journey is worth measuring.
             sqlx::query(SERVER).fetch_one(&mut *connection).await?;
             let (sent, started) = (Utc::now(), Instant::now());

@@ -86,14 +86,7 @@ impl Line {
         &self,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        tokio::pin!(question);
-        match tokio::time::timeout(self.within, &mut question).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.suspect();
-                Err(StoreError::Timeout(self.within))
-            }
-        }
+        crate::store::answer_within(self.within, || self.suspect(), question).await
     }
 }
 

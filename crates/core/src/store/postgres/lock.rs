@@ -101,7 +101,7 @@ impl PgStore {
         plain.sort_unstable();
         plain.dedup();
         if !plain.is_empty() {
-            locked.jobs = lock_plain(&self.pool, terms, &plain).await?;
+            locked.jobs = lock_plain(&self.line.pool, terms, &plain).await?;
             if locked.jobs.len() < plain.len() {
                 let got: HashSet<Uuid> = locked.jobs.iter().map(|l| l.job.id.0).collect();
                 plain.retain(|id| !got.contains(id));
@@ -147,7 +147,7 @@ impl PgStore {
         let rows = sqlx::query(CLASSIFY)
             .bind(ids)
             .bind(&terms.types[..])
-            .fetch_all(&self.pool)
+            .fetch_all(&self.line.pool)
             .await?;
         let mut found = HashSet::with_capacity(rows.len());
         for row in rows {

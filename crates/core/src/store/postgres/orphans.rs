@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::sql::{not_suspended, ready_columns, unlocked};
+use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
 use super::{exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -31,15 +31,9 @@ WITH lost AS (
     " AND ",
     not_suspended!("j"),
     "
-      AND (NOT j.exclusive OR (
-            NOT EXISTS (SELECT FROM jobwire.job e
-                        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
-    not_suspended!("e"),
-    ")
-        AND NOT EXISTS (SELECT FROM jobwire.instance_lock i
-                        JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                        WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL
-                          AND l.expires_at > clock_timestamp())))
+      AND ",
+    in_turn!("j"),
+    "
     ORDER BY j.id LIMIT $6
 ), marked AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
@@ -76,14 +70,9 @@ WITH looked AS (
     not_suspended!("j"),
     " THEN 'suspended'
         WHEN j.type <> ALL($1) THEN 'unserved'
-        WHEN j.exclusive AND j.process_instance IS NOT NULL AND (
-            EXISTS (SELECT FROM jobwire.job e
-                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
-    not_suspended!("e"),
-    ") OR EXISTS (SELECT FROM jobwire.instance_lock i
-                  JOIN jobwire.job_lease h ON h.job_id = i.job_id AND h.fence = i.fence
-                  WHERE i.process_instance = j.process_instance AND h.owner IS NOT NULL
-                    AND h.expires_at > clock_timestamp())) THEN 'instance-held'
+        WHEN NOT ",
+    in_turn!("j"),
+    " THEN 'instance-held'
         ELSE 'ready' END AS class
     FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id
 )

@@ -142,4 +142,30 @@ macro_rules! unlocked {
     };
 }
 
-pub(super) use {job_columns, moved_columns, not_suspended, ready_columns, strikes, unlocked};
+/// Not exclusive, or the first ready sibling of an instance that nobody holds.
+macro_rules! in_turn {
+    ($t:literal) => {
+        concat!(
+            "(NOT ",
+            $t,
+            ".exclusive OR (\
+               NOT EXISTS (SELECT FROM jobwire.job e \
+                           WHERE e.exclusive AND e.process_instance = ",
+            $t,
+            ".process_instance AND e.seq < ",
+            $t,
+            ".seq AND ",
+            not_suspended!("e"),
+            ") \
+               AND NOT EXISTS (SELECT FROM jobwire.instance_lock i \
+                               JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
+                               WHERE i.process_instance = ",
+            $t,
+            ".process_instance AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp())))"
+        )
+    };
+}
+
+pub(super) use {
+    in_turn, job_columns, moved_columns, not_suspended, ready_columns, strikes, unlocked,
+};

@@ -3,7 +3,7 @@
 use sqlx::Row;
 
 use super::lock::lock_in;
-use super::sql::{suspended, unlocked};
+use super::sql::{in_turn, suspended, unlocked};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -24,13 +24,9 @@ WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SE
     " AND NOT ",
     suspended!("j"),
     "
-  AND (NOT j.exclusive OR (
-        NOT EXISTS (SELECT 1 FROM job e
-                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
-    suspended!("e"),
-    ")
-    AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                    WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL AND l.expires_at > ?5)))
+  AND ",
+    in_turn!("j", "?5"),
+    "
 ORDER BY j.id LIMIT ?6"
 );
 

@@ -2,7 +2,7 @@
 
 use sqlx::Row;
 
-use super::sql::{ready_columns, suspended, unlocked};
+use super::sql::{in_turn, ready_columns, suspended, unlocked};
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -26,13 +26,9 @@ WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM j
     " AND NOT ",
     suspended!("j"),
     "
-  AND (NOT j.exclusive OR (
-        NOT EXISTS (SELECT 1 FROM job e
-                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
-    suspended!("e"),
-    ")
-    AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                    WHERE i.process_instance = j.process_instance AND l.owner IS NOT NULL AND l.expires_at > ?6)))
+  AND ",
+    in_turn!("j", "?6"),
+    "
 ORDER BY j.id LIMIT ?7"
 );
 
@@ -51,13 +47,9 @@ WITH looked AS (
     suspended!("j"),
     " THEN 'suspended'
         WHEN j.type NOT IN (SELECT value FROM json_each(?1)) THEN 'unserved'
-        WHEN j.exclusive AND j.process_instance IS NOT NULL AND (
-            EXISTS (SELECT 1 FROM job e
-                    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
-    suspended!("e"),
-    ") OR EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease h ON h.job_id = i.job_id AND h.fence = i.fence
-                  WHERE i.process_instance = j.process_instance AND h.owner IS NOT NULL AND h.expires_at > ?2))
-            THEN 'instance-held'
+        WHEN NOT ",
+    in_turn!("j", "?2"),
+    " THEN 'instance-held'
         ELSE 'ready' END AS class
     FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
 )

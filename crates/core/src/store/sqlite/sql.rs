@@ -169,6 +169,32 @@ macro_rules! strikes {
     };
 }
 
+/// Not exclusive, or the first ready sibling of an instance that nobody holds.
+macro_rules! in_turn {
+    ($t:literal, $now:literal) => {
+        concat!(
+            "(NOT ",
+            $t,
+            ".exclusive OR (\
+               NOT EXISTS (SELECT 1 FROM job e \
+                           WHERE e.exclusive AND e.process_instance = ",
+            $t,
+            ".process_instance AND e.seq < ",
+            $t,
+            ".seq AND NOT ",
+            suspended!("e"),
+            ") \
+               AND NOT EXISTS (SELECT 1 FROM instance_lock i \
+                               JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
+                               WHERE i.process_instance = ",
+            $t,
+            ".process_instance AND l.owner IS NOT NULL AND l.expires_at > ",
+            $now,
+            ")))"
+        )
+    };
+}
+
 /// Delete the leases that a guard names; whoever is missing in the answer lost its lock. `?1` is an array
 /// of `[id, fence]`, `?2` the owner.
 macro_rules! release_leases {
@@ -179,6 +205,6 @@ macro_rules! release_leases {
 }
 
 pub(super) use {
-    in_scope, job_columns, moved_columns, ready_columns, release_leases, strikes, suspended,
-    unlocked,
+    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes,
+    suspended, unlocked,
 };
