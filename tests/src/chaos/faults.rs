@@ -4,7 +4,7 @@
 //! spared the next until it is well again.
 
 use super::ledger::Ledger;
-use super::world::{AnyBroker, Node, PREFIX, World, faketime};
+use super::world::{AnyBroker, Node, PREFIX, World};
 use crate::{Direction, Flow, KafkaAdmin, Proxy, Stop};
 use jobwire_core::hint::Hint;
 use jobwire_core::{JobId, Lane};
@@ -119,7 +119,6 @@ pub struct Faults {
     pace: Duration,
     running: JoinSet<()>,
     injected: Arc<Mutex<Injected>>,
-    clocks: u64,
 }
 
 impl Faults {
@@ -133,7 +132,6 @@ impl Faults {
             pace,
             running: JoinSet::new(),
             injected: Arc::default(),
-            clocks: 0,
         }
     }
 
@@ -178,8 +176,7 @@ impl Faults {
             Some("-3600s"),
         ];
         let shift = shifts.choose(&mut self.random).copied().flatten()?;
-        faketime()?;
-        self.clocks += 1;
+        self.world.clock_library?;
         Some(shift.to_owned())
     }
 

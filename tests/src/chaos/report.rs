@@ -3,7 +3,7 @@
 use super::faults::Injected;
 use super::options::{Broker, Options};
 use super::reader::Kinds;
-use super::world::faketime;
+use super::world::clock_library;
 use crate::history::Report;
 use std::fmt::Write;
 use std::time::Duration;
@@ -149,10 +149,10 @@ impl Outcome {
         for (fault, count) in &self.faults {
             let _ = writeln!(page, "| {fault:?} | {count} |");
         }
-        if faketime().is_none() {
+        if clock_library(self.options.broker).is_none() {
             let _ = writeln!(
                 page,
-                "\nNo clock was shifted: `libfaketime` is not installed."
+                "\nNo clock was shifted: `libfaketime` is not installed, or the broker is Kafka, whose client does not work with it."
             );
         }
         for surprise in &self.surprises {

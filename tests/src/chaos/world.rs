@@ -67,6 +67,8 @@ pub struct World {
     program: PathBuf,
     lease: Duration,
     talk: bool,
+    /// Shifts the clock of a process, where that can be done.
+    pub clock_library: Option<&'static PathBuf>,
 }
 
 impl World {
@@ -109,6 +111,7 @@ impl World {
             program: options.node.clone().unwrap_or_else(|| chaos_node().clone()),
             lease: options.lease,
             talk: options.talk,
+            clock_library: clock_library(options.broker),
         }
     }
 
@@ -175,7 +178,7 @@ impl World {
             .env("JOBWIRE_LOG", "warn,jobwire_core::consumer=error")
             .env("RUST_BACKTRACE", "0")
             .env("CHAOS_DATABASE_URL", &self.url);
-        if let (Some(shift), Some(library)) = (shift, faketime()) {
+        if let (Some(shift), Some(library)) = (shift, self.clock_library) {
             program = program
                 .env("LD_PRELOAD", library)
                 .env("FAKETIME", shift)
@@ -374,10 +377,14 @@ pub fn chaos_node() -> &'static PathBuf {
     PATH.get_or_init(|| cargo::build("chaos_node"))
 }
 
-/// The library that shifts a process's clock, where it is installed.
+/// The library that shifts a process's clock, where it is installed. Not for Kafka: librdkafka waits by
+/// functions of the C library that see through it, so that its threads would wait an hour, or not at all.
 #[must_use]
-pub fn faketime() -> Option<&'static PathBuf> {
+pub fn clock_library(broker: Broker) -> Option<&'static PathBuf> {
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    if broker == Broker::Kafka {
+        return None;
+    }
     let find = || {
         let directories = std::fs::read_dir("/usr/lib").ok()?;
         let mut places: Vec<PathBuf> = directories.flatten().map(|entry| entry.path()).collect();
