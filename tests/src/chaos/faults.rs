@@ -318,7 +318,10 @@ impl Injection {
                     tokio::time::timeout(Duration::from_secs(20), self.empty_queue(fault)).await;
             }
             (AnyBroker::RabbitMq(rabbitmq), _) => {
-                rabbitmq.ctl().run(&["set_disk_free_limit", "1000000GB"]).await;
+                rabbitmq
+                    .ctl()
+                    .run(&["set_disk_free_limit", "1000000GB"])
+                    .await;
                 self.last(10.0).await;
                 rabbitmq.ctl().run(&["set_disk_free_limit", "50MB"]).await;
             }
