@@ -14,7 +14,7 @@ use super::world::*;
 async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream() {
     let world = World::new().await;
     let transport = world.transport().await;
-    let first = publish(&transport, &world.lane).await.unwrap();
+    let first = publish_at_last(&transport, &world.lane).await;
     let stranger = world.stranger().await;
     let queue = world.queue();
     let id = JobId::generate();
@@ -44,7 +44,7 @@ async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream(
     // A forged hint is a hint: the store refuses it, not the transport.
     let forged = format!(r#"{{"v":1,"hints":[{{"id":"{id}"}}]}}"#);
     stranger.send(&queue, forged.as_bytes()).await;
-    let last = publish(&transport, &world.lane).await.unwrap();
+    let last = publish_at_last(&transport, &world.lane).await;
 
     let mut receiver = subscribe(&transport, &world.lane, 5).await.unwrap();
     let recorder = PrometheusBuilder::new().build_recorder();

@@ -29,7 +29,6 @@ async fn hosts_that_are_away_are_passed_over() {
     // The order is random: by chance the living one comes first.
     for _ in 0..5 {
         let transport = connect(&url, world.options()).await;
-        until_healthy(&transport).await;
         let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
         let id = publish_at_last(&transport, &world.lane).await;
         arrives(&mut receiver, id).await;
@@ -41,7 +40,7 @@ async fn hosts_that_are_away_are_passed_over() {
 async fn all_hosts_are_named_when_none_answers() {
     let hosts = [nobody(), nobody()];
     let url = format!("amqp://bob:hunter2@{}/jobs", hosts.join(","));
-    let transport = connect(&url, options("jobwire")).await;
+    let transport = begin(&url, options("jobwire")).await;
     let problem = eventually("both to have been tried", SOON, || async {
         let problem = Publisher::health(&transport).problem?;
         hosts
@@ -66,7 +65,6 @@ async fn the_next_host_is_taken_when_one_is_lost() {
         .map(|road| road.address().to_string())
         .collect();
     let transport = connect(&at(&world.space.url, &hosts), world.options()).await;
-    until_healthy(&transport).await;
     let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
     for closed in [0, 1, 0] {
         let (closed, open) = (&roads[closed], &roads[1 - closed]);
@@ -100,7 +98,6 @@ async fn another_broker_takes_over_from_one_that_stops() {
     let hosts = [one.address(), other.address()].join(",");
     let url = format!("amqp://bob:hunter2@{hosts}/");
     let transport = connect(&url, options("jobwire")).await;
-    until_healthy(&transport).await;
     let lane = Lane::default();
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
     let (mut used, spare) = if connections(&one).await > 0 {

@@ -58,15 +58,13 @@ async fn a_wrong_password_and_a_missing_virtual_host() {
     let world = World::new().await;
     let mut url = url::Url::parse(&world.space.url).unwrap();
     url.set_password(Some("hunter2")).unwrap();
-    let refused = AmqpTransport::connect(url.as_str(), world.options()).await;
-    let refused = refused.unwrap_err();
+    let refused = refused_to_connect(url.as_str(), &world.options()).await;
     says(&refused, &["password", "--broker", url.username()]);
     assert!(!format!("{refused} {refused:?}").contains("hunter2"));
 
     let mut url = url::Url::parse(&world.space.url).unwrap();
     url.set_path("/nowhere");
-    let refused = AmqpTransport::connect(url.as_str(), world.options()).await;
-    let refused = refused.unwrap_err();
+    let refused = refused_to_connect(url.as_str(), &world.options()).await;
     says(&refused, &["nowhere", "virtual host"]);
     let secret = url.password().unwrap();
     assert!(!format!("{refused} {refused:?}").contains(secret));
@@ -88,14 +86,9 @@ async fn a_queue_declared_otherwise() {
         "set the queue type to quorum",
         &world.queue(),
     ];
-    let Err(refused) = subscribe(&transport, &world.lane, 10).await else {
-        panic!("a queue of another type was taken");
-    };
+    let refused = refused_to_subscribe(&transport, &world.lane).await;
     says(&refused, &remedy);
-    says(
-        &publish(&transport, &world.lane).await.unwrap_err(),
-        &remedy,
-    );
+    says(&refused_to_publish(&transport, &world.lane).await, &remedy);
     // The remedies work.
     for options in [
         AmqpOptions {
@@ -109,7 +102,7 @@ async fn a_queue_declared_otherwise() {
     ] {
         let transport = connect(&world.space.url, options).await;
         let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
-        let id = publish(&transport, &world.lane).await.unwrap();
+        let id = publish_at_last(&transport, &world.lane).await;
         arrives(&mut receiver, id).await;
     }
 }
@@ -124,14 +117,9 @@ async fn a_queue_that_is_missing_and_must_not_be_declared() {
     let transport = connect(&world.space.url, options).await;
     let remedy = [world.queue(), "declare".into(), "classic".into()];
     let remedy: Vec<&str> = remedy.iter().map(String::as_str).collect();
-    let Err(refused) = subscribe(&transport, &world.lane, 10).await else {
-        panic!("there is no such queue");
-    };
+    let refused = refused_to_subscribe(&transport, &world.lane).await;
     says(&refused, &remedy);
-    says(
-        &publish(&transport, &world.lane).await.unwrap_err(),
-        &remedy,
-    );
+    says(&refused_to_publish(&transport, &world.lane).await, &remedy);
 }
 
 #[tokio::test]
@@ -139,7 +127,7 @@ async fn a_lane_with_an_impossible_name() {
     let world = World::new().await;
     let transport = world.transport().await;
     let lane = Lane("no such/lane".into());
-    says(&publish(&transport, &lane).await.unwrap_err(), &["lane"]);
+    says(&refused_to_publish(&transport, &lane).await, &["lane"]);
 }
 
 #[tokio::test]
@@ -148,20 +136,18 @@ async fn missing_rights_are_named() {
     let lane = Lane::default();
     let queue = "jobwire.lane.default";
     let owner = connect(&broker.url(), options("jobwire")).await;
-    publish(&owner, &lane).await.unwrap();
+    publish_at_last(&owner, &lane).await;
 
     // Nothing may be declared: not even what exists.
     let bob = user(&broker, "", ".*", ".*").await;
     let transport = connect(&bob, options("jobwire")).await;
-    let Err(refused) = subscribe(&transport, &lane, 10).await else {
-        panic!("the right to configure is missing");
-    };
+    let refused = refused_to_subscribe(&transport, &lane).await;
     says(
         &refused,
         &["'configure'", queue, "set_permissions", "declare"],
     );
     says(
-        &publish(&transport, &lane).await.unwrap_err(),
+        &refused_to_publish(&transport, &lane).await,
         &["'configure'", queue],
     );
     // The remedy: use only what exists.
@@ -171,22 +157,20 @@ async fn missing_rights_are_named() {
     };
     let guest = connect(&bob, options_of_a_guest.clone()).await;
     let mut receiver = subscribe(&guest, &lane, 10).await.unwrap();
-    let id = publish(&guest, &lane).await.unwrap();
+    let id = publish_at_last(&guest, &lane).await;
     arrives(&mut receiver, id).await;
     soon("closing", guest.close(SOON)).await;
 
     let writer = user(&broker, ".*", ".*", "").await;
     let transport = connect(&writer, options("jobwire")).await;
-    let Err(refused) = subscribe(&transport, &lane, 10).await else {
-        panic!("the right to read is missing");
-    };
+    let refused = refused_to_subscribe(&transport, &lane).await;
     says(&refused, &["'read'", queue]);
-    publish(&transport, &lane).await.unwrap();
+    publish_at_last(&transport, &lane).await;
 
     let reader = user(&broker, ".*", "", ".*").await;
     let transport = connect(&reader, options("jobwire")).await;
     says(
-        &publish(&transport, &lane).await.unwrap_err(),
+        &refused_to_publish(&transport, &lane).await,
         &["'write'", "amq.default"],
     );
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
@@ -218,7 +202,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     let owner = connect(&documented_user(&broker, "USER").await, options("jobwire")).await;
     let lane = Lane("fresh".into());
     let mut receiver = subscribe(&owner, &lane, 10).await.unwrap();
-    let id = publish(&owner, &lane).await.unwrap();
+    let id = publish_at_last(&owner, &lane).await;
     arrives(&mut receiver, id).await;
     drop(receiver);
 
@@ -255,12 +239,10 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
         .await;
     }
     // Hints are not for producers, and lanes are declared by their owner.
-    let Err(refused) = subscribe(&producer, &lane, 10).await else {
-        panic!("a producer takes hints");
-    };
+    let refused = refused_to_subscribe(&producer, &lane).await;
     says(&refused, &["'read'", "jobwire.lane.fresh"]);
     let declaring = connect(&documented_user(&broker, "NODE").await, options("jobwire")).await;
-    let refused = publish(&declaring, &Lane("new".into())).await.unwrap_err();
+    let refused = refused_to_publish(&declaring, &Lane("new".into())).await;
     says(&refused, &["'configure'", "jobwire.lane.new"]);
 }
 

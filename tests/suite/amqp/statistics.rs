@@ -138,7 +138,8 @@ async fn messages_without_a_confirm_are_counted() {
     let (proxy, url) = behind_a_proxy(&world).await;
     let options = AmqpOptions {
         // The connection outlives the silence.
-        heartbeat: Duration::from_secs(60),
+        heartbeat: Duration::from_secs(600),
+        confirm_timeout: Duration::from_millis(500),
         ..measured(&world)
     };
     let transport = connect(&url, options).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jobwire_amqp::AmqpOptions;
 use jobwire_core::Lane;
 use jobwire_core::transport::{Publisher, TransportError};
 use jobwire_tests::{RabbitMq, eventually};
@@ -14,7 +15,7 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
     let lane = Lane::default();
     let transport = connect(&broker.url(), options("jobwire")).await;
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
-    let id = publish(&transport, &lane).await.unwrap();
+    let id = publish_at_last(&transport, &lane).await;
     arrives(&mut receiver, id).await;
 
     broker.stop().await;
@@ -28,7 +29,7 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
     let failed = publish(&transport, &lane).await.unwrap_err();
     assert!(failed.is_transient(), "{failed}");
     // One that starts while the broker is down waits for it, too.
-    let late = connect(&broker.url(), options("jobwire")).await;
+    let late = begin(&broker.url(), options("jobwire")).await;
     assert!(!Publisher::health(&late).publishing);
     let mut late_receiver = subscribe(&late, &Lane("late".into()), 10).await.unwrap();
     broker.start_again().await;
@@ -42,9 +43,13 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
 async fn a_memory_alarm_blocks_publishing_at_once_and_nothing_else() {
     let broker = RabbitMq::start().await;
     let lane = Lane::default();
-    let transport = connect(&broker.url(), options("jobwire")).await;
+    let patient = AmqpOptions {
+        confirm_timeout: Duration::from_secs(600),
+        ..options("jobwire")
+    };
+    let transport = connect(&broker.url(), patient).await;
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
-    let before = publish(&transport, &lane).await.unwrap();
+    let before = publish_at_last(&transport, &lane).await;
     let held = take(&mut receiver, 1).await;
     assert_eq!(ids(&held), [before]);
 
@@ -52,14 +57,16 @@ async fn a_memory_alarm_blocks_publishing_at_once_and_nothing_else() {
         .ctl()
         .run(&["set_vm_memory_high_watermark", "0"])
         .await;
-    let blocked = tokio::time::timeout(Duration::from_secs(2), async {
+    // A publish that waits for its confirm instead would wait for ten minutes.
+    let blocked = soon("the block", async {
         loop {
             if let Err(problem @ TransportError::Blocked(_)) = publish(&transport, &lane).await {
                 return problem;
             }
+            tokio::task::yield_now().await;
         }
     });
-    let problem = blocked.await.expect("blocked within two seconds");
+    let problem = blocked.await;
     assert!(problem.is_transient());
     let health = Publisher::health(&transport);
     assert!(health.blocked && !health.publishing && health.receiving);

@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    /// Quick to give up and to come back.
+    /// Quick to come back.
     pub(super) fn options(&self) -> AmqpOptions {
         options(&self.space.prefix)
     }
@@ -42,10 +42,14 @@ impl World {
 
     /// A transport that reaches the broker over a network that can break.
     pub(super) async fn behind_a_proxy(&self) -> (Proxy, AmqpTransport) {
+        self.behind_a_proxy_with(self.options()).await
+    }
+
+    pub(super) async fn behind_a_proxy_with(&self, options: AmqpOptions) -> (Proxy, AmqpTransport) {
         let url = url::Url::parse(&self.space.url).unwrap();
         let address = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5672));
         let proxy = Proxy::start(&address).await;
-        let transport = connect(&proxy.url(&self.space.url), self.options()).await;
+        let transport = connect(&proxy.url(&self.space.url), options).await;
         (proxy, transport)
     }
 
@@ -59,21 +63,57 @@ impl World {
     }
 }
 
+/// The limits of time are for slow machines: a test that is about one of them sets it.
 pub(super) fn options(prefix: &str) -> AmqpOptions {
     AmqpOptions {
         prefix: prefix.to_owned(),
-        confirm_timeout: Duration::from_millis(500),
+        confirm_timeout: SOON,
         max_reconnect_wait: Duration::from_millis(200),
-        heartbeat: Duration::from_secs(1),
-        connect_timeout: Duration::from_secs(2),
+        heartbeat: Duration::from_secs(60),
+        connect_timeout: SOON,
         ..AmqpOptions::default()
     }
 }
 
+/// A transport that is connected in both directions.
 pub(super) async fn connect(url: &str, options: AmqpOptions) -> AmqpTransport {
+    let transport = begin(url, options).await;
+    until_healthy(&transport).await;
+    transport
+}
+
+/// The same without waiting for the broker, which may be away.
+pub(super) async fn begin(url: &str, options: AmqpOptions) -> AmqpTransport {
     soon("connecting", AmqpTransport::connect(url, options))
         .await
         .unwrap()
+}
+
+/// Why the broker does not let us in. A slow one is heard after the time that connecting waits for it.
+pub(super) async fn refused_to_connect(url: &str, options: &AmqpOptions) -> TransportError {
+    eventually("a refusal", SOON, || async {
+        let connected = AmqpTransport::connect(url, options.clone()).await;
+        connected.err()
+    })
+    .await
+}
+
+/// Why we may not receive. What passes by itself is no answer.
+pub(super) async fn refused_to_subscribe(transport: &AmqpTransport, lane: &Lane) -> TransportError {
+    eventually("a refusal to receive", SOON, || async {
+        let refused = subscribe(transport, lane, 10).await.err();
+        refused.filter(|problem| !problem.is_transient())
+    })
+    .await
+}
+
+/// Why we may not publish. What passes by itself is no answer.
+pub(super) async fn refused_to_publish(transport: &AmqpTransport, lane: &Lane) -> TransportError {
+    eventually("a refusal to publish", SOON, || async {
+        let refused = publish(transport, lane).await.err();
+        refused.filter(|problem| !problem.is_transient())
+    })
+    .await
 }
 
 pub(super) async fn subscribe(
