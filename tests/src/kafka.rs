@@ -235,7 +235,7 @@ async fn living_brokers(address: String) -> Vec<i32> {
             .set("bootstrap.servers", address)
             .create()
             .ok();
-        let metadata = client?.fetch_metadata(None, Duration::from_secs(2)).ok()?;
+        let metadata = client?.fetch_metadata(None, Duration::from_secs(5)).ok()?;
         Some(
             metadata
                 .brokers()

@@ -148,7 +148,7 @@ impl Running {
     pub async fn exit(&mut self, deadline: Duration) -> ExitStatus {
         let status = self.0.exit(deadline).await;
         // A grandchild may hold the streams open: that is not worth a failure.
-        self.lines().end(Duration::from_secs(1)).await;
+        self.lines().end(patience(Duration::from_secs(5))).await;
         status
     }
 }

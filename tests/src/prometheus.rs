@@ -68,8 +68,11 @@ impl Prometheus {
         let query = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("query", promql)
             .finish();
-        let response = http::get(&self.address(), &format!("/api/v1/query?{query}")).await;
-        let response = response.unwrap_or_else(|error| panic!("Prometheus: {error}"));
+        let (address, path) = (self.address(), format!("/api/v1/query?{query}"));
+        let response = eventually("Prometheus to answer", START, async || {
+            http::get(&address, &path).await.ok()
+        })
+        .await;
         let body: Value = serde_json::from_str(&response.body)
             .unwrap_or_else(|error| panic!("Prometheus: {error}: {}", response.body));
         assert_eq!(

@@ -43,7 +43,8 @@ for signal in QUIT KILL; do
     for group in $groups; do
         kill -s "$signal" -- "-$group" 2>/dev/null
     done
-    tries=20
+    # On a busy machine the killed take their time.
+    case $signal in QUIT) tries=20 ;; *) tries=100 ;; esac
     while [ "$tries" -gt 0 ] && alive; do
         tries=$((tries - 1))
         sleep 0.1
@@ -56,7 +57,9 @@ for mount in $mounts; do
 done
 
 # A server that has just been killed may still have been writing.
-for _ in 1 2 3 4 5; do
+tries=50
+while [ "$tries" -gt 0 ]; do
     [ "$#" -eq 0 ] || rm -rf -- "$@" && break
+    tries=$((tries - 1))
     sleep 0.2
 done

@@ -1,3 +1,4 @@
+use jobwire_tests::wait::patience;
 use jobwire_tests::{
     Direction, Flow, Kafka, KafkaAdmin, KafkaCluster, KafkaSettings, SmallDisk, eventually, shared,
 };
@@ -27,8 +28,17 @@ async fn publish(producer: &FutureProducer, topic: &str, payload: &str) -> Resul
     delivered.map(drop).map_err(|(error, _)| error)
 }
 
+/// A message of a producer without patience arrives, sooner or later.
+async fn serves(producer: &FutureProducer) {
+    eventually("a message to arrive", SOON, || {
+        let published = publish(producer, "topic", "message");
+        async { published.await.ok() }
+    })
+    .await;
+}
+
 async fn publish_to(kafka: &Kafka, topic: &str, payload: &str) {
-    let published = publish(&producer(&kafka.address(), SOON), topic, payload).await;
+    let published = publish(&producer(&kafka.address(), patience(SOON)), topic, payload).await;
     published.expect("Kafka takes a message");
 }
 
@@ -76,17 +86,13 @@ async fn a_frozen_broker_is_silent_and_goes_on() {
     let kafka = Kafka::start().await;
     kafka.admin().create_topic("topic", 1).await;
     let producer = producer(&kafka.address(), A_WHILE);
-    publish(&producer, "topic", "one").await.expect("it serves");
+    serves(&producer).await;
     kafka.freeze();
     publish(&producer, "topic", "two")
         .await
         .expect_err("nobody answers");
     kafka.thaw();
-    eventually("the broker to go on", SOON, || {
-        let published = publish(&producer, "topic", "three");
-        async { published.await.ok() }
-    })
-    .await;
+    serves(&producer).await;
 }
 
 #[tokio::test]
@@ -96,7 +102,7 @@ async fn a_proxy_stands_between_clients_and_the_broker() {
     let kafka = Kafka::start_with(settings).await;
     kafka.admin().create_topic("topic", 1).await;
     let through = producer(&proxy.address().to_string(), A_WHILE);
-    publish(&through, "topic", "one").await.expect("it passes");
+    serves(&through).await;
 
     proxy.set_both(Flow::Stall);
     publish(&through, "topic", "two")
@@ -105,11 +111,7 @@ async fn a_proxy_stands_between_clients_and_the_broker() {
     publish_to(&kafka, "topic", "past it").await;
     proxy.set(Direction::ToClient, Flow::Pass);
     proxy.set(Direction::ToServer, Flow::Pass);
-    eventually("the proxy to let it pass", SOON, || {
-        let published = publish(&through, "topic", "three");
-        async { published.await.ok() }
-    })
-    .await;
+    serves(&through).await;
 }
 
 #[tokio::test]
@@ -190,7 +192,7 @@ async fn a_cluster_survives_any_one_broker() {
     admin.create_topic("topic", 3).await;
     assert_eq!(admin.brokers().await.len(), 3);
     let servers = cluster.url().replace("kafka://", "");
-    let producer = producer(&servers, SOON);
+    let producer = producer(&servers, patience(SOON));
 
     let leader = cluster.leader("topic", 0).await;
     cluster.kill(leader);
@@ -226,6 +228,10 @@ async fn publish_to_partition(producer: &FutureProducer, partition: i32) {
 }
 
 async fn assert_leads_another(admin: &KafkaAdmin, dead: usize) {
-    let leader = admin.leaders("topic").await[0].expect("a leader");
-    assert_ne!(usize::try_from(leader), Ok(dead));
+    // Not every broker hears of it at once.
+    eventually("another broker to lead", SOON, async || {
+        let leader = admin.leaders("topic").await.first().copied().flatten()?;
+        (usize::try_from(leader) != Ok(dead)).then_some(())
+    })
+    .await;
 }
