@@ -25,9 +25,11 @@ use workload::Workload;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Short, for the heirs wait for its end; and so long that a living node on a busy machine renews in time: a
-/// job that is taken off its node three times counts as deadly.
+/// Short, for the heirs wait for its end; and so long that a living node on a busy machine renews in time.
 const LEASE: &str = "5s";
+
+/// For a victim that must not lose its lease before it dies, however busy the machine is.
+const LONG_LEASE: (&str, &str) = ("JOBWIRE_LEASE", "20s");
 
 /// So many points at once: each is a process or two.
 static AT_ONCE: Semaphore = Semaphore::const_new(4);
@@ -170,7 +172,7 @@ async fn outside(point: &'static str) {
     let fleet = fleet().await;
     let work = Workload::outside(&fleet).await;
     let deadly = dies_at(point, 0);
-    let mut victim = work.start_node(&fleet, &[("FAILPOINTS", &deadly)]);
+    let mut victim = work.start_node(&fleet, &[LONG_LEASE, ("FAILPOINTS", &deadly)]);
     dies(&mut victim, point).await;
     let _heir = work.start_node(&fleet, &[]);
     work.until_done(&fleet).await;
@@ -193,7 +195,7 @@ async fn leader(point: &'static str) {
     let fleet = fleet().await;
     let deadly = dies_at(point, 0);
     let work = Workload::create(&fleet).await;
-    let mut victim = work.start_node(&fleet, &[("FAILPOINTS", &deadly)]);
+    let mut victim = work.start_node(&fleet, &[LONG_LEASE, ("FAILPOINTS", &deadly)]);
     victim.wait_for_line("this node leads", SOON).await;
     let heir = work.start_node(&fleet, &[]);
     dies(&mut victim, point).await;

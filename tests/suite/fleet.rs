@@ -70,7 +70,9 @@ impl Fleet {
             .env("JOBWIRE_LEASE", "3s")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
-            .env("JOBWIRE_SUSPECT_AFTER", "2s");
+            .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            // Where leases are short and the machine is busy, the living lose them, too.
+            .env("JOBWIRE_QUARANTINE_AFTER", "1000");
         for (name, value) in settings {
             program = program.env(name, value);
         }
