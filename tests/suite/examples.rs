@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jobwire_tests::wait::patience;
 use jobwire_tests::{Scratch, shared};
 
 #[path = "../../examples/exclusive.rs"]
@@ -17,7 +18,7 @@ mod transactional_enqueue;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn within<T>(example: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, example)
+    tokio::time::timeout(patience(DEADLINE), example)
         .await
         .expect("the example ends")
 }

@@ -90,8 +90,11 @@ impl Load {
         store.migrate().await.unwrap();
         let mut options = AmqpOptions::default();
         options.prefix.clone_from(&space.prefix);
+        options.confirm_timeout = Duration::from_secs(60);
         let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
-        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        let mut patient = HookOptions::default();
+        patient.max_age = Duration::from_secs(60);
+        let hook = CommitHook::start(transport.publisher(), patient);
         Load {
             jobs: store.jobs(hook),
             store,
@@ -117,11 +120,12 @@ impl Load {
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_HTTP_ALLOW_HOSTS", "127.0.0.1")
             // A machine that stands still for some seconds must not make the counts untrue: no lock
-            // runs out, no hint grows stale.
-            .env("JOBWIRE_LEASE", "12s")
+            // runs out, no hint grows stale or is sent twice.
+            .env("JOBWIRE_LEASE", "30s")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
-            .env("JOBWIRE_HINT_MAX_AGE", "15s")
-            .env("JOBWIRE_SUSPECT_AFTER", "20s")
+            .env("JOBWIRE_HINT_MAX_AGE", "60s")
+            .env("JOBWIRE_SUSPECT_AFTER", "60s")
+            .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "60s")
             .start();
         let line = node
             .wait_for_line("is ready", Duration::from_secs(30))
@@ -143,7 +147,7 @@ impl Load {
             self.jobs.create(job).await.unwrap();
         }
         // Longer than a third of the lease: they are renewed.
-        let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 6_000 }));
+        let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 12_000 }));
         self.commit((0..LONG).map(long).collect()).await;
         // Spread over some scrapes: of a series that appears with its last value, a rate shows nothing.
         let timer =
