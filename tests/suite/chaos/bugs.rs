@@ -22,6 +22,8 @@ use serde_json::json;
 
 const WAIT: Duration = Duration::from_secs(60);
 
+const LONG_LEASE: (&str, &str) = ("JOBWIRE_LEASE", "60s");
+
 /// A database with a history, a broker's space, and somebody who creates jobs.
 struct Stage {
     url: String,
@@ -148,7 +150,9 @@ async fn a_late_completion(bug: Bug) -> Report {
     let late = stage.node(Some(bug), &[]).await;
     stage.noop().await;
     stage.until("the first run to end", "what = 'end'", 1).await;
-    let _heir = stage.node(None, &[("CHAOS_GATE", "yes")]).await;
+    // It keeps the job until the gate opens, however busy the machine is.
+    let gated = [("CHAOS_GATE", "yes"), LONG_LEASE];
+    let _heir = stage.node(None, &gated).await;
     late.wait_for_line("completed late", WAIT).await;
     stage.open_gate().await;
     stage.until_empty().await;
@@ -171,17 +175,36 @@ async fn a_late_completion_with_its_fence_changes_nothing() {
     assert!(report.counts.takeovers >= 1, "{report}");
 }
 
+/// What a node settles is on its way to the broker for a moment.
+async fn until_settled(space: &Space) {
+    let Some(ctl) = shared::rabbitmq().await.ctl() else {
+        return;
+    };
+    let vhost = space.url.rsplit('/').next().unwrap();
+    let empty = format!("{}.lane.default\t0", space.prefix);
+    eventually("the broker has settled the hint", WAIT, || async {
+        let messages = ["list_queues", "-p", vhost, "name", "messages"];
+        let queues = ctl.run(&messages).await;
+        queues.lines().any(|queue| queue == empty).then_some(())
+    })
+    .await;
+}
+
 /// A node is killed between taking a hint and locking its job; nobody sweeps.
 async fn killed_before_the_lock(bug: Bug) -> Report {
     let unswept = [
         ("JOBWIRE_SWEEP_INTERVAL", "1h"),
         ("JOBWIRE_SUSPECT_AFTER", "1h"),
         ("JOBWIRE_CLAIM_AFTER", "off"),
+        LONG_LEASE,
     ];
     let stage = Stage::new().await;
     let victim = stage.node(Some(bug), &unswept).await;
     stage.noop().await;
     victim.wait_for_line("hangs before the lock", WAIT).await;
+    if bug == Bug::AckBeforeLock {
+        until_settled(&stage.space).await;
+    }
     drop(victim);
     let _heir = stage.node(None, &unswept).await;
     // Its hint comes behind the first one's, if that is still there.
@@ -278,7 +301,11 @@ async fn a_sweeper_without_a_guard_is_caught() {
 async fn a_lock_that_does_not_look_at_the_instance_is_caught() {
     let stage = Stage::new().await;
     let _node = stage
-        .node(Some(Bug::NoInstanceCheck), &[("CHAOS_GATE", "yes")])
+        // This one locks nothing a second time.
+        .node(
+            Some(Bug::NoInstanceCheck),
+            &[("CHAOS_GATE", "yes"), LONG_LEASE],
+        )
         .await;
     for _ in 0..2 {
         let job = NewJob::of("chaos-exclusive", &json!({ "ms": 0 })).instance("one");
