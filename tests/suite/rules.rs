@@ -1,5 +1,6 @@
 //! Rules of the protocol that need a fault or a crowd to show.
 
+mod accounts;
 mod busy;
 mod doors;
 mod packed;
@@ -18,9 +19,21 @@ use jobwire_core::{
     CommitHook, HandlerError, Lane, NewJob, Node, Outcome, PgStore, Running, Store,
 };
 use jobwire_tests::{Direction, Flow, Proxy, eventually};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
 
 use crate::world::{Notes, SOON, World, quick};
+
+/// The node has had its first turn, in which it hints whatever waits: nothing that is created from now on.
+async fn until_first_turn(scraped: &PrometheusHandle) {
+    eventually("the node to lead", SOON, || async {
+        let text = scraped.render();
+        text.lines()
+            .any(|line| line == "jobwire_leader 1")
+            .then_some(())
+    })
+    .await;
+}
 
 /// Rule 6: no more is locked than there are free slots, however much waits.
 #[tokio::test]
@@ -74,7 +87,7 @@ async fn no_more_is_locked_than_there_are_slots() {
 #[tokio::test]
 async fn a_commit_in_the_future_is_counted_as_skew() {
     // On a current-thread runtime every task of the node records here.
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let recorder = PrometheusBuilder::new().build_recorder();
     let scraped = recorder.handle();
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
@@ -82,6 +95,8 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
     let seen = notes.clone();
     let node = world
         .node()
+        // Nobody but this test hints the job.
+        .options(world::unswept())
         .handler("note", move |_: Running<()>| {
             let seen = seen.clone();
             async move {
@@ -92,6 +107,7 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
         .start()
         .await
         .unwrap();
+    until_first_turn(&scraped).await;
     let lost = jobwire_core::Jobs::new(world.store.clone(), CommitHook::disconnected());
     let id = lost.create(NewJob::of("note", &())).await.unwrap();
     let mut hint = Hint::new(id);
@@ -113,6 +129,10 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
 /// Rule 29: the answer to COMMIT is lost on its way; the transaction is asked after, and its hint leaves.
 #[tokio::test]
 async fn a_lost_answer_to_commit_is_asked_after() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let address = url::Url::parse(&world.url).unwrap();
     let server = format!(
@@ -128,12 +148,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     let seen = notes.clone();
     let node = Node::builder(world.store.clone(), world.transport())
         // The sweeper would find the job too; here it must be the hint.
-        .options({
-            let mut options = quick();
-            options.sweep_interval = Duration::from_secs(60);
-            options.suspect_after = Duration::from_secs(60);
-            options
-        })
+        .options(world::unswept())
         .handler("note", move |_: Running<()>| {
             let seen = seen.clone();
             async move {
@@ -144,6 +159,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
         .start()
         .await
         .unwrap();
+    until_first_turn(&scraped).await;
     let mut tx = jobs.begin().await.unwrap();
     let id = tx.create(NewJob::of("note", &())).await.unwrap();
     proxy.set(Direction::ToClient, Flow::Stall);
