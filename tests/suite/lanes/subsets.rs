@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_core::LaneOrder;
 use jobwire_tests::eventually;
 
-use super::world::{SOON, World, lanes, noting, of};
+use super::world::{BACKLOG, SOON, World, lanes, noting, of};
 use crate::world::Notes;
 
 pub(super) async fn a_node_with_some_lanes_leaves_the_others_to_others(world: &World) {
@@ -42,7 +42,7 @@ pub(super) async fn what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node(world
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
     let busy = noting(world.node(options).await, &first, Duration::from_millis(20));
     let busy = busy.start().await.unwrap();
-    world.create("high", 100).await;
+    world.create("high", BACKLOG as usize).await;
     first.until_within(5, SOON).await;
     world.create("low", 10).await;
     let options = lanes(4, &[("low", 1)], LaneOrder::Weighted);
@@ -50,17 +50,18 @@ pub(super) async fn what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node(world
     let idle = idle.start().await.unwrap();
     let least = AtomicI64::new(i64::MAX);
     eventually("the low lane is done", SOON, async || {
-        let high = world.waiting("high").await;
-        least.fetch_min(high, Ordering::Relaxed);
-        if high < 100 {
-            world.create("high", 100).await;
+        least.fetch_min(world.keep_busy("high").await, Ordering::Relaxed);
+        let done = world.waiting("low").await == 0;
+        let by_the_idle = of("low", &second.all()) > 0;
+        // Where the broker is slow to deliver the high lane, its node may have done the low ones itself.
+        if done && !by_the_idle {
+            world.create("low", 10).await;
         }
-        (world.waiting("low").await == 0).then_some(())
+        (done && by_the_idle).then_some(())
     })
     .await;
     let least = least.into_inner();
     assert!(least > 0, "the better lane was idle for a while");
-    assert_eq!(of("low", &second.all()), 10, "{:?}", first.all());
     busy.stop().await;
     idle.stop().await;
 }

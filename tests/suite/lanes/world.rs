@@ -18,6 +18,9 @@ use crate::world::{Notes, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
+/// What keeps a lane busy for so long that neither a slow broker nor a slow producer empties it.
+pub(super) const BACKLOG: i64 = 1_000;
+
 /// Where a node finds its broker.
 enum Broker {
     InProcess(InProcessTransport),
@@ -91,7 +94,19 @@ impl World {
             lane: Some(lane.to_owned()),
             ..JobFilter::default()
         };
-        self.store.count(&filter).await.unwrap()
+        eventually("the database to count", SOON, || async {
+            self.store.count(&filter).await.ok()
+        })
+        .await
+    }
+
+    /// Create more where less than the backlog waits in a lane. Returns what waited.
+    pub(super) async fn keep_busy(&self, lane: &str) -> i64 {
+        let waiting = self.waiting(lane).await;
+        if waiting < BACKLOG {
+            self.create(lane, 500).await;
+        }
+        waiting
     }
 
     pub(super) async fn until_empty(&self, lane: &str) {
@@ -186,7 +201,7 @@ pub(super) async fn plugged(
 }
 
 /// How long a job takes: long enough that the next hint has arrived.
-const SHORT: Duration = Duration::from_millis(10);
+const SHORT: Duration = Duration::from_millis(20);
 
 /// How many of these starts were of the lane.
 pub(super) fn of(lane: &str, starts: &[String]) -> usize {
