@@ -1,5 +1,6 @@
 //! What anybody may put into a topic, and what other nodes say.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jobwire_core::hint::MAX_MESSAGE_BYTES;
@@ -36,8 +37,7 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
     let (lane, topic) = (Lane::default(), world.topic());
     let publish = async || {
         let id = JobId::generate();
-        let publisher = world.transport.publisher();
-        publisher.publish(&lane, vec![Hint::new(id)]).await.unwrap();
+        super::world::publish(&world.transport, &lane, vec![Hint::new(id)]).await;
         id
     };
     let first = publish().await;
@@ -60,16 +60,13 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
     let last = publish().await;
 
     let mut receiver = subscribe(&world.transport, 5).await;
-    let mut received = Vec::new();
+    let mut received = BTreeSet::new();
     while received.len() < 3 {
-        let deliveries = soon("a hint", receiver.receive(5)).await.unwrap();
+        let deliveries = crate::transport_conformance::world::receive(&mut receiver, 5).await;
         receiver.settle(&tickets(&deliveries)).await;
         received.extend(ids(&deliveries));
     }
-    received.sort_unstable();
-    let mut sent = vec![first, id, last];
-    sent.sort_unstable();
-    assert_eq!(received, sent);
+    assert_eq!(received, BTreeSet::from([first, id, last]));
     eventually("all of it to be settled", HEALED, || async {
         let committed = world.admin().committed(&world.group(), &topic).await;
         let ends = world.admin().end_offsets(&topic).await;
@@ -95,10 +92,12 @@ async fn a_node_counts_what_it_can_not_read() {
     let node = world.program().start();
     let line = node.wait_for_line("is ready", HEALED).await;
     let address = line.rsplit("http://").next().unwrap_or_default();
-    let expected = format!("{HINTS_UNREADABLE}{{lane=\"default\"}} 7");
+    let counter = format!("{HINTS_UNREADABLE}{{lane=\"default\"}} ");
     eventually("the count", HEALED, || async {
-        let metrics = http::get(address, "/metrics").await.ok()?;
-        metrics.body.contains(&expected).then_some(())
+        let metrics = http::get(address, "/metrics").await.ok()?.body;
+        let count = metrics.lines().find_map(|l| l.strip_prefix(&*counter))?;
+        // More, where a rebalance brought some of them again.
+        (count.parse::<u32>().ok()? >= 7).then_some(())
     })
     .await;
     world.create(5, 2).await;
@@ -119,8 +118,7 @@ async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
             instance: Some(instance.clone()),
             ..Hint::new(JobId::generate())
         };
-        let publisher = world.transport.publisher();
-        publisher.publish(&lane, vec![hint]).await.unwrap();
+        publish(&world.transport, &lane, vec![hint]).await;
         let after = world.admin().end_offsets(&topic).await;
         let ours = (0..12).find(|at| before[*at] < after[*at]);
         let theirs = send(&stranger, &topic, Some(&instance), b"{}").await;
@@ -140,16 +138,19 @@ async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
         instance: Some("x".repeat(10_000)),
         ..Hint::new(JobId::generate())
     };
-    let refused = publisher.publish(&lane, vec![large]).await.unwrap_err();
+    let refused = refusal("the large one to be refused", async || {
+        publisher.publish(&lane, vec![large.clone()]).await
+    })
+    .await;
     super::refused::says(&refused, &["max.message.bytes", &topic]);
     let hint = vec![Hint::new(JobId::generate())];
-    publisher.publish(&lane, hint).await.unwrap();
+    publish(&world.transport, &lane, hint).await;
 }
 
 #[tokio::test]
 async fn control_messages_reach_other_processes_and_our_own_only_once() {
     let world = World::new().await;
-    let (one, two) = (&world.transport, connect(&world.url).await);
+    let (one, two) = (&world.transport, connect_with(&world.url, patient()).await);
     let (mut at_one, mut at_two) = (one.listen(), two.listen());
     // A process listens a moment after it connected: say it until it is heard.
     for (from, heard) in [(one, &mut at_two), (&two, &mut at_one)] {
@@ -187,6 +188,7 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
     assert_eq!(count(&mut at_one).await, 1);
     one.publisher().tell(last.clone());
     while count(&mut at_two).await == 0 {
+        one.publisher().tell(other.clone());
         one.publisher().tell(last.clone());
     }
 }
@@ -215,5 +217,6 @@ async fn a_publish_without_brokers_fails_soon() {
             "{problem}"
         );
     }
-    assert!(since.elapsed() < Duration::from_secs(15));
+    // Minutes, if they waited for one another.
+    assert!(since.elapsed() < Duration::from_secs(60));
 }

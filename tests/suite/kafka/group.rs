@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::transport::{Receiver, Transport};
+use jobwire_core::transport::Receiver;
 use jobwire_core::{Hint, JobId, Lane, NewJob};
 use jobwire_kafka::KafkaOptions;
 use jobwire_tests::{Running, Signal, eventually};
@@ -57,11 +57,7 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     };
     let transport = connect_with(&world.url, one_partition).await;
     let saturated = world.node_with(1, transport).await;
-    world
-        .jobs
-        .create(NewJob::of("nap", &20_000_u64))
-        .await
-        .unwrap();
+    world.jobs.create(NewJob::of("hold", &())).await.unwrap();
     eventually("the slot to be taken", HEALED, || async {
         let leased = world.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
         (leased.await == 1).then_some(())
@@ -70,6 +66,7 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     world.create(20, 2).await;
     let idle = world.node().await;
     world.have_run(40).await;
+    world.gate.add_permits(1);
     // When its slot is free, the node joins again: it works alone from now on.
     idle.stop().await;
     world.create(10, 2).await;
@@ -82,15 +79,16 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
 async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     let world = World::new().await;
     let lane = Lane::default();
-    let (one, two) = (connect(&world.url).await, connect(&world.url).await);
+    let one = connect_with(&world.url, patient()).await;
+    let two = connect_with(&world.url, patient()).await;
     let publish = async |count: usize| {
         let hints: Vec<Hint> = (0..count).map(|_| Hint::new(JobId::generate())).collect();
-        one.publisher().publish(&lane, hints).await.unwrap();
+        publish(&one, &lane, hints).await;
     };
     let receive = async |receiver: &mut Box<dyn Receiver>, count: usize| {
         let mut received = Vec::new();
         while received.len() < count {
-            let deliveries = soon("hints", receiver.receive(64)).await.unwrap();
+            let deliveries = crate::transport_conformance::world::receive(receiver, 64).await;
             receiver.settle(&tickets(&deliveries)).await;
             received.extend(ids(&deliveries));
         }
@@ -113,7 +111,7 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     second.pause().await;
     publish(200).await;
     for _ in 0..20 {
-        let deliveries = soon("hints", first.receive(8)).await.unwrap();
+        let deliveries = crate::transport_conformance::world::receive(&mut first, 8).await;
         first.give_back(&tickets(&deliveries)).await;
     }
     receive(&mut first, 200).await;

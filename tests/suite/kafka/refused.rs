@@ -25,7 +25,7 @@ pub(super) fn says(refused: &TransportError, parts: &[&str]) {
 fn undeclared() -> KafkaOptions {
     KafkaOptions {
         declare: false,
-        ..options()
+        ..patient()
     }
 }
 
@@ -39,14 +39,18 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
     let parts = [world.topic(), "kafka_declare".to_owned()];
     let parts = [parts[0].as_str(), parts[1].as_str()];
     let hints = || vec![Hint::new(JobId::generate())];
-    let refused = transport.publisher().publish(&lane, hints()).await;
-    says(&refused.unwrap_err(), &parts);
+    let refused = refusal("the publish to be refused", async || {
+        transport.publisher().publish(&lane, hints()).await
+    });
+    says(&refused.await, &parts);
     let subscription = || Subscription {
         lanes: vec![lane.clone()],
         prefetch: 8,
     };
-    let refused = transport.subscribe(subscription()).await;
-    says(&refused.map(|_| ()).unwrap_err(), &parts);
+    let refused = refusal("the subscription to be refused", async || {
+        transport.subscribe(subscription()).await
+    });
+    says(&refused.await, &parts);
     assert!(
         !world.admin().topics().await.contains(&world.topic()),
         "nobody made it"
@@ -58,8 +62,7 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
         transport.subscribe(subscription()).await.ok()
     })
     .await;
-    let publisher = transport.publisher();
-    publisher.publish(&lane, hints()).await.unwrap();
+    publish(&transport, &lane, hints()).await;
     let taken = take(&mut receiver, 1).await;
     receiver.settle(&tickets(&taken)).await;
     world.admin().delete_topic(&world.topic()).await;

@@ -1,6 +1,6 @@
 //! Topics that are deleted, made again, grow, or lose what nobody had received.
 
-use jobwire_core::{Hint, JobId, Lane, Transport};
+use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::eventually;
 
 use super::world::*;
@@ -76,11 +76,10 @@ async fn partitions_that_are_added_to_a_live_topic_are_used() {
     let admin = world.admin();
     admin.add_partitions(&world.topic(), 8).await;
     // A transport that starts now knows them at once; nodes learn of them while they run.
-    let late = connect(&world.url).await;
-    let publisher = late.publisher();
+    let late = connect_with(&world.url, patient()).await;
     for _ in 0..64 {
         let hint = vec![Hint::new(JobId::generate())];
-        publisher.publish(&Lane::default(), hint).await.unwrap();
+        publish(&late, &Lane::default(), hint).await;
     }
     let ends = admin.end_offsets(&world.topic()).await;
     assert!(ends[4..].iter().all(|end| *end > 0), "{ends:?}");
@@ -105,6 +104,15 @@ async fn hints_that_retention_removed_are_healed_and_told() {
     node.wait_for_line("is ready", HEALED).await;
     world.create(5, 2).await;
     world.all_have_run().await;
+    // Its group knows how far it is: else nobody could tell that something is missing.
+    let admin = world.admin();
+    eventually("what has run to be committed", HEALED, || async {
+        let committed = admin.committed(&world.group(), &topic).await;
+        let ends = admin.end_offsets(&topic).await;
+        let mut all = committed.iter().zip(ends);
+        all.all(|(at, end)| at.unwrap_or(0) == end).then_some(())
+    })
+    .await;
     node.signal(jobwire_tests::Signal::SIGKILL);
     let before: i64 = world.admin().end_offsets(&topic).await.iter().sum();
     world.create(30, 1).await;
@@ -113,7 +121,6 @@ async fn hints_that_retention_removed_are_healed_and_told() {
         (ends.iter().sum::<i64>() >= before + 4).then_some(())
     })
     .await;
-    let admin = world.admin();
     for (partition, end) in (0..).zip(admin.end_offsets(&topic).await) {
         admin.delete_records(&topic, partition, end).await;
     }

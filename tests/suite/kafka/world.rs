@@ -1,17 +1,20 @@
 //! A database, a part of a broker, nodes on both, and what their jobs wrote.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jobwire_core::commit_hook::HookOptions;
-use jobwire_core::transport::{Receiver, Subscription, Transport};
+use jobwire_core::hint::Marker;
+use jobwire_core::transport::{Receiver, Subscription, Transport, TransportError};
 use jobwire_core::{
-    CommitHook, HandlerOptions, Handlers, JobFilter, Jobs, Lane, NewJob, Node, NodeOptions,
-    Outcome, PgStore, Running, Store,
+    CommitHook, HandlerError, HandlerOptions, Handlers, Hint, JobFilter, Jobs, Lane, NewJob, Node,
+    NodeOptions, Outcome, PgStore, Running, Store,
 };
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{KafkaAdmin, Program, eventually, shared};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub(super) use crate::transport_conformance::world::{ids, soon, take, tickets};
@@ -29,27 +32,36 @@ pub(super) struct World {
     /// The producer's.
     pub(super) transport: KafkaTransport,
     pub(super) jobs: Jobs<PgStore>,
+    /// Lets a job of the type `hold` come to its end, in this process.
+    pub(super) gate: Arc<Semaphore>,
     created: AtomicI64,
 }
 
 impl World {
-    /// On the shared broker.
+    /// On the shared broker, which stays: the producer waits for one that is slow.
     pub(super) async fn new() -> Self {
-        Self::on(shared::kafka().await.url()).await
+        let url = shared::kafka().await.url();
+        Self::with(url, patient(), Duration::from_secs(30)).await
     }
 
+    /// On one that a test abuses.
     pub(super) async fn on(broker: &str) -> Self {
+        Self::with(broker, options(), Duration::from_secs(1)).await
+    }
+
+    async fn with(broker: &str, options: KafkaOptions, max_age: Duration) -> Self {
         let database = shared::postgres().await.create_database().await;
         let store = PgStore::connect(&database).await.unwrap();
         store.migrate().await.unwrap();
         let prefix = format!("test-{}", Uuid::new_v4().simple());
         let url = format!("{broker}/{prefix}");
-        let transport = connect(&url).await;
+        let transport = connect_with(&url, options).await;
         let mut options = HookOptions::default();
-        options.max_age = Duration::from_secs(1);
+        options.max_age = max_age;
         let hook = CommitHook::start(transport.publisher(), options);
         Self {
             jobs: store.jobs(hook),
+            gate: Arc::new(Semaphore::new(0)),
             created: AtomicI64::new(0),
             database,
             url,
@@ -79,8 +91,12 @@ impl World {
     pub(super) async fn node_with(&self, concurrency: usize, transport: KafkaTransport) -> Worker {
         let mut options = quick();
         options.concurrency = concurrency;
-        let node = Node::builder(self.store.clone(), std::sync::Arc::new(transport.clone()))
-            .handlers(handlers())
+        self.node_of(options, transport).await
+    }
+
+    pub(super) async fn node_of(&self, options: NodeOptions, transport: KafkaTransport) -> Worker {
+        let node = Node::builder(self.store.clone(), Arc::new(transport.clone()))
+            .handlers(handlers(&self.gate))
             .options(options)
             .start();
         Worker {
@@ -115,13 +131,15 @@ impl World {
                 jobs.push(
                     NewJob::of("event", &json!({ "position": position }))
                         .instance(format!("{batch}-{case}"))
-                        .element("step"),
+                        .element("step")
+                        // A slow database costs attempts.
+                        .retries(1_000),
                 );
             }
         }
         tx.create_many(jobs).await.unwrap();
-        // Far more than a commit takes, far less than any timeout of a broker that is asked.
-        let committed = tokio::time::timeout(Duration::from_secs(15), tx.commit()).await;
+        // Far more than a commit takes, and no broker is back before it has ended.
+        let committed = tokio::time::timeout(Duration::from_secs(60), tx.commit()).await;
         committed.expect("a commit waits for no broker").unwrap();
         self.created.fetch_add(cases * each, Ordering::Relaxed);
     }
@@ -207,6 +225,50 @@ pub(super) fn options() -> KafkaOptions {
     }
 }
 
+/// For those who ask a broker that is there: it may take its time, and so may they.
+pub(super) fn patient() -> KafkaOptions {
+    KafkaOptions {
+        confirm_timeout: Duration::from_secs(60),
+        session_timeout: Duration::from_secs(30),
+        ..options()
+    }
+}
+
+/// Publish to a broker that is there. One that does not answer for seconds counts as away, and is asked again.
+pub(super) async fn publish(transport: &KafkaTransport, lane: &Lane, hints: Vec<Hint>) {
+    eventually("the hints to be taken", HEALED, || async {
+        taken(transport.publisher().publish(lane, hints.clone()).await)
+    })
+    .await;
+}
+
+/// The same with a marker.
+pub(super) async fn publish_marker(transport: &KafkaTransport, lane: &Lane, marker: Marker) {
+    eventually("the marker to be taken", HEALED, || async {
+        taken(transport.publisher().publish_marker(lane, marker).await)
+    })
+    .await;
+}
+
+fn taken(answer: Result<(), TransportError>) -> Option<()> {
+    match answer {
+        Ok(()) => Some(()),
+        Err(problem) if problem.is_transient() => None,
+        Err(problem) => panic!("{problem}"),
+    }
+}
+
+/// What the brokers refuse this with, once they are heard.
+pub(super) async fn refusal<T>(
+    what: &str,
+    ask: impl AsyncFn() -> Result<T, TransportError>,
+) -> TransportError {
+    eventually(what, HEALED, || async {
+        ask().await.err().filter(|problem| !problem.is_transient())
+    })
+    .await
+}
+
 pub(super) async fn connect(url: &str) -> KafkaTransport {
     connect_with(url, options()).await
 }
@@ -227,14 +289,14 @@ pub(super) async fn subscribe(transport: &KafkaTransport, prefetch: u16) -> Box<
         .unwrap()
 }
 
-fn quick() -> NodeOptions {
+pub(super) fn quick() -> NodeOptions {
     let mut options = crate::world::quick();
     options.suspect_after = Duration::from_secs(2);
     options
 }
 
-/// `event` writes a row in the transaction that completes its job; `nap` holds a slot.
-fn handlers() -> Handlers {
+/// `event` writes a row in the transaction that completes its job; `hold` holds a slot until the gate opens.
+fn handlers(gate: &Arc<Semaphore>) -> Handlers {
     let mut handlers = Handlers::default();
     handlers.add_with(
         "event",
@@ -256,10 +318,17 @@ fn handlers() -> Handlers {
             Ok(Outcome::Done)
         },
     );
-    handlers.add("nap", |job: Running<u64>| async move {
-        tokio::select! {
-            () = job.stop.cancelled() => Ok(Outcome::Snooze(Duration::ZERO)),
-            () = tokio::time::sleep(Duration::from_millis(job.payload)) => Ok(Outcome::Done),
+    let gate = gate.clone();
+    handlers.add("hold", move |job: Running<()>| {
+        let gate = gate.clone();
+        async move {
+            tokio::select! {
+                () = job.stop.cancelled() => Ok(Outcome::Snooze(Duration::ZERO)),
+                permit = gate.acquire() => {
+                    permit.map_err(HandlerError::from)?.forget();
+                    Ok(Outcome::Done)
+                }
+            }
         }
     });
     handlers
