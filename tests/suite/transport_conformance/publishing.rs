@@ -7,6 +7,7 @@ use jobwire_core::hint::{Body, Marker};
 use jobwire_core::job::NodeId;
 use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{Hint, JobId, Lane};
+use jobwire_tests::eventually;
 
 use super::world::{SOON, World, drain, ids, soon, take, tickets};
 
@@ -112,7 +113,11 @@ pub(crate) async fn what_nobody_receives_waits(world: &World) {
 pub(crate) async fn a_closed_transport_says_so(world: &World) {
     let mut receiver = world.receiver(10).await;
     let publisher = world.transport.publisher();
-    assert!(publisher.health().publishing && publisher.health().receiving);
+    eventually("the transport to be well", SOON, || async {
+        let health = publisher.health();
+        (health.publishing && health.receiving).then_some(())
+    })
+    .await;
     soon("closing", world.transport.close(SOON)).await;
     let published = publisher.publish(&world.lane, vec![Hint::new(JobId::generate())]);
     let published = soon("publishing", published).await;

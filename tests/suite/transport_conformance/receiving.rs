@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use jobwire_core::Lane;
 
-use super::world::{World, drain, ids, soon, sorted, take, tickets};
+use super::world::{World, drain, ids, receive, soon, sorted, take, tickets};
 
 pub(crate) async fn no_more_arrive_at_once_than_were_asked_for(world: &World) {
     world.publish(10).await;
     let mut receiver = world.receiver(10).await;
     let mut left = 10;
     while left > 0 {
-        let deliveries = soon("receiving", receiver.receive(3)).await.unwrap();
+        let deliveries = receive(&mut receiver, 3).await;
         assert!((1..=3).contains(&deliveries.len()));
         left -= deliveries.len();
     }
@@ -56,7 +56,7 @@ pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
     if world.is_log {
         // One place is free then, and one message comes.
         first.settle(&tickets(&held[..1])).await;
-        let next = soon("receiving", first.receive(10)).await.unwrap();
+        let next = receive(&mut first, 10).await;
         assert_eq!(ids(&next), sent[3..4]);
         return;
     }
@@ -90,7 +90,7 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
     let (mut from_busy, mut from_other) = (0, Vec::new());
     while from_other.len() < sent.len() {
         // No more at once than the busy lane alone could fill, each time.
-        let deliveries = soon("receiving", receiver.receive(4)).await.unwrap();
+        let deliveries = receive(&mut receiver, 4).await;
         receiver.settle(&tickets(&deliveries)).await;
         for delivery in &deliveries {
             if delivery.lane == busy {

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
 use jobwire_core::hint::Body;
-use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, Transport};
+use jobwire_core::transport::{
+    Delivery, Receiver, Subscription, Ticket, Transport, TransportError,
+};
 use jobwire_core::{Hint, InProcessTransport, JobId, Lane};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
-use jobwire_tests::shared;
 use jobwire_tests::wait::patience;
+use jobwire_tests::{eventually, shared};
 
 /// A failing test ends after this; a passing one never gets near it.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -41,6 +43,7 @@ impl World {
         let options = AmqpOptions {
             prefix: space.prefix,
             queue_type,
+            confirm_timeout: patience(SOON),
             ..AmqpOptions::default()
         };
         let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
@@ -54,6 +57,8 @@ impl World {
             partitions: 1,
             commit_interval: Duration::from_millis(100),
             release_after: Duration::from_secs(2),
+            confirm_timeout: patience(SOON),
+            session_timeout: Duration::from_secs(30),
             ..KafkaOptions::default()
         };
         let url = format!("{}/{}", space.url, space.prefix);
@@ -119,8 +124,10 @@ impl World {
         let mut ids = Vec::new();
         for _ in 0..count {
             let id = JobId::generate();
-            let published = publisher.publish(lane, vec![Hint::new(id)]);
-            soon("publishing", published).await.unwrap();
+            eventually("a hint to be published", SOON, || async {
+                answer(publisher.publish(lane, vec![Hint::new(id)]).await)
+            })
+            .await;
             ids.push(id);
         }
         ids
@@ -135,12 +142,33 @@ pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     }
 }
 
+/// A broker that does not answer for seconds counts as away, and is asked again.
+fn answer<T>(answered: Result<T, TransportError>) -> Option<T> {
+    match answered {
+        Ok(answer) => Some(answer),
+        Err(problem) if problem.is_transient() => None,
+        Err(problem) => panic!("{problem}"),
+    }
+}
+
+/// What has come, once something has.
+pub(crate) async fn receive(receiver: &mut Box<dyn Receiver>, most: usize) -> Vec<Delivery> {
+    let receiving = async {
+        loop {
+            if let Some(deliveries) = answer(receiver.receive(most).await) {
+                return deliveries;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    soon("receiving", receiving).await
+}
+
 /// Receive until this many messages have come.
 pub(crate) async fn take(receiver: &mut Box<dyn Receiver>, messages: usize) -> Vec<Delivery> {
     let mut taken = Vec::new();
     while taken.len() < messages {
-        let received = receiver.receive(messages - taken.len());
-        taken.extend(soon("receiving", received).await.unwrap());
+        taken.extend(receive(receiver, messages - taken.len()).await);
     }
     taken
 }
@@ -149,7 +177,7 @@ pub(crate) async fn take(receiver: &mut Box<dyn Receiver>, messages: usize) -> V
 pub(crate) async fn drain(receiver: &mut Box<dyn Receiver>, hints: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     while ids.len() < hints {
-        let deliveries = soon("receiving", receiver.receive(256)).await.unwrap();
+        let deliveries = receive(receiver, 256).await;
         receiver.settle(&tickets(&deliveries)).await;
         ids.extend(deliveries.iter().flat_map(ids_of));
     }
