@@ -80,7 +80,7 @@ pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &Worl
     assert_eq!((report.leased, report.executable), (1, 4));
     assert!(w.lead(leader).await.expired.is_empty());
     let view = w.view(hints[0].id).await.unwrap();
-    assert!((report.now - view.ready_at).num_seconds().abs() < 5);
+    assert!((report.now - view.ready_at).num_seconds().abs() < 30);
     assert_eq!(view.lock_owner, None);
     // Counted once, by whoever came first: the leader.
     assert_eq!(w.hold(node(), &hints[0]).await.strikes, 1);
@@ -149,7 +149,7 @@ pub(super) async fn jobs_created_by_sql_are_returned_once<S: Bench>(w: &World<S>
     let report = w.lead(leader).await;
     assert_eq!(ids(&report.unhinted), [first, second]);
     let view = w.view(first).await.unwrap();
-    assert!((report.now - view.ready_at).num_seconds().abs() < 5);
+    assert!((report.now - view.ready_at).num_seconds().abs() < 30);
     assert!(w.lead(leader).await.unhinted.is_empty());
     let job = w.hold(node(), &report.unhinted[0].hint).await;
     assert_eq!((job.job.id, job.job.job_type.as_str()), (first, "work"));
