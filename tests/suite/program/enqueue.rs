@@ -150,7 +150,12 @@ async fn hints_leave_through_the_broker() {
     succeeds(program(&["migrate", "up"])).await;
     let (mut node, _) = start(program(&["run", "--http", "127.0.0.1:0"])).await;
     let file = lines(&home, r#"{"type":"noop"}"#, 3000);
-    let said = succeeds(program(&["enqueue", &file])).await;
+    // A broker that is slow for a while is no reason to drop a hint.
+    let patient = program(&["enqueue", &file])
+        .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1m")
+        .env("JOBWIRE_SUSPECT_AFTER", "2m")
+        .env("JOBWIRE_HINT_MAX_AGE", "1m");
+    let said = succeeds(patient).await;
     assert!(
         said.contains("3000 jobs created in 3 transactions"),
         "{said}"
