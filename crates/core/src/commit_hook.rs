@@ -496,7 +496,7 @@ mod tests {
     }
 
     /// Protocol rule 16: the sweeper has begun to suspect what is older.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_hint_that_grew_too_old_is_dropped_and_a_younger_one_is_published() {
         let publisher = Arc::new(Away(AtomicUsize::new(3), std::sync::Mutex::default()));
         let options = HookOptions {
@@ -506,13 +506,13 @@ mod tests {
         let hook = CommitHook::start(publisher.clone(), options);
         let (old, young) = (ready(), ready());
         hook.publish(Cause::Commit, vec![old]);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
         hook.publish(Cause::Timer, vec![young.clone()]);
         drained(&hook).await;
         assert_eq!(*publisher.1.lock().unwrap(), [young.hint.id]);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_short_outage_drops_nothing() {
         let publisher = Arc::new(Away(AtomicUsize::new(2), std::sync::Mutex::default()));
         let hook = CommitHook::start(publisher.clone(), HookOptions::default());

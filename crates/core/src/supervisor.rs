@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_task_that_dies_is_started_again_and_reported() {
         let runs = Arc::new(AtomicU32::new(0));
         let stop = CancellationToken::new();
