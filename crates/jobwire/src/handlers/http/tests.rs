@@ -125,7 +125,7 @@ async fn a_busy_service_is_asked_again_when_it_says() {
         for (after, range) in [
             ("20", 20..=20),
             ("0", 1..=1),
-            (later.as_str(), 90..=100),
+            (later.as_str(), 21..=100),
             ("99999999", 86400..=86400),
         ] {
             let service =
@@ -265,7 +265,7 @@ async fn network_trouble_is_retried() {
     assert_eq!(error.verdict, Verdict::Retry(None), "{}", error.message);
 
     let service = Service::answering("nonsense").await;
-    let error = tokio::time::timeout(Duration::from_secs(10), service.call())
+    let error = tokio::time::timeout(Duration::from_secs(60), service.call())
         .await
         .unwrap()
         .unwrap_err();
