@@ -200,6 +200,8 @@ async fn killed_before_the_lock(bug: Bug) -> Report {
     ];
     let stage = Stage::new().await;
     let victim = stage.node(Some(bug), &unswept).await;
+    // Its first turn finds no job that waits, and so sends no marker.
+    victim.wait_for_line("this node leads", WAIT).await;
     stage.noop().await;
     victim.wait_for_line("hangs before the lock", WAIT).await;
     if bug == Bug::AckBeforeLock {
