@@ -16,6 +16,9 @@ pub(crate) const NODE: &str = "jobwire@localhost";
 /// A call of `rabbitmqctl` takes a second, a virtual host 20 ms: make some in stock.
 const VHOSTS_PER_CALL: usize = 16;
 
+/// How often a node is called that can't be reached.
+const ATTEMPTS: usize = 5;
+
 /// Everything that a command-line tool needs in order to reach one node.
 #[derive(Clone, Debug)]
 pub struct RabbitMqCtl {
@@ -77,10 +80,19 @@ impl RabbitMqCtl {
     /// # Panics
     /// If it fails.
     pub async fn run(&self, arguments: &[&str]) -> String {
-        let mut command = self.command("rabbitmqctl");
-        command.arg("--quiet").args(arguments);
-        let output = tokio::process::Command::from(command).output().await;
-        let output = output.unwrap_or_else(|error| panic!("cannot start rabbitmqctl: {error}"));
+        let mut attempts = 0;
+        let output = loop {
+            let mut command = self.command("rabbitmqctl");
+            command.arg("--quiet").args(arguments);
+            let output = tokio::process::Command::from(command).output().await;
+            let output = output.unwrap_or_else(|error| panic!("cannot start rabbitmqctl: {error}"));
+            attempts += 1;
+            // On a busy machine the two take too long to find each other; then nothing was done.
+            let said = String::from_utf8_lossy(&output.stderr);
+            if !said.contains("unable to perform an operation on node") || attempts == ATTEMPTS {
+                break output;
+            }
+        };
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
