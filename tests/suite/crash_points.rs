@@ -195,7 +195,9 @@ async fn leader(point: &'static str) {
     let fleet = fleet().await;
     let deadly = dies_at(point, 0);
     let work = Workload::create(&fleet).await;
-    let mut victim = work.start_node(&fleet, &[LONG_LEASE, ("FAILPOINTS", &deadly)]);
+    // Its term lasts for two turns and a half: it must not lose it before its marker is back.
+    let long_term = ("JOBWIRE_SWEEP_INTERVAL", "10s");
+    let mut victim = work.start_node(&fleet, &[LONG_LEASE, long_term, ("FAILPOINTS", &deadly)]);
     victim.wait_for_line("this node leads", SOON).await;
     let heir = work.start_node(&fleet, &[]);
     dies(&mut victim, point).await;
@@ -214,7 +216,7 @@ async fn stopping(point: &'static str) {
     let fleet = fleet().await;
     let deadly = dies_at(point, 0);
     let settings = [
-        ("JOBWIRE_LEASE", LEASE),
+        LONG_LEASE,
         ("JOBWIRE_SHUTDOWN_TIMEOUT", "10ms"),
         ("FAILPOINTS", &deadly),
     ];

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 pub(super) const DONE: usize = NOOPS + EXCLUSIVE + LONG + TIMERS + BY_SQL;
 pub(super) const NOOPS: usize = 600;
 pub(super) const EXCLUSIVE: usize = 60;
-pub(super) const LONG: usize = 4;
+pub(super) const LONG: usize = 2;
 pub(super) const TIMERS: usize = 10;
 pub(super) const BY_SQL: usize = 5;
 /// Jobs that end as dead letters, at once or after a retry.
