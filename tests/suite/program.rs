@@ -40,6 +40,15 @@ async fn fails(program: Program, code: i32) -> String {
     said
 }
 
+/// The same, in these words. A server that took too long to answer is asked again.
+async fn fails_saying(program: impl Fn() -> Program, code: i32, parts: &[&str]) -> String {
+    eventually(&format!("{parts:?} to be said"), SOON, async || {
+        let said = fails(program(), code).await;
+        parts.iter().all(|part| said.contains(part)).then_some(said)
+    })
+    .await
+}
+
 /// Start a node and wait until it is ready. Returns it and its HTTP address.
 async fn start(program: Program) -> (Running, String) {
     let node = program.start();
@@ -54,9 +63,7 @@ async fn store(home: &Scratch) -> SqliteStore {
 }
 
 async fn open(path: &Path) -> SqliteStore {
-    let store = SqliteStore::connect(&format!("sqlite:{}", path.display()))
-        .await
-        .unwrap();
+    let store = crate::world::patient_file(&format!("sqlite:{}", path.display())).await;
     store.migrate().await.unwrap();
     store
 }

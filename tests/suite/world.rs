@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgStore, Store, Transport,
+    CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgOptions, PgStore,
+    SqliteOptions, SqliteStore, Store, Transport,
 };
 use jobwire_tests::{eventually, shared};
 
@@ -22,7 +23,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn new() -> Self {
         let url = shared::postgres().await.create_database().await;
-        let store = PgStore::connect(&url).await.unwrap();
+        let store = patient(&url).await;
         store.migrate().await.unwrap();
         let transport = InProcessTransport::new();
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
@@ -62,6 +63,24 @@ impl World {
             .await
             .unwrap()
     }
+}
+
+/// The store of a database to which nothing happens: it may be as slow as its machine.
+pub(crate) async fn patient(url: &str) -> PgStore {
+    let long = Duration::from_secs(300);
+    let mut options = PgOptions::default();
+    options.statement_timeout = long;
+    options.acquire_timeout = long;
+    options.idle_in_transaction_timeout = long;
+    PgStore::connect_with(url, options).await.unwrap()
+}
+
+/// The same for a file.
+pub(crate) async fn patient_file(url: &str) -> SqliteStore {
+    let mut options = SqliteOptions::default();
+    options.busy_timeout = Duration::from_secs(120);
+    options.deadline = Duration::from_secs(300);
+    SqliteStore::connect_with(url, options).await.unwrap()
 }
 
 /// Options for tests: what lost its hint is found within seconds. The lease is a long one, so that no job runs

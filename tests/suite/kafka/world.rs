@@ -51,7 +51,7 @@ impl World {
 
     async fn with(broker: &str, options: KafkaOptions, max_age: Duration) -> Self {
         let database = shared::postgres().await.create_database().await;
-        let store = PgStore::connect(&database).await.unwrap();
+        let store = crate::world::patient(&database).await;
         store.migrate().await.unwrap();
         let prefix = format!("test-{}", Uuid::new_v4().simple());
         let url = format!("{broker}/{prefix}");
@@ -113,6 +113,8 @@ impl World {
             .env("JOBWIRE_BROKER_URL", &self.url)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_LEASE", "3s")
+            // An attempt that failed would let the rest of its case pass.
+            .env("JOBWIRE_STATEMENT_TIMEOUT", "5m")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
@@ -228,8 +230,8 @@ pub(super) fn options() -> KafkaOptions {
 /// For those who ask a broker that is there: it may take its time, and so may they.
 pub(super) fn patient() -> KafkaOptions {
     KafkaOptions {
-        confirm_timeout: Duration::from_secs(60),
-        session_timeout: Duration::from_secs(30),
+        confirm_timeout: Duration::from_secs(15),
+        session_timeout: Duration::from_secs(10),
         ..options()
     }
 }

@@ -14,7 +14,7 @@ use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{eventually, shared, shared::Space};
 use tokio::sync::Semaphore;
 
-use crate::world::{Notes, quick};
+use crate::world::{Notes, patient, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
@@ -52,7 +52,7 @@ impl World {
 
     async fn on(broker: Broker) -> Self {
         let url = shared::postgres().await.create_database().await;
-        let store = PgStore::connect(&url).await.unwrap();
+        let store = patient(&url).await;
         store.migrate().await.unwrap();
         let producer = transport(&broker).await;
         let mut options = HookOptions::default();

@@ -5,7 +5,7 @@ use jobwire_tests::{Scratch, eventually, port, shared};
 use serde_json::Value;
 use url::Url;
 
-use super::{SOON, fails, jobwire, succeeds};
+use super::{SOON, fails, fails_saying, jobwire, succeeds};
 
 #[tokio::test]
 async fn a_good_set_up_passes() {
@@ -85,8 +85,8 @@ async fn what_is_away_is_said_with_a_remedy() {
 async fn missing_tables_and_missing_rights_are_listed() {
     let home = Scratch::new();
     let url = shared::postgres().await.create_database().await;
-    let said = fails(jobwire(&home, &["doctor", "--database", &url]), 1).await;
-    assert!(said.contains("run `jobwire migrate up`"), "{said}");
+    let doctor = |database: &str| jobwire(&home, &["doctor", "--database", database]);
+    fails_saying(|| doctor(&url), 1, &["run `jobwire migrate up`"]).await;
 
     let store = PgStore::connect(&url).await.unwrap();
     store.migrate().await.unwrap();
@@ -104,18 +104,12 @@ async fn missing_tables_and_missing_rights_are_listed() {
     let mut theirs = Url::parse(&url).unwrap();
     theirs.set_username(&user).unwrap();
     theirs.set_password(Some("secret")).unwrap();
-    let said = fails(
-        jobwire(&home, &["doctor", "--database", theirs.as_str()]),
-        1,
-    )
-    .await;
-    for part in [
+    let parts = [
         "lacks INSERT on table jobwire.timer_job",
         "GRANT DELETE ON TABLE jobwire.job_lease TO",
         "lacks USAGE on sequence jobwire.fence_seq",
-    ] {
-        assert!(said.contains(part), "{part} in {said}");
-    }
+    ];
+    let said = fails_saying(|| doctor(theirs.as_str()), 1, &parts).await;
     assert!(!said.contains("on table jobwire.job\n"), "{said}");
 
     let revoke = format!("REVOKE USAGE ON SCHEMA jobwire FROM {user}");
@@ -123,10 +117,6 @@ async fn missing_tables_and_missing_rights_are_listed() {
         .execute(store.pool())
         .await
         .unwrap();
-    let said = fails(
-        jobwire(&home, &["doctor", "--database", theirs.as_str()]),
-        1,
-    )
-    .await;
-    assert!(said.contains("GRANT USAGE ON SCHEMA jobwire"), "{said}");
+    let part = "GRANT USAGE ON SCHEMA jobwire";
+    fails_saying(|| doctor(theirs.as_str()), 1, &[part]).await;
 }

@@ -4,7 +4,7 @@ use jobwire_core::{JobFilter, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, eventually, http, port, shared};
 use url::Url;
 
-use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
+use super::{SOON, all, fails, fails_saying, jobwire, lines, start, store, succeeds, until_empty};
 
 const ANY_PORT: [&str; 3] = ["run", "--http", "127.0.0.1:0"];
 
@@ -91,22 +91,17 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
     let url = shared::postgres().await.create_database().await;
     let run = |database: &str| jobwire(&home, &["run", "--http", "off", "--database", database]);
 
-    let said = fails(run(&url), 1).await;
-    assert!(
-        said.contains("has no Jobwire tables; run `jobwire migrate up`"),
-        "{said}"
-    );
+    let missing = "has no Jobwire tables; run `jobwire migrate up`";
+    fails_saying(|| run(&url), 1, &[missing]).await;
 
     let mut wrong = Url::parse(&url).unwrap();
     wrong.set_password(Some("not-the-password")).unwrap();
-    let said = fails(run(wrong.as_str()), 1).await;
-    assert!(said.contains("correct user and password"), "{said}");
+    let said = fails_saying(|| run(wrong.as_str()), 1, &["correct user and password"]).await;
     assert!(!said.contains("not-the-password"), "{said}");
 
     let mut wrong = Url::parse(&url).unwrap();
     wrong.set_path("no_such_database");
-    let said = fails(run(wrong.as_str()), 1).await;
-    assert!(said.contains("create the database"), "{said}");
+    fails_saying(|| run(wrong.as_str()), 1, &["create the database"]).await;
 
     let nobody = format!("postgres://jobwire:secret@127.0.0.1:{}/jobs", port::free());
     let said = fails(run(&nobody), 1).await;
@@ -121,11 +116,7 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
         .execute(pg.pool())
         .await
         .unwrap();
-    let said = fails(run(&url), 1).await;
-    assert!(
-        said.contains("schema version 99") && said.contains("upgrade it"),
-        "{said}"
-    );
+    fails_saying(|| run(&url), 1, &["schema version 99", "upgrade it"]).await;
 
     let said = fails(run("sqlite:no/such/directory/x.db"), 1).await;
     assert!(said.contains("is no directory"), "{said}");

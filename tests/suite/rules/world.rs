@@ -12,7 +12,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::{Postgres, Transaction};
 use tokio::task::JoinHandle;
 
-use crate::world::quick;
+use crate::world::{patient, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Longer than any test, on any machine.
@@ -41,7 +41,7 @@ pub(super) async fn until_led(store: &PgStore) {
 
 pub(super) async fn store() -> PgStore {
     let url = shared::postgres().await.create_database().await;
-    let store = PgStore::connect(&url).await.unwrap();
+    let store = patient(&url).await;
     store.migrate().await.unwrap();
     store
 }

@@ -87,7 +87,7 @@ impl Bench for SqliteStore {
     async fn open() -> (Self, Option<Scratch>) {
         let scratch = Scratch::new();
         let url = format!("sqlite:{}", scratch.join("jobs.db").display());
-        (Self::connect(&url).await.unwrap(), Some(scratch))
+        (crate::world::patient_file(&url).await, Some(scratch))
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
@@ -137,7 +137,7 @@ impl SqlBench for SqliteStore {
 impl Bench for PgStore {
     async fn open() -> (Self, Option<Scratch>) {
         let url = shared::postgres().await.create_database().await;
-        (Self::connect(&url).await.unwrap(), None)
+        (crate::world::patient(&url).await, None)
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
