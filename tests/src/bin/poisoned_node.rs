@@ -18,7 +18,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let transport: Arc<dyn Transport> = Arc::new(transport);
     let mut options = NodeOptions::default();
     options.concurrency = 8;
-    options.lease = Duration::from_secs(2);
+    // A machine that stands still for longer looks like a death, also to an innocent job that runs alone.
+    options.lease = Duration::from_secs(10);
     options.sweep_interval = Duration::from_millis(500);
     options.suspect_after = Duration::from_secs(2);
     options.hook.max_age = Duration::from_secs(1);
