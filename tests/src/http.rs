@@ -16,9 +16,9 @@ pub struct Response {
 /// Gets `path` (with its query) from `address` (`host:port`).
 ///
 /// # Errors
-/// If nobody listens, the answer takes longer than ten seconds or is not HTTP.
+/// If nobody listens, the answer takes longer than half a minute or is not HTTP.
 pub async fn get(address: &str, path: &str) -> std::io::Result<Response> {
-    tokio::time::timeout(Duration::from_secs(10), exchange(address, path)).await?
+    tokio::time::timeout(Duration::from_secs(30), exchange(address, path)).await?
 }
 
 async fn exchange(address: &str, path: &str) -> std::io::Result<Response> {
