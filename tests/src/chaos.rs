@@ -20,7 +20,7 @@ pub mod report;
 pub mod workload;
 pub mod world;
 
-use crate::history::{Limits, Violation};
+use crate::history::{Invariant, Limits, Violation};
 use faults::Faults;
 use ledger::Ledger;
 use options::Options;
@@ -64,6 +64,7 @@ pub async fn run(options: Options) -> Outcome {
     let drained = draining.elapsed();
     world.look_after_nodes().await;
     world.say("drained; checking");
+    let (hints, unbalanced) = world.hint_accounts().await;
     world.stop_nodes().await;
     gauge.abort();
 
@@ -76,12 +77,21 @@ pub async fn run(options: Options) -> Outcome {
         order_slack: ORDER_SLACK,
     };
     let checked = reader::check(&world.url, ledger.take(), limits).await;
-    let (verdict, kinds) =
+    let (mut verdict, kinds) =
         checked.unwrap_or_else(|error| panic!("cannot read the history: {error}"));
+    for what in unbalanced {
+        verdict.add(Violation {
+            invariant: Invariant::I9,
+            jobs: Vec::new(),
+            what,
+            history: Vec::new(),
+        });
+    }
     let evidence = evidence(&world, &verdict.kept).await;
     Outcome {
         verdict,
         kinds,
+        hints,
         faults,
         surprises: world.surprises(),
         evidence,

@@ -4,6 +4,7 @@
 //! suite (`tests/src/chaos`) and the simulation feed the same checker; it needs no
 //! server. See [`Checker`] for what it verifies.
 
+mod account;
 mod checker;
 mod event;
 mod instance;
@@ -13,6 +14,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 
+pub use account::HintAccount;
 pub use checker::{Checker, Limits};
 pub use event::{Answer, Creation, Entry, Event, Micros, Outcome, Place, Series, Waits};
 pub use report::{Counts, Invariant, Report, Violation};

@@ -72,6 +72,7 @@ mod spring_sample;
 pub mod wait;
 
 pub use certificates::{Authority, Identity};
+pub use history::HintAccount;
 pub use kafka::Kafka;
 pub use kafka_admin::KafkaAdmin;
 pub use kafka_cluster::KafkaCluster;

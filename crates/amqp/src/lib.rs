@@ -65,8 +65,7 @@
 //!
 //! # Metrics
 //! `jobwire_broker_up{direction}`, `jobwire_broker_blocked`,
-//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_received_total{lane}`,
-//! `jobwire_hints_redelivered_total{lane}`, `jobwire_hints_unreadable_total{lane}`; and every
+//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_unreadable_total{lane}`; and every
 //! [`AmqpOptions::statistics_interval`] `jobwire_broker_round_trip_seconds{direction}`,
 //! `jobwire_broker_unconfirmed_messages`, `jobwire_lane_waiting_messages{lane}`,
 //! `jobwire_lane_unsettled_messages{lane}`, `jobwire_lane_consumers{lane}`. Directions are `publish` and

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::Utc;
-use jobwire_core::hint::{Body, Message};
-use jobwire_core::metrics::{HINTS_RECEIVED, HINTS_REDELIVERED, HINTS_UNREADABLE};
+use jobwire_core::hint::Message;
+use jobwire_core::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, TransportError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -163,13 +163,6 @@ fn read(
     message: &lapin::message::Delivery,
 ) -> Result<Delivery, jobwire_core::hint::UnreadableHint> {
     let Message { published_at, body } = Message::decode(&message.data)?;
-    if let Body::Hints(hints) = &body {
-        let hints = hints.len() as u64;
-        metrics::counter!(HINTS_RECEIVED, "lane" => lane.0.clone()).increment(hints);
-        if message.redelivered {
-            metrics::counter!(HINTS_REDELIVERED, "lane" => lane.0.clone()).increment(hints);
-        }
-    }
     Ok(Delivery {
         lane: lane.clone(),
         body,

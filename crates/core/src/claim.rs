@@ -16,14 +16,15 @@
 //!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
 //!   meanwhile are gone, so their hints start nothing. Until then both work side by side; the store decides.
 //! * **No more than free slots**, in pages by key. What a page did not fill is asked for again after a pause
-//!   that grows to a second while nothing is found, and to a few times what looking costs; whatever becomes
-//!   ready in this process ends the pause. While hints work, nothing is asked.
+//!   that grows to a second while nothing is found, and to a few times what looking costs ([`pace`]); whatever
+//!   becomes ready in this process ends the pause. While hints work, nothing is asked.
 //! * **Several nodes** pass over each other's locked rows, so they take different jobs.
 //!
 //! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
 //! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
 
 mod cursor;
+mod pace;
 mod watch;
 
 use std::sync::Arc;
@@ -47,18 +48,13 @@ use crate::shared::Shared;
 use crate::store::ClaimPage;
 use crate::transport::{Control, TransportError};
 use cursor::Cursor;
+use pace::Pace;
 use watch::{Seen, Step, Watch};
 
 /// The most jobs in one page.
 const PAGE: usize = 256;
 /// Between two looks at what the transport says of itself.
 const LOOK: Duration = Duration::from_millis(250);
-/// After a pass that found nothing, and the longest of the pauses that follow.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Between two passes so many times as long as the first one kept the database busy: the gated rows of a
-/// deep table cost a fifth of one connection at most.
-const PASS_SHARE: u32 = 4;
 /// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
 /// a transport of several brokers adds.
 const MARKERS: u64 = 1 << 47;
@@ -79,14 +75,7 @@ struct Claimer {
     lanes: Vec<ClaimedLane>,
     schedule: Schedule,
     next_marker: u64,
-    /// The next page is asked for then; not before `earliest`, whatever becomes ready.
-    not_before: Instant,
-    earliest: Instant,
-    /// The pause behind the next pass that finds nothing.
-    pause: Duration,
-    /// The pass under way: what it found, and how long the database took.
-    found: usize,
-    asked_for: Duration,
+    pace: Pace,
     failures: Rarely,
     /// Markers on their way to the broker.
     leaving: FuturesUnordered<Leaving>,
@@ -112,7 +101,7 @@ pub(crate) async fn claim(node: Arc<Shared>) {
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let slots = claimer.node.slots.clone();
     loop {
-        let (claims, at) = (claimer.claims(), claimer.not_before);
+        let (claims, at) = (claimer.claims(), claimer.pace.at());
         let slot = tokio::select! {
             biased;
             () = draining.cancelled() => break,
@@ -134,7 +123,7 @@ pub(crate) async fn claim(node: Arc<Shared>) {
                 continue;
             }
             () = changed(&mut offered), if claims => {
-                claimer.hurry();
+                claimer.pace.hurry(Instant::now());
                 continue;
             }
             slot = slot_at(&slots, at), if claims => slot,
@@ -180,11 +169,7 @@ impl Claimer {
             schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
             node,
             next_marker: MARKERS,
-            not_before: Instant::now(),
-            earliest: Instant::now(),
-            pause: FIRST_PAUSE,
-            found: 0,
-            asked_for: Duration::ZERO,
+            pace: Pace::new(Instant::now()),
             failures: Rarely::default(),
             leaving: FuturesUnordered::new(),
         }
@@ -221,7 +206,7 @@ impl Claimer {
                     lane.cursor = Cursor::default();
                     (lane.done, lane.taken) = (false, 0);
                     node.claiming(&lane.lane, true);
-                    (self.not_before, self.pause) = (Instant::now(), FIRST_PAUSE);
+                    self.pace = Pace::new(Instant::now());
                 }
                 Step::SendMarker => {
                     let number = self.next_marker;
@@ -268,18 +253,11 @@ impl Claimer {
         }
     }
 
-    /// Something became ready here: don't wait out a long pause.
-    fn hurry(&mut self) {
-        self.pause = FIRST_PAUSE;
-        let soon = (Instant::now() + FIRST_PAUSE).max(self.earliest);
-        self.not_before = self.not_before.min(soon);
-    }
-
     /// One page of each lane whose turn it is.
     async fn take_some(&mut self, first: Option<OwnedSemaphorePermit>) {
         if !self.node.leases.healthy() {
             // The database does not renew what is held: taking more would only lose more.
-            self.not_before = Instant::now() + FIRST_PAUSE;
+            self.pace.put_off(Instant::now());
             return;
         }
         let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
@@ -307,14 +285,14 @@ impl Claimer {
                 if let Some(more) = self.failures.now() {
                     tracing::warn!(%error, more, "jobs could not be claimed; trying again");
                 }
-                self.not_before = Instant::now() + self.pause;
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.pace.failed(Instant::now());
                 return;
             }
         }
         let open = |lane: &ClaimedLane| lane.watch.claims() && !lane.done;
         if !self.lanes.iter().any(open) {
-            self.pass_ends();
+            self.lanes.iter_mut().for_each(|lane| lane.done = false);
+            self.pace.pass_ended(Instant::now());
         }
     }
 
@@ -338,7 +316,6 @@ impl Claimer {
             look_at: place.look_at,
         };
         let claimed = node.store.claim(&node.terms, &page).await;
-        self.asked_for += sent.elapsed();
         let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
         for _ in count..share {
             self.schedule.give_back(at);
@@ -346,7 +323,7 @@ impl Claimer {
         let claimed = claimed?;
         lane.done = lane.cursor.looked(place, count, claimed.after) || lane.done;
         lane.taken += count as u64;
-        self.found += count;
+        self.pace.answered(count, sent.elapsed());
         counter!(m::JOBS_LOCKED, "source" => "claim").increment(count as u64);
         let stages = Stages {
             committed_at: None,
@@ -358,19 +335,6 @@ impl Claimer {
             executor::start(&node, job, sent, stages, slot);
         }
         Ok(())
-    }
-
-    /// Every lane was looked through to its end.
-    fn pass_ends(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.done = false);
-        if self.found > 0 {
-            self.pause = FIRST_PAUSE;
-        }
-        let now = Instant::now();
-        self.earliest = now + self.asked_for * PASS_SHARE;
-        self.not_before = (now + self.pause).max(self.earliest);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        (self.found, self.asked_for) = (0, Duration::ZERO);
     }
 
     fn end(&self) {

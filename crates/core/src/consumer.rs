@@ -16,6 +16,7 @@
 //! * A **busy** row (protocol rule 7) is tried again here.
 //! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen
 //!   node would come back only when the broker gives that node up.
+//! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
 mod pending;
@@ -38,7 +39,7 @@ use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Locked, Refusal};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
-use pending::{Arrival, Pending, Undecided, Waiting};
+use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
 
 /// Hints are let go when no slot was free for so long.
@@ -224,6 +225,13 @@ impl Consumer {
         for delivery in deliveries {
             let Delivery { lane, ticket, .. } = delivery;
             let place = self.pending.place(&lane);
+            if let Body::Hints(hints) = &delivery.body {
+                let count = hints.len() as u64;
+                counter!(m::HINTS_RECEIVED, "lane" => lane.0.clone()).increment(count);
+                if delivery.redelivered {
+                    counter!(m::HINTS_REDELIVERED, "lane" => lane.0.clone()).increment(count);
+                }
+            }
             if let Some(published) = delivery.published_at {
                 m::latency(
                     m::PUBLISH_TO_RECEIVE,
@@ -338,12 +346,14 @@ impl Consumer {
 
     async fn let_go(&mut self) {
         for place in 0..self.node.options.lanes.len() {
-            let undecided = self.pending.take(place);
-            self.give_back(undecided).await;
+            self.give_back(place).await;
         }
     }
 
-    async fn give_back(&mut self, undecided: Undecided) {
+    /// Give back everything of one lane.
+    async fn give_back(&mut self, place: usize) {
+        let undecided = self.pending.take(place);
+        self.count(m::HINTS_RETURNED, place, undecided.hints);
         self.node.hook.publish(Cause::Sweep, undecided.own);
         for ticket in &undecided.tickets {
             self.undecided.remove(ticket);
@@ -472,8 +482,7 @@ impl Consumer {
         let let_go = self.passed_over(&batch.of);
         self.settle(batch, &busy, &unserved).await;
         if let Some(place) = let_go {
-            let undecided = self.pending.take(place);
-            self.give_back(undecided).await;
+            self.give_back(place).await;
         }
         if !busy.is_empty() {
             idle(&self.node, BUSY_PAUSE).await;
@@ -495,6 +504,7 @@ impl Consumer {
     async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
         let mut returned = Vec::new();
+        let mut decided = vec![0; self.node.options.lanes.len()];
         // Backwards, so that what is tried again comes to the front in its old order.
         for mut waiting in batch.into_waiting().rev() {
             let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
@@ -514,26 +524,44 @@ impl Consumer {
                 }
                 continue;
             };
+            if is_busy {
+                self.count(m::HINTS_RETURNED, waiting.of.lane, 1);
+            } else if let Some(decided) = decided.get_mut(waiting.of.lane) {
+                *decided += 1;
+            }
             let Some(left) = self.undecided.get_mut(&ticket) else {
                 continue;
             };
             *left -= 1;
             if is_busy {
-                returned.push(ticket);
+                returned.push((waiting.of.lane, ticket));
                 self.undecided.remove(&ticket);
             } else if *left == 0 {
                 self.undecided.remove(&ticket);
                 settled.push(ticket);
             }
         }
+        for (place, hints) in decided.into_iter().enumerate() {
+            self.count(m::HINTS_DECIDED, place, hints);
+        }
         if !settled.is_empty() {
             settled.reverse();
             self.receiver.settle(&settled).await;
             crash_point!("hints-settled");
         }
+        for (place, ticket) in &returned {
+            let others = self.pending.forget(&[*ticket]);
+            self.count(m::HINTS_RETURNED, *place, others);
+        }
         if !returned.is_empty() {
-            self.pending.forget(&returned);
-            self.receiver.give_back(&returned).await;
+            let tickets: Vec<Ticket> = returned.into_iter().map(|(_, ticket)| ticket).collect();
+            self.receiver.give_back(&tickets).await;
+        }
+    }
+
+    fn count(&self, metric: &'static str, place: usize, hints: usize) {
+        if hints > 0 {
+            counter!(metric, "lane" => self.pending.lane(place).0).increment(hints as u64);
         }
     }
 }

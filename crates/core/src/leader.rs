@@ -12,8 +12,11 @@
 //!      ▲   silent for 1½ intervals │     │ every interval: turn; in between: "I live"
 //!      └────── "I live" heard ─────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
+//! A leader that can't publish resigns for a while, so that one that can may lead ([`voice`]).
 //! Two leaders at once, as when a clock jumps, do no harm: everything that a leader changes is guarded by
 //! the rows it locked.
+
+mod voice;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +35,7 @@ use crate::store::{Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
 use crate::transport::Control;
 use crate::unreceived::Unreceived;
+use voice::Voice;
 
 /// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
 const PAGE: i64 = 5_000;
@@ -52,6 +56,7 @@ struct Leader {
     next_turn: Instant,
     next_beat: Instant,
     clock: DatabaseClock,
+    voice: Voice,
     alone_pass_done: bool,
 }
 
@@ -71,6 +76,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         next_turn: Instant::now(),
         next_beat: Instant::now(),
         clock: DatabaseClock::default(),
+        voice: Voice::default(),
         alone_pass_done: false,
     };
     let mut look = tokio::time::interval(LOOK);
@@ -135,6 +141,20 @@ impl Leader {
 
     async fn turn(&mut self) {
         let node = self.node.clone();
+        if self.leads() {
+            let health = node.transport.publisher().health();
+            let publishing = health.publishing && !health.blocked;
+            if self.voice.makes_room(Instant::now(), publishing) {
+                tracing::warn!(
+                    node = %node.id,
+                    problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),
+                    "this node can't publish what it finds; another one may lead"
+                );
+                self.resign().await;
+                self.next_turn = Instant::now() + self.interval() * 3;
+                return;
+            }
+        }
         let turn = Turn {
             node: node.id,
             lease: self.lease(),
@@ -343,13 +363,17 @@ impl Leader {
     async fn leave(&mut self) {
         let node = &self.node;
         node.hook.tell(Control::NodeLeaves { node: node.id });
-        if self.term.take().is_some() {
-            node.leads.send_replace(false);
-            gauge!(m::LEADER).set(0.0);
-            if let Err(error) = node.store.resign(node.id).await {
-                tracing::warn!(%error, "could not resign; another node leads when the lease ends");
-            }
-            node.hook.tell(Control::LeaderLeaves { node: node.id });
+        if self.leads() {
+            self.resign().await;
         }
+    }
+
+    async fn resign(&mut self) {
+        let node = self.node.clone();
+        self.follow();
+        if let Err(error) = node.store.resign(node.id).await {
+            tracing::warn!(%error, "could not resign; another node leads when the lease ends");
+        }
+        node.hook.tell(Control::LeaderLeaves { node: node.id });
     }
 }

@@ -91,7 +91,11 @@ metrics! {
     HINTS_BUFFERED = "jobwire_hints_buffered" Gauge []
         "Hints that wait to be published.";
     HINTS_RECEIVED = "jobwire_hints_received_total" Counter ["lane"]
-        "Hints that arrived at this node.";
+        "Hints that this node took from its broker. Each of them is decided or returned in the end, while the node lives.";
+    HINTS_DECIDED = "jobwire_hints_decided_total" Counter ["lane"]
+        "Hints whose job was locked, or refused for good; a message is settled with the last of its hints.";
+    HINTS_RETURNED = "jobwire_hints_returned_total" Counter ["lane"]
+        "Hints given back to the broker undecided: no slot was free for long, better lanes had them all, a row stayed busy, leases could not be renewed, the node stopped.";
     HINTS_REFUSED = "jobwire_hints_refused_total" Counter ["reason"]
         "Hints whose job was not locked, by reason: gone, locked, instance-held, suspended, unserved, busy.";
     HINTS_UNREADABLE = "jobwire_hints_unreadable_total" Counter ["lane"]

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use chrono::Utc;
 use futures_util::{FutureExt, StreamExt};
-use jobwire_core::hint::{Body, Message};
+use jobwire_core::hint::Message;
 use jobwire_core::job::Lane;
-use jobwire_core::metrics::{HINTS_RECEIVED, HINTS_REDELIVERED, HINTS_UNREADABLE};
+use jobwire_core::metrics::HINTS_UNREADABLE;
 use jobwire_core::rarely::Rarely;
 use jobwire_core::transport::{Delivery, TransportError};
 use rdkafka::client::{ClientContext, OAuthToken};
@@ -340,13 +340,6 @@ impl LaneTask {
         let lane = || state.lane.0.clone();
         match read {
             Ok(Message { published_at, body }) => {
-                if let Body::Hints(hints) = &body {
-                    let hints = hints.len() as u64;
-                    metrics::counter!(HINTS_RECEIVED, "lane" => lane()).increment(hints);
-                    if again {
-                        metrics::counter!(HINTS_REDELIVERED, "lane" => lane()).increment(hints);
-                    }
-                }
                 let stamped = || {
                     let millis = message.timestamp().to_millis()?;
                     chrono::DateTime::from_timestamp_millis(millis)

@@ -64,7 +64,6 @@
 //!
 //! # Metrics
 //! `jobwire_broker_up{direction}`, `jobwire_broker_reconnects_total{direction}`,
-//! `jobwire_hints_received_total{lane}`, `jobwire_hints_redelivered_total{lane}`,
 //! `jobwire_hints_unreadable_total{lane}`, and those of `statistics`. Directions are `publish` and
 //! `receive`.
 

@@ -17,6 +17,8 @@ pub struct Outcome {
     pub verdict: Report,
     /// Jobs by type.
     pub kinds: Kinds,
+    /// Hints that the last nodes took, each decided or returned.
+    pub hints: u64,
     /// Faults by kind.
     pub faults: Injected,
     /// What happened that no fault explains: nodes that ended by themselves, a backlog that did not drain.
@@ -64,7 +66,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 22] = [
+        let rows: [(&str, String); 23] = [
             (
                 "nodes, and how often one was started",
                 format!("{}, {}", self.options.nodes, self.starts),
@@ -128,6 +130,10 @@ impl Outcome {
             (
                 "exclusive locks, checked for overlap and order",
                 counts.exclusive_locks.to_string(),
+            ),
+            (
+                "hints that the nodes of the end took, each decided or returned",
+                self.hints.to_string(),
             ),
             (
                 "jobs hinted again by the sweeper",

@@ -3,12 +3,13 @@
 use super::options::{Broker, Options};
 use crate::wait::within;
 use crate::{
-    Flow, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal, cargo,
-    eventually,
+    Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal,
+    cargo, eventually, http,
 };
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::{PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +211,26 @@ impl World {
         }
     }
 
+    /// How many hints the living nodes took, and what is wrong with their accounts (I9). Nothing may be under way.
+    pub async fn hint_accounts(&self) -> (u64, Vec<String>) {
+        let (mut hints, mut wrong) = (0, Vec::new());
+        for node in &self.nodes {
+            let node = node.lock().await;
+            let (node, last) = (&*node, &Cell::new(None));
+            let balanced = within(Duration::from_secs(60), || async {
+                let page = http::get(&node.endpoint()?, "/metrics").await.ok()?.body;
+                let account = HintAccount::read(&page);
+                last.set(Some(account));
+                account.is_balanced().then_some(account)
+            });
+            match balanced.await {
+                Some(account) => hints += account.received,
+                None => wrong.push(format!("node {}: {:?}", node.number, last.get())),
+            }
+        }
+        (hints, wrong)
+    }
+
     /// End all nodes as an operator would, at once.
     pub async fn stop_nodes(&self) {
         for node in &self.nodes {
@@ -302,6 +323,13 @@ impl Node {
     /// Its exit status, if it has ended by itself.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.running.as_mut()?.ended()
+    }
+
+    /// Where it answers.
+    fn endpoint(&self) -> Option<String> {
+        let said = self.said();
+        let ready = said.iter().find(|line| line.contains("is ready"))?;
+        Some(ready.rsplit("http://").next()?.trim().to_owned())
     }
 
     fn tail(&self) -> String {

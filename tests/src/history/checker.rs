@@ -46,7 +46,7 @@ impl Default for Limits {
 /// | I6 | fences grow, per job and per instance; the newest one completes | locks |
 /// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against what the handler answered |
 /// | I8 | every job is in exactly the place that its history says | moves, and where it is found at the end |
-/// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The runner compares the nodes' own counters, and the transport's conformance suite settles each delivery |
+/// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The chaos suite compares what its last nodes counted ([`HintAccount`](super::HintAccount)), and the transports' conformance suite settles each delivery |
 /// | I10 | nothing before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
 /// | I11 | the sweeper hints no more than was lost | **as a bound on the whole** ([`Limits::rehints`]): which hint was lost can't be seen in a history |
 /// | I12 | ids are never given to another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |

@@ -133,7 +133,7 @@ impl Report {
         self.kept.iter().any(|v| v.invariant == invariant)
     }
 
-    pub(super) fn add(&mut self, violation: Violation) {
+    pub(crate) fn add(&mut self, violation: Violation) {
         self.violations += 1;
         if self.kept.len() < KEPT {
             self.kept.push(violation);

@@ -135,6 +135,27 @@ async fn lost_queues_channels_and_connections_need_no_restart() {
     world.hints_work(&[&one, &two]).await;
 }
 
+/// Cut off from the broker, the leader would find everything and tell nobody. Nobody claims here.
+#[tokio::test]
+async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
+    const OFF: (&str, &str) = ("JOBWIRE_CLAIM_AFTER", "off");
+    let broker = RabbitMq::start().await;
+    let world = world(&broker).await;
+    let proxy = Proxy::start(&broker.address()).await;
+    let through = proxy.url(&broker.url());
+    let first = world.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
+    first.shows("jobwire_leader", 1.0).await;
+    let second = world.node(&[OFF]).await;
+    proxy.refuse().await;
+    proxy.cut();
+    second.shows("jobwire_leader", 1.0).await;
+    first.shows("jobwire_leader", 0.0).await;
+    world.create_unhinted(5, 2).await;
+    world.all_have_run().await;
+    proxy.accept().await;
+    first.is_ready().await;
+}
+
 /// What was deleted a moment ago has to be there again before it can be deleted once more.
 async fn inflict(ctl: &RabbitMqCtl, fault: &[&str]) {
     if fault[0].ends_with("_queue") {

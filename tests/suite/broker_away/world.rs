@@ -99,7 +99,17 @@ impl World {
         self.create_in("default", cases, each).await;
     }
 
+    /// The same by a producer that tells nobody: the leader finds them.
+    pub(super) async fn create_unhinted(&self, cases: i64, each: i64) {
+        let silent = self.store.jobs(CommitHook::disconnected());
+        self.create_by(&silent, "default", cases, each).await;
+    }
+
     pub(super) async fn create_in(&self, lane: &str, cases: i64, each: i64) {
+        self.create_by(&self.jobs, lane, cases, each).await;
+    }
+
+    async fn create_by(&self, jobs: &Jobs<PgStore>, lane: &str, cases: i64, each: i64) {
         let batch = Uuid::new_v4();
         let events = (0..cases * each).map(|n| {
             NewJob::of("event", &json!({ "position": n / cases + 1 }))
@@ -107,7 +117,7 @@ impl World {
                 .lane(lane)
                 .element("step")
         });
-        let mut tx = self.jobs.begin().await.unwrap();
+        let mut tx = jobs.begin().await.unwrap();
         tx.create_many(events.collect()).await.unwrap();
         tx.commit().await.unwrap();
         self.created.set(self.created.get() + cases * each);

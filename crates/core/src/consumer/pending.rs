@@ -49,6 +49,8 @@ struct LaneQueue {
 pub(super) struct Undecided {
     /// Messages, each once.
     pub(super) tickets: Vec<Ticket>,
+    /// So many hints of theirs.
+    pub(super) hints: usize,
     /// Hints of this node's own making.
     pub(super) own: Vec<Ready>,
 }
@@ -160,8 +162,9 @@ impl Pending {
         None
     }
 
-    /// Forget what else came in these messages.
-    pub(super) fn forget(&mut self, tickets: &[Ticket]) {
+    /// Forget what else came in these messages; so many hints it was.
+    pub(super) fn forget(&mut self, tickets: &[Ticket]) -> usize {
+        let items = self.items;
         for queue in &mut self.lanes {
             let before = queue.items.len();
             queue.items.retain(|item| match item {
@@ -170,6 +173,7 @@ impl Pending {
             });
             self.items -= before - queue.items.len();
         }
+        items - self.items
     }
 
     /// Everything of one lane.
@@ -183,7 +187,10 @@ impl Pending {
         for item in queue.items.drain(..) {
             let ticket = match item {
                 Item::Hint(Waiting { hint, of }) => match of.ticket {
-                    Some(ticket) => ticket,
+                    Some(ticket) => {
+                        undecided.hints += 1;
+                        ticket
+                    }
                     None => {
                         let lane = queue.lane.clone();
                         undecided.own.push(Ready { lane, hint });
@@ -321,7 +328,7 @@ mod tests {
         let other = push(&mut pending, 0, 9);
         let left = pending.take(1);
         assert_eq!(left.tickets, [ticket(1), ticket(2), ticket(3)]);
-        assert_eq!(left.own.len(), 1);
+        assert_eq!((left.hints, left.own.len()), (3, 1));
         assert_eq!(left.own[0].lane.0, "low");
         assert_eq!(pending.len(), 1);
         assert!(pending.decided_marker().is_none());

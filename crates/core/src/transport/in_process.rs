@@ -233,10 +233,6 @@ impl InProcessReceiver {
                     published_at: message.published_at,
                 };
                 self.unsettled.insert(number, unsettled);
-                if let Body::Hints(hints) = &message.body {
-                    metrics::counter!(crate::metrics::HINTS_RECEIVED, "lane" => received.lane.0.clone())
-                        .increment(hints.len() as u64);
-                }
                 deliveries.push(Delivery {
                     lane: received.lane.clone(),
                     body: message.body,

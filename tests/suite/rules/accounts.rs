@@ -1,0 +1,68 @@
+//! Message accounting: each hint that a node takes from the broker is decided or given back, and counted as such,
+//! whatever becomes of it. Nobody sweeps here.
+
+use std::sync::Arc;
+
+use jobwire_core::{Hint, JobId, Lane, NewJob, Outcome, Running, Transport};
+use jobwire_tests::{HintAccount, eventually};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::sync::Semaphore;
+
+use super::world::{SOON, create, refused, unswept};
+use crate::world::{Notes, World};
+
+#[tokio::test]
+async fn every_hint_is_decided_or_given_back() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let notes = Notes::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let (seen, entrance) = (notes.clone(), gate.clone());
+    let mut options = unswept();
+    options.concurrency = 2;
+    let node = world
+        .node()
+        .options(options)
+        .handler("wait", move |_: Running<()>| {
+            let (seen, entrance) = (seen.clone(), entrance.clone());
+            async move {
+                seen.add("in");
+                let _ = entrance.acquire().await;
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    super::world::until_led(&world.store).await;
+    let mut hints = Vec::new();
+    for _ in 0..12 {
+        hints.push(create(&world.store, NewJob::of("wait", &())).await);
+    }
+    // Some come twice, and some are of jobs that never were.
+    hints.extend_from_within(..4);
+    hints.extend((0..5).map(|_| Hint::new(JobId::generate())));
+    let publisher = world.transport.publisher();
+    let lane = Lane::default();
+    publisher.publish(&lane, hints).await.unwrap();
+    notes.until_within(2, SOON).await;
+    // Both slots are taken for long: what is undecided goes back.
+    eventually("hints to be given back", SOON, async || {
+        (HintAccount::read(&scraped.render()).returned > 0).then_some(())
+    })
+    .await;
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    world.until_empty().await;
+    let account = eventually("all hints to be decided", SOON, async || {
+        let account = HintAccount::read(&scraped.render());
+        (account.decided >= 21 && account.is_balanced()).then_some(account)
+    })
+    .await;
+    assert_eq!(account.decided, 21, "12, 4 of them twice, and 5");
+    assert_eq!(notes.all().len(), 12);
+    assert!(refused(&scraped, "gone") >= 5);
+    node.stop().await;
+}
