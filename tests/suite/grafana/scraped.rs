@@ -13,11 +13,12 @@ use super::promql::{Names, metric};
 use super::{alerts, exposition, grafana};
 
 /// Counters that a healthy fleet never increments: a query that needs one may find nothing.
-const QUIET: [&str; 8] = [
+const QUIET: [&str; 9] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
     m::HINTS_REDELIVERED,
+    m::HINTS_RETURNED,
     m::STATEMENT_ERRORS,
     m::FENCED,
     m::BROKER_RECONNECTS,
