@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::world::*;
 
-const BACKLOG: i64 = 5_000;
+const BACKLOG: i64 = 1_000;
 
 /// Which of these is heard to be back within a while, or none.
 async fn back(heard: &mut broadcast::Receiver<Control>, marker: Marker, within: Duration) -> bool {
@@ -41,7 +41,7 @@ async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
     let mut options = quick();
     options.concurrency = 2;
     // A hint may be so long on its way to a slow broker.
-    options.suspect_after = Duration::from_secs(30);
+    options.suspect_after = Duration::from_secs(20);
     let node = world.node_of(options, connect(&world.url).await).await;
     // Both slots are taken for as long as the test looks.
     for _ in 0..2 {
