@@ -166,6 +166,8 @@ where
     report(false);
     loop {
         let mut wait = FIRST_WAIT;
+        // What an operator has to mend is told also where it comes after a timeout, and once.
+        let mut refused: Option<String> = None;
         loop {
             let asking = probe.clone();
             let asked = tokio::select! {
@@ -178,9 +180,11 @@ where
                 Ok(()) => break,
                 Err(problem) => refusal.unwrap_or(problem),
             };
-            if known != Some(false) {
+            let to_mend = (!problem.is_transient()).then(|| problem.to_string());
+            if known != Some(false) || (to_mend.is_some() && to_mend != refused) {
                 tracing::warn!(%endpoint, %problem, "no connection to the brokers; will try again");
             }
+            refused = to_mend.or(refused);
             known = Some(false);
             link.set(State::Down(problem));
             report(false);
