@@ -23,281 +23,207 @@ mod suspending;
 mod timers;
 mod world;
 
-/// Two tests of each case.
+/// A test of each case on each store. The store in memory has no transactions, lanes and schemas; one mutex makes each of
+/// its transitions atomic, so that concurrency has nothing to show.
 macro_rules! conformance {
-    ($($module:ident { $($case:ident),+ $(,)? })+) => {
+    ($($module:ident {
+        $(everywhere [$($case:ident,)+])?
+        $(databases [$($real:ident,)+])?
+    })+) => {
         mod on_sqlite {
             $(mod $module {
-                use jobwire_core::SqliteStore;
-                use crate::store_conformance::{$module as cases, world::World};
-                $(#[tokio::test]
-                async fn $case() {
-                    cases::$case(&World::<SqliteStore>::open().await).await;
-                })+
+                $(conformance!(@ jobwire_core::SqliteStore, $module, $($case)+);)?
+                $(conformance!(@ jobwire_core::SqliteStore, $module, $($real)+);)?
             })+
         }
         mod on_postgres {
             $(mod $module {
-                use jobwire_core::PgStore;
-                use crate::store_conformance::{$module as cases, world::World};
-                $(#[tokio::test]
-                async fn $case() {
-                    cases::$case(&World::<PgStore>::open().await).await;
-                })+
+                $(conformance!(@ jobwire_core::PgStore, $module, $($case)+);)?
+                $(conformance!(@ jobwire_core::PgStore, $module, $($real)+);)?
             })+
         }
+        mod in_memory {
+            $($(mod $module {
+                conformance!(@ jobwire_tests::simulation::MemoryStore, $module, $($case)+);
+            })?)+
+        }
+    };
+    (@ $store:ty, $module:ident, $($case:ident)+) => {
+        $(#[tokio::test]
+        async fn $case() {
+            use crate::store_conformance::{$module as cases, world::World};
+            cases::$case(&World::<$store>::open().await).await;
+        })+
     };
 }
 
 conformance! {
     creating {
-        a_created_job_is_locked_once,
-        a_rolled_back_job_is_gone,
-        an_invalid_job_is_refused_before_anything_is_written,
-        every_field_comes_back,
-        a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
-        ten_thousand_jobs_fit_into_one_transaction,
+        everywhere [
+            a_created_job_is_locked_once,
+            a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
+        ]
+        databases [
+            a_rolled_back_job_is_gone,
+            an_invalid_job_is_refused_before_anything_is_written,
+            every_field_comes_back,
+            ten_thousand_jobs_fit_into_one_transaction,
+        ]
     }
     lanes {
-        the_first_rule_that_fits_chooses_the_lane,
-        a_timer_gets_its_lane_when_it_is_created,
-        without_rules_the_lane_is_default,
-        bad_rules_change_nothing,
-        a_job_keeps_its_lane_whatever_becomes_of_it,
-        lanes_are_listed_with_what_they_hold,
-        jobs_outside_the_lanes_that_are_received_are_counted,
-        a_lane_is_moved_in_pages_and_what_is_locked_stays,
-        what_waits_elsewhere_changes_its_lane_too,
-        what_moves_without_a_hook_is_found_by_the_leader,
-        of_an_instance_that_moves_only_the_first_is_hinted,
-        a_move_that_can_not_work_moves_nothing,
+        databases [
+            the_first_rule_that_fits_chooses_the_lane,
+            a_timer_gets_its_lane_when_it_is_created,
+            without_rules_the_lane_is_default,
+            bad_rules_change_nothing,
+            a_job_keeps_its_lane_whatever_becomes_of_it,
+            lanes_are_listed_with_what_they_hold,
+            jobs_outside_the_lanes_that_are_received_are_counted,
+            a_lane_is_moved_in_pages_and_what_is_locked_stays,
+            what_waits_elsewhere_changes_its_lane_too,
+            what_moves_without_a_hook_is_found_by_the_leader,
+            of_an_instance_that_moves_only_the_first_is_hinted,
+            a_move_that_can_not_work_moves_nothing,
+        ]
     }
     locking {
-        what_can_not_be_locked_is_classified,
-        a_batch_with_duplicates_locks_each_job_once,
-        an_expired_lock_is_taken_over_with_a_strike,
-        a_job_that_was_given_back_starts_without_strikes,
+        everywhere [
+            what_can_not_be_locked_is_classified,
+            a_batch_with_duplicates_locks_each_job_once,
+            an_expired_lock_is_taken_over_with_a_strike,
+            a_job_that_was_given_back_starts_without_strikes,
+        ]
     }
     fencing {
-        the_fence_grows_with_every_lock,
-        the_fence_grows_through_failure_timer_and_revival,
-        a_stale_owner_changes_nothing_after_a_takeover,
-        a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
-        another_node_changes_nothing_with_a_guessed_fence,
-        a_held_lease_is_renewed,
-        a_lease_that_ran_out_is_revived_unless_somebody_came,
-        a_lease_is_not_revived_after_a_sibling_took_the_instance,
-        a_lease_is_not_revived_after_its_job_was_suspended,
-        from_the_second_strike_on_only_deaths_while_alone_count,
-        a_living_loser_takes_its_strike_back,
-        a_transaction_completes_only_what_is_held,
+        everywhere [
+            the_fence_grows_with_every_lock,
+            the_fence_grows_through_failure_timer_and_revival,
+            a_stale_owner_changes_nothing_after_a_takeover,
+            a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
+            another_node_changes_nothing_with_a_guessed_fence,
+            a_held_lease_is_renewed,
+            a_lease_that_ran_out_is_revived_unless_somebody_came,
+            a_lease_is_not_revived_after_a_sibling_took_the_instance,
+            a_lease_is_not_revived_after_its_job_was_suspended,
+            from_the_second_strike_on_only_deaths_while_alone_count,
+            a_living_loser_takes_its_strike_back,
+            a_transaction_completes_only_what_is_held,
+        ]
     }
     finishing {
-        a_completed_job_leaves_nothing_behind,
-        a_failed_job_waits_by_the_databases_clock,
-        the_earliest_retry_is_told,
-        a_dead_letter_keeps_message_and_stack,
-        a_snooze_keeps_the_last_message,
-        a_released_job_is_ready_again,
-        the_next_occurrence_is_created_with_the_completion,
-        a_lost_lock_creates_no_next_occurrence,
+        everywhere [
+            a_completed_job_leaves_nothing_behind,
+            a_failed_job_waits_by_the_databases_clock,
+            the_earliest_retry_is_told,
+            a_dead_letter_keeps_message_and_stack,
+            a_snooze_keeps_the_last_message,
+            a_released_job_is_ready_again,
+            the_next_occurrence_is_created_with_the_completion,
+            a_lost_lock_creates_no_next_occurrence,
+        ]
     }
     timers {
-        due_timers_move_once_in_order_of_their_dates,
-        the_next_due_date_is_told,
-        no_more_than_asked_for_move,
+        everywhere [
+            due_timers_move_once_in_order_of_their_dates,
+            the_next_due_date_is_told,
+            no_more_than_asked_for_move,
+        ]
     }
     exclusive {
-        two_jobs_of_an_instance_never_run_together,
-        the_first_by_creation_runs_whichever_is_hinted,
-        a_hint_without_its_instance_tries_it_all_the_same,
-        whoever_finishes_takes_the_next,
-        a_node_that_stops_only_says_who_is_next,
-        failing_hands_over_and_a_waiting_retry_lets_siblings_pass,
-        releasing_hints_the_first_again,
-        a_dead_holders_instance_is_taken_over,
-        an_unserved_first_sibling_blocks,
-        an_unserved_sibling_is_not_hinted_over_and_over,
-        concurrent_jobs_of_an_instance_run_together,
-        a_late_release_does_not_open_an_instance_that_another_holds,
-        left_over_instances_are_freed,
+        everywhere [
+            two_jobs_of_an_instance_never_run_together,
+            the_first_by_creation_runs_whichever_is_hinted,
+            a_hint_without_its_instance_tries_it_all_the_same,
+            whoever_finishes_takes_the_next,
+            a_node_that_stops_only_says_who_is_next,
+            failing_hands_over_and_a_waiting_retry_lets_siblings_pass,
+            releasing_hints_the_first_again,
+            a_dead_holders_instance_is_taken_over,
+            an_unserved_first_sibling_blocks,
+            an_unserved_sibling_is_not_hinted_over_and_over,
+            concurrent_jobs_of_an_instance_run_together,
+            a_late_release_does_not_open_an_instance_that_another_holds,
+        ]
+        databases [
+            left_over_instances_are_freed,
+        ]
     }
     suspending {
-        what_is_suspended_is_put_aside_and_comes_back,
-        a_locked_job_goes_on_and_its_failure_is_put_aside,
-        a_job_created_during_suspension_is_refused_and_hinted_on_activation,
-        a_timer_comes_back_as_a_timer,
-        what_is_suspended_twice_stays_until_both_are_lifted,
-        activating_what_was_never_suspended_does_nothing,
+        everywhere [
+            what_is_suspended_is_put_aside_and_comes_back,
+            a_locked_job_goes_on_and_its_failure_is_put_aside,
+            a_job_created_during_suspension_is_refused_and_hinted_on_activation,
+            what_is_suspended_twice_stays_until_both_are_lifted,
+            activating_what_was_never_suspended_does_nothing,
+        ]
+        databases [
+            a_timer_comes_back_as_a_timer,
+        ]
     }
     leading {
-        one_node_leads_and_others_learn_who,
-        a_leader_that_resigns_is_followed_at_once,
-        an_expired_leader_is_replaced,
-        a_follower_changes_nothing,
-        expired_locks_are_reset_and_returned_once,
-        no_more_than_asked_for_are_reset,
-        no_lock_is_taken_off_while_the_clock_is_doubted,
-        jobs_created_by_sql_are_returned_once,
-        unhinted_jobs_are_found_without_a_turn,
-        the_report_counts_what_there_is,
+        everywhere [
+            one_node_leads_and_others_learn_who,
+            a_leader_that_resigns_is_followed_at_once,
+            a_follower_changes_nothing,
+            expired_locks_are_reset_and_returned_once,
+            no_more_than_asked_for_are_reset,
+            no_lock_is_taken_off_while_the_clock_is_doubted,
+            jobs_created_by_sql_are_returned_once,
+            unhinted_jobs_are_found_without_a_turn,
+            the_report_counts_what_there_is,
+        ]
+        databases [
+            an_expired_leader_is_replaced,
+        ]
     }
     orphans {
-        what_became_ready_just_now_is_not_suspected,
-        what_is_old_and_unlocked_is_suspected,
-        an_id_from_the_future_is_found_in_the_whole_table,
-        what_is_gated_is_not_suspected,
-        only_the_first_sibling_is_suspected,
-        a_marked_orphan_waits_before_the_next_suspicion,
-        orphans_are_paged_by_id,
+        everywhere [
+            what_became_ready_just_now_is_not_suspected,
+            what_is_old_and_unlocked_is_suspected,
+            what_is_gated_is_not_suspected,
+            only_the_first_sibling_is_suspected,
+            a_marked_orphan_waits_before_the_next_suspicion,
+            orphans_are_paged_by_id,
+        ]
+        databases [
+            an_id_from_the_future_is_found_in_the_whole_table,
+        ]
     }
     claiming {
-        jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
-        a_claimed_job_is_completed_like_a_hinted_one,
-        what_is_gated_is_not_claimed,
-        of_an_instance_only_the_first_ready_sibling_is_claimed,
-        an_unserved_first_sibling_keeps_the_others_from_being_claimed,
-        what_a_dead_node_held_is_claimed_with_a_strike,
-        what_can_not_be_taken_is_passed_slice_by_slice,
-        four_nodes_that_claim_at_once_take_different_jobs,
+        everywhere [
+            jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
+            a_claimed_job_is_completed_like_a_hinted_one,
+            what_is_gated_is_not_claimed,
+            of_an_instance_only_the_first_ready_sibling_is_claimed,
+            an_unserved_first_sibling_keeps_the_others_from_being_claimed,
+            what_a_dead_node_held_is_claimed_with_a_strike,
+            what_can_not_be_taken_is_passed_slice_by_slice,
+            four_nodes_that_claim_at_once_take_different_jobs,
+        ]
     }
     operating {
-        a_deleted_sibling_says_who_is_next,
-        a_running_job_is_not_deleted,
-        a_job_of_any_state_is_deleted,
-        a_dead_letter_is_retried,
-        a_running_job_is_not_retried,
-        an_executable_job_is_hinted_again,
-        jobs_are_found_by_what_they_are,
-        lists_are_paged_in_creation_order,
-        one_job_is_shown_with_its_stack,
+        everywhere [
+            a_deleted_sibling_says_who_is_next,
+            a_running_job_is_not_deleted,
+            a_job_of_any_state_is_deleted,
+            a_dead_letter_is_retried,
+            a_running_job_is_not_retried,
+            an_executable_job_is_hinted_again,
+            jobs_are_found_by_what_they_are,
+            lists_are_paged_in_creation_order,
+            one_job_is_shown_with_its_stack,
+        ]
     }
     concurrency {
-        eight_nodes_with_overlapping_hints_run_each_job_once,
+        databases [
+            eight_nodes_with_overlapping_hints_run_each_job_once,
+        ]
     }
     schema {
-        migrations_go_down_and_up_again,
-        an_empty_database_is_outdated,
-        a_newer_schema_is_refused_only_if_it_says_so,
-    }
-}
-
-/// What the simulation's store has in common with the real ones: all but transactions, lanes and schemas.
-/// One mutex makes each of its transitions atomic, so that concurrency has nothing to show.
-macro_rules! in_memory {
-    ($($module:ident { $($case:ident),+ $(,)? })+) => {
-        mod in_memory {
-            $(mod $module {
-                use jobwire_tests::simulation::MemoryStore;
-                use crate::store_conformance::{$module as cases, world::World};
-                $(#[tokio::test]
-                async fn $case() {
-                    cases::$case(&World::<MemoryStore>::open().await).await;
-                })+
-            })+
-        }
-    };
-}
-
-in_memory! {
-    creating {
-        a_created_job_is_locked_once,
-        a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
-    }
-    locking {
-        what_can_not_be_locked_is_classified,
-        a_batch_with_duplicates_locks_each_job_once,
-        an_expired_lock_is_taken_over_with_a_strike,
-        a_job_that_was_given_back_starts_without_strikes,
-    }
-    fencing {
-        the_fence_grows_with_every_lock,
-        the_fence_grows_through_failure_timer_and_revival,
-        a_stale_owner_changes_nothing_after_a_takeover,
-        a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
-        another_node_changes_nothing_with_a_guessed_fence,
-        a_held_lease_is_renewed,
-        a_lease_that_ran_out_is_revived_unless_somebody_came,
-        a_lease_is_not_revived_after_a_sibling_took_the_instance,
-        a_lease_is_not_revived_after_its_job_was_suspended,
-        from_the_second_strike_on_only_deaths_while_alone_count,
-        a_living_loser_takes_its_strike_back,
-        a_transaction_completes_only_what_is_held,
-    }
-    finishing {
-        a_completed_job_leaves_nothing_behind,
-        a_failed_job_waits_by_the_databases_clock,
-        the_earliest_retry_is_told,
-        a_dead_letter_keeps_message_and_stack,
-        a_snooze_keeps_the_last_message,
-        a_released_job_is_ready_again,
-        the_next_occurrence_is_created_with_the_completion,
-        a_lost_lock_creates_no_next_occurrence,
-    }
-    timers {
-        due_timers_move_once_in_order_of_their_dates,
-        the_next_due_date_is_told,
-        no_more_than_asked_for_move,
-    }
-    exclusive {
-        two_jobs_of_an_instance_never_run_together,
-        the_first_by_creation_runs_whichever_is_hinted,
-        a_hint_without_its_instance_tries_it_all_the_same,
-        whoever_finishes_takes_the_next,
-        a_node_that_stops_only_says_who_is_next,
-        failing_hands_over_and_a_waiting_retry_lets_siblings_pass,
-        releasing_hints_the_first_again,
-        a_dead_holders_instance_is_taken_over,
-        an_unserved_first_sibling_blocks,
-        an_unserved_sibling_is_not_hinted_over_and_over,
-        concurrent_jobs_of_an_instance_run_together,
-        a_late_release_does_not_open_an_instance_that_another_holds,
-    }
-    suspending {
-        what_is_suspended_is_put_aside_and_comes_back,
-        a_locked_job_goes_on_and_its_failure_is_put_aside,
-        a_job_created_during_suspension_is_refused_and_hinted_on_activation,
-        what_is_suspended_twice_stays_until_both_are_lifted,
-        activating_what_was_never_suspended_does_nothing,
-    }
-    leading {
-        one_node_leads_and_others_learn_who,
-        a_leader_that_resigns_is_followed_at_once,
-        a_follower_changes_nothing,
-        expired_locks_are_reset_and_returned_once,
-        no_more_than_asked_for_are_reset,
-        no_lock_is_taken_off_while_the_clock_is_doubted,
-        jobs_created_by_sql_are_returned_once,
-        unhinted_jobs_are_found_without_a_turn,
-        the_report_counts_what_there_is,
-    }
-    orphans {
-        what_became_ready_just_now_is_not_suspected,
-        what_is_old_and_unlocked_is_suspected,
-        what_is_gated_is_not_suspected,
-        only_the_first_sibling_is_suspected,
-        a_marked_orphan_waits_before_the_next_suspicion,
-        orphans_are_paged_by_id,
-    }
-    claiming {
-        jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
-        a_claimed_job_is_completed_like_a_hinted_one,
-        what_is_gated_is_not_claimed,
-        of_an_instance_only_the_first_ready_sibling_is_claimed,
-        an_unserved_first_sibling_keeps_the_others_from_being_claimed,
-        what_a_dead_node_held_is_claimed_with_a_strike,
-        what_can_not_be_taken_is_passed_slice_by_slice,
-        four_nodes_that_claim_at_once_take_different_jobs,
-    }
-    operating {
-        a_deleted_sibling_says_who_is_next,
-        a_running_job_is_not_deleted,
-        a_job_of_any_state_is_deleted,
-        a_dead_letter_is_retried,
-        a_running_job_is_not_retried,
-        an_executable_job_is_hinted_again,
-        jobs_are_found_by_what_they_are,
-        lists_are_paged_in_creation_order,
-        one_job_is_shown_with_its_stack,
+        databases [
+            migrations_go_down_and_up_again,
+            an_empty_database_is_outdated,
+            a_newer_schema_is_refused_only_if_it_says_so,
+        ]
     }
 }
