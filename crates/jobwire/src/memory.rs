@@ -1,14 +1,20 @@
-//! How much memory a process has in use.
+//! How much memory a process has in use. From Linux's /proc; elsewhere there is none.
 
 use std::fmt::Display;
 
-/// The resident memory of a process, in bytes: by its id, or `self`. From Linux's /proc; elsewhere there is
-/// none.
+/// The resident memory of a process, in bytes: by its id, or `self`.
 pub(crate) fn resident(process: impl Display) -> Option<u64> {
+    read(process, "VmRSS:")
+}
+
+/// The most that it ever had.
+pub(crate) fn peak(process: impl Display) -> Option<u64> {
+    read(process, "VmHWM:")
+}
+
+fn read(process: impl Display, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -19,7 +25,9 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn memory_is_read_in_bytes() {
         for process in ["self".to_owned(), std::process::id().to_string()] {
-            assert!(super::resident(process).is_some_and(|bytes| bytes > 1 << 20));
+            let resident = super::resident(&process);
+            assert!(resident.is_some_and(|bytes| bytes > 1 << 20));
+            assert!(super::peak(&process).is_some_and(|bytes| bytes > 1 << 20));
         }
     }
 }

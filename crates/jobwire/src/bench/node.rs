@@ -1,17 +1,14 @@
-//! A node of a bench: it runs jobs that do nothing, and tells when each started.
-//!
-//! 12 bytes a job over a loopback connection: its number and the microsecond, both big-endian. At the end,
-//! how many jobs the sweeper hinted.
+//! A node of a bench: it runs jobs that do nothing, and tells when each started ([`super::wire`]).
 
 use std::time::Duration;
 
 use jobwire_core::{Handlers, Outcome, Running};
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::starts::SWEPT;
-use super::{Payload, TYPE};
+use super::wire::Told;
+use super::{EXCLUSIVE, Payload, TYPE, now};
 use crate::commands::bench::NodeArgs;
 use crate::connect::Database;
 use crate::error::Error;
@@ -20,25 +17,36 @@ use crate::output;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// Starts that may wait to be told.
+/// What may wait to be told.
 const BUFFER: usize = 100_000;
 /// The first line that says so: whoever started this process waits for it.
 const READY: &str = "jobwire bench node is ready";
 
-/// The handlers, and where their starts come out.
-pub(super) fn handlers() -> (Handlers, mpsc::Receiver<(u32, i64)>) {
-    let (starts, started) = mpsc::channel(BUFFER);
+/// The handlers, and where what they tell comes out. Nobody may listen any more: the bench has ended.
+fn handlers() -> (Handlers, mpsc::Receiver<Told>) {
+    let (tell, told) = mpsc::channel(BUFFER);
     let mut handlers = Handlers::default();
+    let starts = tell.clone();
     handlers.add(TYPE, move |job: Running<Payload>| {
-        let at = chrono::Utc::now().timestamp_micros();
+        let (n, at) = (job.payload.n, now());
         let starts = starts.clone();
         async move {
-            // Nobody listens any more: the bench has ended.
-            let _ = starts.send((job.payload.n, at)).await;
+            let _ = starts.send(Told::Started { n, at }).await;
             Ok(Outcome::Done)
         }
     });
-    (handlers, started)
+    handlers.add(EXCLUSIVE, move |job: Running<Payload>| {
+        let (n, at) = (job.payload.n, now());
+        let tell = tell.clone();
+        async move {
+            let _ = tell.send(Told::Started { n, at }).await;
+            // Whoever else thinks that it holds the instance may begin here.
+            tokio::task::yield_now().await;
+            let _ = tell.send(Told::Ended { n, at: now() }).await;
+            Ok(Outcome::Done)
+        }
+    });
+    (handlers, told)
 }
 
 /// Run until asked to stop.
@@ -47,9 +55,9 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     let stream = TcpStream::connect(args.report)
         .await
         .map_err(Error::io("can't reach the bench"))?;
-    let (handlers, started) = handlers();
-    let (told, swept) = tokio::sync::oneshot::channel();
-    let telling = tokio::spawn(tell(stream, started, swept));
+    let (handlers, told) = handlers();
+    let (last, swept) = oneshot::channel();
+    let telling = tokio::spawn(tell(stream, told, swept));
     // As in production, where somebody always looks.
     let metrics = crate::http::metrics::install()?;
     let database = Database::open(settings).await?;
@@ -57,7 +65,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     output::line(READY)?;
     signals.next().await;
     node.stop().await;
-    let _ = told.send(total(&metrics.render(), jobwire_core::metrics::SWEPT));
+    let _ = last.send(total(&metrics.render(), jobwire_core::metrics::SWEPT));
     // The handlers are gone with the node, so this ends.
     let _ = tokio::time::timeout(Duration::from_secs(5), telling).await;
     Ok(())
@@ -73,21 +81,19 @@ fn total(metrics: &str, name: &str) -> i64 {
 
 async fn tell(
     stream: TcpStream,
-    mut started: mpsc::Receiver<(u32, i64)>,
-    swept: tokio::sync::oneshot::Receiver<i64>,
+    mut told: mpsc::Receiver<Told>,
+    swept: oneshot::Receiver<i64>,
 ) -> std::io::Result<()> {
     let mut stream = BufWriter::new(stream);
     let mut some = Vec::new();
-    while started.recv_many(&mut some, 1_024).await > 0 {
-        for (n, at) in some.drain(..) {
-            stream.write_all(&n.to_be_bytes()).await?;
-            stream.write_all(&at.to_be_bytes()).await?;
+    while told.recv_many(&mut some, 1_024).await > 0 {
+        for told in some.drain(..) {
+            told.write(&mut stream).await?;
         }
         stream.flush().await?;
     }
-    if let Ok(swept) = swept.await {
-        stream.write_all(&SWEPT.to_be_bytes()).await?;
-        stream.write_all(&swept.to_be_bytes()).await?;
+    if let Ok(jobs) = swept.await {
+        Told::Swept { jobs }.write(&mut stream).await?;
     }
     stream.shutdown().await
 }

@@ -1,5 +1,7 @@
 //! Percentiles of all values of a run, not of a sample.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// In milliseconds.
@@ -29,6 +31,16 @@ impl Percentiles {
             p999: at(999)?,
             max: at(1_000)?,
         })
+    }
+}
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "p50 {:.2} ms, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, max {:.2}",
+            self.p50, self.p95, self.p99, self.p999, self.max
+        )
     }
 }
 

@@ -4,79 +4,162 @@ use serde::Serialize;
 
 use super::percentiles::Percentiles;
 use super::resources::Cost;
+use super::rows::RowVersions;
 use crate::error::Error;
 use crate::output;
 
 /// What a run showed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) workload: String,
     pub(super) database: String,
     pub(super) broker: String,
     pub(super) nodes: usize,
+    /// Jobs that waited when the nodes started, where only some of them are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waiting: Option<u32>,
     pub(super) jobs: u32,
     pub(super) seconds: f64,
     pub(super) jobs_per_second: f64,
+    /// Of a series: jobs a second, as a share of its first run's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ratio: Option<f64>,
     /// From COMMIT's return to the start of the handler, in milliseconds.
     pub(super) commit_to_start: Option<Percentiles>,
     /// From the moment at which the job should have arrived to the start of the handler.
     pub(super) arrival_to_start: Option<Percentiles>,
+    /// From the due date to the start of the handler.
+    pub(super) due_to_start: Option<Percentiles>,
     /// Jobs that the sweeper hinted, of those that waited in a broker.
     pub(super) swept: Option<u64>,
     pub(super) cost: Cost,
+    /// Over the whole run, jobs that warmed up included.
+    pub(super) rows: Option<RowVersions>,
+    /// What was not measured, and why; what else is to be known.
+    pub(super) notes: Vec<String>,
+}
+
+/// One line: a name, and what it is.
+pub(super) fn say(name: &str, value: &str) -> Result<(), Error> {
+    output::line(format_args!("{name:<17}{value}"))
+}
+
+/// One line of a figure that may not have been measured.
+pub(super) fn measured(name: &str, value: Option<f64>, unit: &str) -> Result<(), Error> {
+    match value {
+        Some(value) => say(name, &format!("{value:.3} {unit}")),
+        None => say(name, "not measured here"),
+    }
 }
 
 impl Report {
-    pub(super) fn print(&self) -> Result<(), Error> {
-        let say = |name: &str, value: String| output::line(format_args!("{name:<17}{value}"));
-        say("workload", self.workload.clone())?;
-        say("database", self.database.clone())?;
-        say("broker", self.broker.clone())?;
-        say("nodes", self.nodes.to_string())?;
-        say(
-            "jobs",
-            format!(
-                "{} in {:.2} s: {:.0} jobs/s, each started once",
-                self.jobs, self.seconds, self.jobs_per_second
-            ),
-        )?;
+    /// Print it as JSON, or for people.
+    pub(super) fn show(&self, json: bool) -> Result<(), Error> {
+        if json {
+            output::json(self)
+        } else {
+            self.print()
+        }
+    }
+
+    fn print(&self) -> Result<(), Error> {
+        say("workload", &self.workload)?;
+        say("database", &self.database)?;
+        say("broker", &self.broker)?;
+        say("nodes", &self.nodes.to_string())?;
+        let speed = format!(
+            "{} in {:.2} s: {:.0} jobs/s, each started once",
+            self.jobs, self.seconds, self.jobs_per_second
+        );
+        say("jobs", &speed)?;
         for (name, times) in [
             ("commit to start", self.commit_to_start),
             ("arrival to start", self.arrival_to_start),
+            ("due to start", self.due_to_start),
         ] {
             if let Some(times) = times {
-                say(
-                    name,
-                    format!(
-                        "p50 {:.2} ms, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, max {:.2}",
-                        times.p50, times.p95, times.p99, times.p999, times.max
-                    ),
-                )?;
+                say(name, &times.to_string())?;
             }
         }
         if let Some(swept) = self.swept {
-            let share = 100.0 * swept as f64 / f64::from(self.jobs);
-            say(
-                "by the sweeper",
-                format!("{swept} hints, {share:.3} % of the jobs"),
-            )?;
+            let share = 100.0 * swept as f64 / f64::from(self.jobs.max(1));
+            let hints = format!("{swept} hints, {share:.3} % of the jobs");
+            say("by the sweeper", &hints)?;
         }
-        for (name, value, unit) in [
-            ("statements", self.cost.statements_per_job, "a job"),
-            ("WAL", self.cost.wal_bytes_per_job, "bytes a job"),
-            (
-                "CPU, machine",
-                self.cost.machine_cpu_micros_per_job,
-                "µs a job",
-            ),
-            ("CPU, nodes", self.cost.nodes_cpu_micros_per_job, "µs a job"),
-            ("memory", self.cost.node_memory_mib, "MiB, largest node"),
-        ] {
-            match value {
-                Some(value) => say(name, format!("{value:.3} {unit}"))?,
-                None => say(name, "not measured here".to_owned())?,
-            }
+        self.print_cost()?;
+        for note in &self.notes {
+            say("note", note)?;
         }
         Ok(())
+    }
+
+    fn print_cost(&self) -> Result<(), Error> {
+        let cost = &self.cost;
+        for (name, value, unit) in [
+            ("statements", cost.statements_per_job, "a job"),
+            (
+                "after creation",
+                cost.statements_per_job_after_creation,
+                "statements a job",
+            ),
+            ("WAL", cost.wal_bytes_per_job, "bytes a job"),
+            (
+                "CPU, database",
+                cost.database_cpu_micros_per_job,
+                "µs a job",
+            ),
+            ("CPU, broker", cost.broker_cpu_micros_per_job, "µs a job"),
+            ("CPU, nodes", cost.nodes_cpu_micros_per_job, "µs a job"),
+            ("CPU, this bench", cost.bench_cpu_micros_per_job, "µs a job"),
+            ("CPU, machine", cost.machine_cpu_micros_per_job, "µs a job"),
+            ("memory", cost.node_memory_mib, "MiB, largest node"),
+            (
+                "memory, most",
+                cost.node_peak_memory_mib,
+                "MiB, largest node",
+            ),
+        ] {
+            measured(name, value, unit)?;
+        }
+        match &self.rows {
+            Some(rows) => say(
+                "row versions",
+                &format!(
+                    "a job: {:.2} inserted, {:.2} updated ({:.2} heap-only), {:.2} deleted; {} dead at the end",
+                    rows.inserted_per_job,
+                    rows.updated_per_job,
+                    rows.hot_updated_per_job,
+                    rows.deleted_per_job,
+                    rows.dead_at_the_end
+                ),
+            ),
+            None => say("row versions", "not measured here"),
+        }
+    }
+}
+
+/// Jobs in a second; none where no time has passed.
+pub(super) fn rate(jobs: u32, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        f64::from(jobs) / seconds
+    } else {
+        0.0
+    }
+}
+
+/// From one moment to another, both in microseconds; a clock that was set back gives none.
+pub(super) fn seconds(from: i64, to: i64) -> f64 {
+    (to - from).max(0) as f64 / 1_000_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_needs_time_to_have_passed() {
+        assert_eq!(seconds(1_000_000, 3_500_000), 2.5);
+        assert_eq!(seconds(3_500_000, 1_000_000), 0.0);
+        assert_eq!((rate(10, 2.5), rate(10, 0.0)), (4.0, 0.0));
     }
 }

@@ -1,122 +1,163 @@
-//! What a run cost: the database's own counters, and the processors.
+//! What a run cost: the database's own counters, processors, memory.
 
 use serde::Serialize;
-use sqlx::Row;
 
-use crate::connect::Database;
-use crate::error::Error;
+use super::groups::Groups;
+use super::observer::Observer;
+use super::processors::Processors;
 
 /// Counters at a moment.
 pub(super) struct Mark {
-    /// Calls of statements that name our tables, over all connections; none without the extension.
     statements: Option<i64>,
     wal_bytes: Option<i64>,
-    /// Of the whole machine, in ticks of a hundredth of a second.
-    machine: Option<u64>,
-    nodes: u64,
+    processors: Processors,
 }
 
-/// What lies between two moments.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+/// What lies between two moments: statements, bytes, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    pub(super) statements: Option<u64>,
+    pub(super) wal_bytes: Option<u64>,
+    pub(super) machine: Option<u64>,
+    pub(super) database: Option<u64>,
+    pub(super) broker: Option<u64>,
+    pub(super) nodes: Option<u64>,
+    pub(super) bench: Option<u64>,
+    /// The largest node's resident memory at the later moment, and the most that one ever had.
+    pub(super) memory: Option<u64>,
+    pub(super) peak_memory: Option<u64>,
+}
+
+/// The same for each job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Cost {
-    /// Statements a job, where `pg_stat_statements` counts them.
+    /// Every call of every statement, where `pg_stat_statements` counts them.
     pub(super) statements_per_job: Option<f64>,
+    /// The same without those of the transactions that created the jobs.
+    pub(super) statements_per_job_after_creation: Option<f64>,
     pub(super) wal_bytes_per_job: Option<f64>,
+    pub(super) database_cpu_micros_per_job: Option<f64>,
+    pub(super) broker_cpu_micros_per_job: Option<f64>,
+    pub(super) nodes_cpu_micros_per_job: Option<f64>,
+    /// Of this process: it creates the jobs, and is told of each start.
+    pub(super) bench_cpu_micros_per_job: Option<f64>,
     /// Of all processes on this machine, whoever they belong to.
     pub(super) machine_cpu_micros_per_job: Option<f64>,
-    pub(super) nodes_cpu_micros_per_job: Option<f64>,
     /// The largest node's resident memory at the end.
     pub(super) node_memory_mib: Option<f64>,
+    /// The most that a node ever had.
+    pub(super) node_peak_memory_mib: Option<f64>,
 }
 
-const TICK_MICROS: f64 = 10_000.0;
-
 impl Mark {
-    pub(super) async fn take(database: &Database, nodes: &[u32]) -> Result<Self, Error> {
-        let (statements, wal_bytes) = match database {
-            Database::Postgres(store) => {
-                let pool = store.pool();
-                let wal = sqlx::query(
-                    "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint",
-                )
-                .fetch_one(pool)
-                .await
-                .map_err(read)?;
-                // Not there, or not to be read: then it is not measured.
-                let statements = sqlx::query(
-                    "SELECT coalesce(sum(s.calls), 0)::bigint FROM pg_stat_statements s \
-                     JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()",
-                )
-                .fetch_one(pool)
-                .await
-                .ok();
-                (
-                    statements.and_then(|row| row.try_get(0).ok()),
-                    wal.try_get(0).ok(),
-                )
-            }
-            Database::Sqlite(_) => (None, None),
-        };
-        Ok(Self {
-            statements,
-            wal_bytes,
-            machine: machine(),
-            nodes: nodes.iter().filter_map(|id| ticks_of(*id)).sum(),
-        })
+    pub(super) async fn take(observer: &mut Observer, groups: Groups, nodes: &[u32]) -> Self {
+        Self {
+            statements: observer.statements().await,
+            wal_bytes: observer.wal_bytes().await,
+            processors: groups.look(nodes),
+        }
     }
 
-    /// What this run cost until `later`, for each of its jobs.
-    pub(super) fn until(&self, later: &Self, jobs: u32, nodes: &[u32]) -> Cost {
-        let per_job = |amount: f64| amount / f64::from(jobs);
-        let between = |from: Option<i64>, to: Option<i64>| Some(per_job((to? - from?) as f64));
-        let ticks = |from: u64, to: u64| per_job(to.saturating_sub(from) as f64 * TICK_MICROS);
-        Cost {
-            // The two questions of the marks themselves are left out.
-            statements_per_job: between(self.statements.map(|n| n + 2), later.statements),
-            wal_bytes_per_job: between(self.wal_bytes, later.wal_bytes),
-            machine_cpu_micros_per_job: self
-                .machine
-                .zip(later.machine)
-                .map(|(from, to)| ticks(from, to)),
-            nodes_cpu_micros_per_job: (!nodes.is_empty()).then(|| ticks(self.nodes, later.nodes)),
-            node_memory_mib: nodes
-                .iter()
-                .filter_map(crate::memory::resident)
-                .max()
-                .map(|bytes| bytes as f64 / 1_048_576.0),
+    /// What was spent until `later`, by nodes among others. Counters that were reset show nothing.
+    pub(super) fn until(&self, later: &Self, nodes: &[u32]) -> Spent {
+        let counted =
+            |from: Option<i64>, to: Option<i64>| u64::try_from(to?.checked_sub(from?)?).ok();
+        let between = |from: Option<u64>, to: Option<u64>| to?.checked_sub(from?);
+        let (from, to) = (&self.processors, &later.processors);
+        let most = |of: fn(&u32) -> Option<u64>| nodes.iter().filter_map(of).max();
+        Spent {
+            statements: counted(self.statements, later.statements),
+            wal_bytes: counted(self.wal_bytes, later.wal_bytes),
+            machine: between(from.machine, to.machine),
+            database: between(from.database, to.database),
+            broker: between(from.broker, to.broker),
+            // Where there is a machine's account, there are those of the nodes.
+            nodes: between(to.machine.map(|_| from.nodes), Some(to.nodes)),
+            bench: between(from.bench, to.bench),
+            memory: most(|id| crate::memory::resident(id)),
+            peak_memory: most(|id| crate::memory::peak(id)),
         }
     }
 }
 
-fn read(error: sqlx::Error) -> Error {
-    Error::Failed(format!("the database's counters can't be read: {error}"))
+impl Spent {
+    /// For each of so many jobs, created meanwhile by transactions of so many statements in all; `None` where
+    /// nobody knows how many those were.
+    pub(super) fn per_job(&self, jobs: u32, creating: Option<u64>) -> Cost {
+        let per_job = |amount: Option<u64>| {
+            amount
+                .filter(|_| jobs > 0)
+                .map(|a| a as f64 / f64::from(jobs))
+        };
+        let after_creation = self
+            .statements
+            .zip(creating)
+            .and_then(|(all, creating)| all.checked_sub(creating));
+        Cost {
+            statements_per_job: per_job(self.statements),
+            statements_per_job_after_creation: per_job(after_creation),
+            wal_bytes_per_job: per_job(self.wal_bytes),
+            database_cpu_micros_per_job: per_job(self.database),
+            broker_cpu_micros_per_job: per_job(self.broker),
+            nodes_cpu_micros_per_job: per_job(self.nodes),
+            bench_cpu_micros_per_job: per_job(self.bench),
+            machine_cpu_micros_per_job: per_job(self.machine),
+            node_memory_mib: self.memory.map(mebibytes),
+            node_peak_memory_mib: self.peak_memory.map(mebibytes),
+        }
+    }
 }
 
-/// User and system time of all processors.
-fn machine() -> Option<u64> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let fields = stat.lines().next()?.split_whitespace().skip(1);
-    let times: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // user, nice, system, (idle, iowait), irq, softirq
-    Some([0, 1, 2, 5, 6].iter().filter_map(|at| times.get(*at)).sum())
-}
-
-fn ticks_of(process: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+pub(super) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / 1_048_576.0
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    fn mark(statements: Option<i64>, database: Option<u64>) -> Mark {
+        Mark {
+            statements,
+            wal_bytes: Some(1_000),
+            processors: Processors {
+                database,
+                ..Processors::default()
+            },
+        }
+    }
+
     #[test]
-    #[cfg(target_os = "linux")]
-    fn this_process_and_this_machine_can_be_read() {
-        let id = std::process::id();
-        assert!(super::machine().is_some() && super::ticks_of(id).is_some());
+    fn what_was_not_measured_stays_unknown() {
+        let spent = mark(Some(-3), Some(500)).until(&mark(Some(97), None), &[]);
+        let expected = Spent {
+            statements: Some(100),
+            wal_bytes: Some(0),
+            ..Spent::default()
+        };
+        assert_eq!(spent, expected);
+        let reset = mark(Some(9), None).until(&mark(Some(2), None), &[]);
+        assert_eq!(reset.statements, None);
+    }
+
+    #[test]
+    fn the_creating_transactions_are_told_apart() {
+        let spent = Spent {
+            statements: Some(100),
+            nodes: Some(500),
+            memory: Some(3 << 20),
+            ..Spent::default()
+        };
+        let cost = spent.per_job(20, Some(80));
+        assert_eq!(cost.statements_per_job, Some(5.0));
+        assert_eq!(cost.statements_per_job_after_creation, Some(1.0));
+        assert_eq!(cost.nodes_cpu_micros_per_job, Some(25.0));
+        assert_eq!(
+            (cost.node_memory_mib, cost.wal_bytes_per_job),
+            (Some(3.0), None)
+        );
+        let unknown = spent.per_job(20, None);
+        assert_eq!(unknown.statements_per_job_after_creation, None);
+        assert_eq!(spent.per_job(0, Some(0)).statements_per_job, None);
     }
 }

@@ -1,0 +1,145 @@
+//! Jobs that are created under the eyes of running nodes: what the workloads have in common that create so.
+//!
+//! Before anything is measured, some transactions create jobs while no node runs, which shows what such a
+//! transaction costs by itself; then the nodes start, and more jobs go before, so that connections and plans are
+//! there.
+
+use std::sync::Arc;
+
+use super::clients::{Clients, Commits, Hints};
+use super::percentiles::Percentiles;
+use super::plan::Plan;
+use super::refusal::refuse_embedded;
+use super::report::{Report, seconds};
+use super::resources::{Cost, Mark};
+use super::run::{Finished, Run};
+use super::{MOST_JOBS, Make, job, make};
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// Creating transactions that are measured by themselves. The cheapest counts: a connection that was opened for
+/// one of them has set itself up.
+const ALONE: u32 = 3;
+
+/// See the [module](self).
+pub(super) struct Arriving<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) clients: Clients,
+    pub(super) commits: Arc<Commits>,
+    /// The first job that did not go before.
+    pub(super) first: u32,
+    make: Make,
+    count: u16,
+    batch: u32,
+    /// Statements of one creating transaction, where they are counted.
+    statements: Option<u64>,
+}
+
+/// A run whose jobs have arrived, and was right.
+pub(super) struct Arrived<'a> {
+    finished: Finished<'a>,
+    commits: Arc<Commits>,
+    /// The first job that was measured, and how many.
+    from: u32,
+    jobs: u32,
+    cost: Cost,
+}
+
+impl<'a> Arriving<'a> {
+    /// Have so many nodes run, and so many clients ready to create so many jobs in a transaction.
+    pub(super) async fn open(
+        settings: &'a Settings,
+        nodes: u16,
+        count: u16,
+        batch: u32,
+    ) -> Result<Self, Error> {
+        refuse_embedded(settings)?;
+        let run = Run::open(settings, nodes, MOST_JOBS).await?;
+        let mut this = Self {
+            run,
+            clients: Clients::open(settings, count, Hints::Sent).await?,
+            commits: Commits::kept(),
+            first: 0,
+            make: make(job),
+            count,
+            batch,
+            statements: None,
+        };
+        for _ in 0..ALONE {
+            let before = this.run.observer.statements().await;
+            this.go_before(1).await?;
+            let after = this.run.observer.statements().await;
+            let cost = before.zip(after);
+            let cost = cost.and_then(|(from, to)| u64::try_from(to - from).ok());
+            this.statements = this.statements.into_iter().chain(cost).min();
+        }
+        this.run.start_nodes(nodes).await?;
+        this.go_before(count).await?;
+        this.run.until_done(this.first).await?;
+        Ok(this)
+    }
+
+    /// One transaction of each of so many clients.
+    async fn go_before(&mut self, count: u16) -> Result<(), Error> {
+        let end = self.first + u32::from(count) * self.batch;
+        let plan = Arc::new(Plan::of(self.first..end, self.batch));
+        self.clients
+            .create(count, &plan, &self.make, &self.commits)
+            .await?;
+        self.first = end;
+        Ok(())
+    }
+
+    /// Create what is planned. Returns the number behind the last job.
+    pub(super) async fn create(&self, plan: Plan) -> Result<u32, Error> {
+        let plan = Arc::new(plan);
+        self.clients
+            .create(self.count, &plan, &self.make, &self.commits)
+            .await?;
+        Ok(plan.reached())
+    }
+
+    /// Wait until all jobs are done; those from one number on were measured since a mark.
+    pub(super) async fn finish(
+        mut self,
+        before: &Mark,
+        from: u32,
+        all: u32,
+    ) -> Result<Arrived<'a>, Error> {
+        self.run.until_done(all).await?;
+        let jobs = all.saturating_sub(from);
+        let transactions = u64::from(jobs.div_ceil(self.batch));
+        let creating = self.statements.map(|one| one * transactions);
+        let cost = self.run.spent(before).await.per_job(jobs, creating);
+        self.clients.close().await?;
+        Ok(Arrived {
+            finished: self.run.finish(all).await?,
+            commits: self.commits,
+            from,
+            jobs,
+            cost,
+        })
+    }
+}
+
+impl Arrived<'_> {
+    /// From when each job should have arrived to its start.
+    pub(super) fn since(&self, arrival: impl Fn(u32) -> i64) -> Option<Percentiles> {
+        let waited = |n, _| arrival(n);
+        self.commits.waited(&self.finished.seen, self.from, waited)
+    }
+
+    /// From this moment to the last start.
+    pub(super) fn report(self, workload: String, began: i64) -> Report {
+        let seen = &self.finished.seen;
+        let last = seen.last_start(self.from).unwrap_or(began);
+        let commit_to_start = self.commits.to_start(seen, self.from);
+        let seconds = seconds(began, last);
+        Report {
+            commit_to_start,
+            ..self
+                .finished
+                .report(workload, self.jobs, seconds, self.cost)
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The first jobs of a backlog: is the last million of those that wait behind them felt?
+//!
+//! The rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
+
+use super::clients::{Commits, Hints};
+use super::report::{Report, seconds};
+use super::run::Run;
+use super::series::Series;
+use super::{job, make};
+use crate::commands::bench::BacklogArgs;
+use crate::error::Error;
+use crate::settings::Settings;
+
+pub(super) async fn run(
+    settings: &Settings,
+    args: &BacklogArgs,
+    series: &mut Series,
+) -> Result<(), Error> {
+    for waiting in &args.waiting {
+        series.add(one(settings, args, *waiting).await?)?;
+    }
+    Ok(())
+}
+
+async fn one(settings: &Settings, args: &BacklogArgs, waiting: u32) -> Result<Report, Error> {
+    let mut run = Run::open(settings, args.crew.nodes, waiting).await?;
+    run.fill(waiting, Hints::Sent, &make(job), &Commits::forgotten())
+        .await?;
+    let jobs = args.jobs.min(waiting);
+    let before = run.mark().await;
+    run.start_nodes(args.crew.nodes).await?;
+    run.starts.until(jobs).await?;
+    let started = run.starts.record().started();
+    let cost = run.spent(&before).await.per_job(started, Some(0));
+    run.until_done(waiting).await?;
+    let finished = run.finish(waiting).await?;
+    let seen = &finished.seen;
+    let (began, ended) = (seen.first_start(), seen.start_number(jobs));
+    let seconds = began
+        .zip(ended)
+        .map_or(0.0, |(began, ended)| seconds(began, ended));
+    let workload = format!("the first {} jobs of a backlog", args.jobs);
+    Ok(Report {
+        waiting: Some(waiting),
+        ..finished.report(workload, jobs, seconds, cost)
+    })
+}

@@ -1,0 +1,33 @@
+//! Jobs of process instances, which exclude each other: worked off one at a time and in order, how quickly?
+
+use jobwire_core::NewJob;
+
+use super::check;
+use super::clients::Hints;
+use super::drain::Drained;
+use super::report::Report;
+use super::{EXCLUSIVE, MOST_JOBS, Payload, make};
+use crate::commands::bench::ExclusiveArgs;
+use crate::error::Error;
+use crate::settings::Settings;
+
+pub(super) async fn run(settings: &Settings, args: &ExclusiveArgs) -> Result<Report, Error> {
+    let instances = args.instances;
+    let jobs = instances.checked_mul(args.jobs);
+    let Some(jobs) = jobs.filter(|jobs| *jobs <= MOST_JOBS) else {
+        return Err(Error::Usage(format!(
+            "--instances {instances} with --jobs {} each: more than {MOST_JOBS} jobs; give fewer",
+            args.jobs
+        )));
+    };
+    // Created by turns, so that every instance has its next job waiting behind those of all others.
+    let make = make(move |n| {
+        NewJob::of(EXCLUSIVE, &Payload { n }).instance(format!("instance-{}", n % instances))
+    });
+    let drained = Drained::measure(settings, jobs, args.crew.nodes, Hints::Sent, &make).await?;
+    check::in_turn(&drained.finished.seen, instances)?;
+    Ok(drained.report(format!(
+        "drain of {instances} instances with {} exclusive jobs each, one at a time and in order",
+        args.jobs
+    )))
+}

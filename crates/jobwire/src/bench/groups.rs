@@ -1,0 +1,97 @@
+//! Which servers' processes can be looked at: those on this machine, known by the names of their executables.
+
+use jobwire_core::transport::is_loopback;
+use sqlx::postgres::PgConnectOptions;
+
+use super::processors::processes;
+use crate::settings::{SecretUrl, Settings};
+
+/// Which executables to look for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Groups {
+    pub(super) database: Option<&'static str>,
+    pub(super) broker: Option<&'static str>,
+}
+
+impl Groups {
+    /// Those that are here; and why others are not looked at.
+    pub(super) fn of(settings: &Settings) -> (Self, Vec<String>) {
+        let mut notes = Vec::new();
+        let url = &settings.database_url;
+        let database = match url.scheme() {
+            "sqlite" => {
+                notes.push(
+                    "statements, WAL, row versions and CPU of the database are not measured: SQLite works inside the nodes"
+                        .to_owned(),
+                );
+                None
+            }
+            _ => look_for("database", "postgres", database_is_here(url), &mut notes),
+        };
+        let url = &settings.broker_url;
+        let broker = match url.scheme() {
+            "amqp" | "amqps" => look_for("broker", "beam.smp", broker_is_here(url), &mut notes),
+            "kafka" => look_for("broker", "java", broker_is_here(url), &mut notes),
+            _ => {
+                notes.push("CPU of the broker is not measured: there is none".to_owned());
+                None
+            }
+        };
+        (Self { database, broker }, notes)
+    }
+}
+
+fn look_for(
+    what: &str,
+    name: &'static str,
+    is_here: bool,
+    notes: &mut Vec<String>,
+) -> Option<&'static str> {
+    let why = if !is_here {
+        "it is on another machine".to_owned()
+    } else if processes().any(|process| process.name == name) {
+        return Some(name);
+    } else {
+        format!("no process `{name}` is seen on this machine")
+    };
+    notes.push(format!("CPU of the {what} is not measured: {why}"));
+    None
+}
+
+fn database_is_here(url: &SecretUrl) -> bool {
+    let options = url.expose().parse::<PgConnectOptions>();
+    options.is_ok_and(|options| {
+        let host = options.get_host();
+        options.get_socket().is_some() || host.starts_with('/') || is_loopback(host)
+    })
+}
+
+/// All of its hosts.
+fn broker_is_here(url: &SecretUrl) -> bool {
+    let url = url.expose();
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+    let hosts = authority.rsplit('@').next().unwrap_or_default();
+    hosts.split(',').all(|host| {
+        let name = match host.strip_prefix('[') {
+            Some(v6) => v6.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        name.is_empty() || is_loopback(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_other_machines_are_known() {
+        let here = |url: &str| broker_is_here(&SecretUrl::new(url));
+        assert!(here("amqp://user:p@ss@127.0.0.1:5672/v") && here("kafka://[::1]:9092,localhost"));
+        assert!(!here("amqp://broker.example/") && !here("kafka://localhost,10.0.0.2:9092/p"));
+        let here = |url: &str| database_is_here(&SecretUrl::new(url));
+        assert!(here("postgres://me@localhost/x") && here("postgres:///x?host=/run/postgresql"));
+        assert!(!here("postgres://me@db.example/x"));
+    }
+}

@@ -1,0 +1,198 @@
+//! One run of a workload: a database that it has to itself, the nodes that it starts, what they told, and what
+//! it cost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::JobFilter;
+use tokio::time::Instant;
+
+use super::clients::{Clients, Commits, Hints};
+use super::groups::Groups;
+use super::observer::Observer;
+use super::plan::Plan;
+use super::refusal::refuse_lonely;
+use super::report::{Report, rate};
+use super::resources::{Cost, Mark, Spent};
+use super::rows::{RowVersions, Rows};
+use super::seen::Seen;
+use super::starts::Starts;
+use super::{Make, check};
+use crate::connect::{Database, has_broker};
+use crate::error::Error;
+use crate::nodes::Processes;
+use crate::settings::Settings;
+
+/// Jobs in a transaction that fills.
+const FILLING: u32 = 1_000;
+/// How long it may take until one more of the last jobs is completed.
+const DONE: Duration = Duration::from_secs(60);
+
+/// See the [module](self).
+pub(super) struct Run<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) starts: Starts,
+    pub(super) observer: Observer,
+    /// What the reader of the report has to know.
+    pub(super) notes: Vec<String>,
+    database: Database,
+    groups: Groups,
+    nodes: Option<Processes>,
+    rows: Option<Rows>,
+}
+
+/// A run that has ended and was right.
+pub(super) struct Finished<'a> {
+    pub(super) seen: Seen,
+    pub(super) notes: Vec<String>,
+    settings: &'a Settings,
+    nodes: usize,
+    rows: Option<RowVersions>,
+}
+
+impl<'a> Run<'a> {
+    /// Take a database that holds nobody's jobs, for a run of at most so many.
+    pub(super) async fn open(settings: &'a Settings, nodes: u16, most: u32) -> Result<Self, Error> {
+        refuse_lonely(settings, nodes)?;
+        let preparing = Database::connect(settings).await?;
+        preparing.migrate().await?;
+        let waiting = preparing.store().count(&JobFilter::default()).await?;
+        preparing.store().close().await;
+        if waiting > 0 {
+            return Err(Error::Usage(format!(
+                "the database holds {waiting} jobs; name an empty one with --database, its jobs would be run"
+            )));
+        }
+        let (groups, notes) = Groups::of(settings);
+        let mut run = Self {
+            settings,
+            starts: Starts::listen(most).await?,
+            observer: Observer::open(settings).await?,
+            notes,
+            database: Database::connect(settings).await?,
+            groups,
+            nodes: None,
+            rows: None,
+        };
+        run.observer.vacuum().await?;
+        run.rows = run.observer.rows().await?;
+        Ok(run)
+    }
+
+    /// Have jobs wait, and their hints in the broker, before a node runs.
+    pub(super) async fn fill(
+        &mut self,
+        jobs: u32,
+        hints: Hints,
+        make: &Make,
+        commits: &Arc<Commits>,
+    ) -> Result<(), Error> {
+        let clients = Clients::open(self.settings, 1, hints).await?;
+        // One client: the order of creation is that of the numbers.
+        let plan = Arc::new(Plan::of(0..jobs, FILLING));
+        clients.create(1, &plan, make, commits).await?;
+        clients.close().await?;
+        self.rows = self.observer.rows().await?;
+        Ok(())
+    }
+
+    /// Start so many nodes, and wait until they are ready.
+    pub(super) async fn start_nodes(&mut self, count: u16) -> Result<(), Error> {
+        let address = self.starts.address();
+        let arguments = ["bench", "node", "--report", &address];
+        self.nodes = Some(Processes::start(self.settings, count, &arguments).await?);
+        Ok(())
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        self.nodes.as_ref().map(Processes::ids).unwrap_or_default()
+    }
+
+    /// The counters now.
+    pub(super) async fn mark(&mut self) -> Mark {
+        let ids = self.ids();
+        Mark::take(&mut self.observer, self.groups, &ids).await
+    }
+
+    /// What was spent since.
+    pub(super) async fn spent(&mut self, since: &Mark) -> Spent {
+        let now = self.mark().await;
+        since.until(&now, &self.ids())
+    }
+
+    /// Wait until these jobs have started and no job is left.
+    pub(super) async fn until_done(&mut self, jobs: u32) -> Result<(), Error> {
+        self.starts.until(jobs).await?;
+        let mut last = (i64::MAX, Instant::now());
+        loop {
+            let left = self.database.store().count(&JobFilter::default()).await?;
+            self.observer.also_asked(1);
+            if left == 0 {
+                return Ok(());
+            }
+            if left < last.0 {
+                last = (left, Instant::now());
+            } else if last.1.elapsed() > DONE {
+                return Err(Error::Failed(format!(
+                    "{left} jobs started and were not completed within {DONE:?}"
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Stop the nodes, and see whether each of so many jobs was started exactly once.
+    pub(super) async fn finish(mut self, jobs: u32) -> Result<Finished<'a>, Error> {
+        let mut count = 0;
+        if let Some(nodes) = self.nodes.take() {
+            count = nodes.count();
+            nodes.stop(self.settings.shutdown_timeout).await?;
+        }
+        let seen = self.starts.close().await;
+        check::each_once(&seen, jobs)?;
+        self.database.store().close().await;
+        let after = self.observer.rows().await?;
+        let rows = self.rows.zip(after);
+        if rows.is_some_and(|(before, after)| !before.alone || !after.alone) {
+            self.notes.push(
+                "row versions: others are connected to this database, and may have been counted or missed".to_owned(),
+            );
+        }
+        if self.settings.database_url.scheme() != "sqlite"
+            && self.observer.statements().await.is_none()
+        {
+            self.notes.push(
+                "statements are not measured: put pg_stat_statements into shared_preload_libraries, and say \
+                 CREATE EXTENSION pg_stat_statements in this database"
+                    .to_owned(),
+            );
+        }
+        Ok(Finished {
+            seen,
+            settings: self.settings,
+            nodes: count,
+            rows: rows.and_then(|(before, after)| before.until(&after, jobs)),
+            notes: self.notes,
+        })
+    }
+}
+
+impl Finished<'_> {
+    /// The part of the report that all workloads have.
+    pub(super) fn report(self, workload: String, jobs: u32, seconds: f64, cost: Cost) -> Report {
+        Report {
+            workload,
+            database: self.settings.database_url.to_string(),
+            broker: self.settings.broker_url.to_string(),
+            nodes: self.nodes,
+            jobs,
+            seconds,
+            jobs_per_second: rate(jobs, seconds),
+            swept: has_broker(self.settings).then_some(self.seen.swept),
+            cost,
+            rows: self.rows,
+            notes: self.notes,
+            ..Report::default()
+        }
+    }
+}

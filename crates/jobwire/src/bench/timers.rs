@@ -1,0 +1,105 @@
+//! Jobs with due dates: how late do they start?
+
+use std::time::Duration;
+
+use chrono::DateTime;
+use jobwire_core::NewJob;
+
+use super::clients::{Commits, Hints};
+use super::report::{Report, seconds};
+use super::run::Run;
+use super::{Payload, TYPE, make, now};
+use crate::commands::bench::TimersArgs;
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// Creating so many takes a second even on a slow machine.
+const CREATED_A_SECOND: u32 = 10_000;
+/// Nodes are ready within this time, in seconds.
+const NODES_READY: u32 = 10;
+
+pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report, Error> {
+    let TimersArgs {
+        jobs, spread, crew, ..
+    } = *args;
+    let ahead = args.ahead.unwrap_or(NODES_READY + jobs / CREATED_A_SECOND);
+    let mut run = Run::open(settings, crew.nodes, jobs).await?;
+    let due = Due {
+        first: now() + i64::from(ahead) * 1_000_000,
+        spread: i64::from(spread) * 1_000_000,
+        jobs: i64::from(jobs),
+    };
+    let commits = Commits::kept();
+    let timer = make(move |n| {
+        let timer = NewJob::of(TYPE, &Payload { n });
+        match DateTime::from_timestamp_micros(due.of(n)) {
+            Some(at) => timer.due(at),
+            None => timer,
+        }
+    });
+    run.fill(jobs, Hints::Sent, &timer, &commits).await?;
+    run.start_nodes(crew.nodes).await?;
+    let late = commits.later_than(|n| due.of(n));
+    if late > 0 {
+        run.notes.push(format!(
+            "{late} jobs were created after they were due, and count from then on; give --ahead more than {ahead}"
+        ));
+    } else if now() > due.first {
+        run.notes.push(format!(
+            "the nodes were ready after the first job was due; give --ahead more than {ahead}"
+        ));
+    }
+    let before = run.mark().await;
+    wait_until(due.of(jobs)).await;
+    run.until_done(jobs).await?;
+    let cost = run.spent(&before).await.per_job(jobs, Some(0));
+    let finished = run.finish(jobs).await?;
+    let seen = &finished.seen;
+    let last = seen.last_start(0).unwrap_or(due.first);
+    let due_to_start = commits.waited(seen, 0, |n, committed| due.of(n).max(committed));
+    let workload = match spread {
+        0 => format!("{jobs} timers due at one moment"),
+        _ => format!("{jobs} timers due within {spread} s, evenly"),
+    };
+    Ok(Report {
+        due_to_start,
+        ..finished.report(workload, jobs, seconds(due.first, last), cost)
+    })
+}
+
+/// However far ahead: nothing is to start before, and silence until then is no fault.
+async fn wait_until(moment: i64) {
+    let micros = u64::try_from(moment - now()).unwrap_or(0);
+    tokio::time::sleep(Duration::from_micros(micros)).await;
+}
+
+/// When each job is due, in microseconds.
+#[derive(Clone, Copy)]
+struct Due {
+    first: i64,
+    spread: i64,
+    jobs: i64,
+}
+
+impl Due {
+    fn of(&self, n: u32) -> i64 {
+        self.first + self.spread * i64::from(n) / self.jobs.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn due_dates_are_one_moment_or_spread_evenly() {
+        let due = |spread| Due {
+            first: 1_000,
+            spread,
+            jobs: 4,
+        };
+        assert_eq!([0, 3].map(|n| due(0).of(n)), [1_000, 1_000]);
+        let spread = [0, 1, 2, 3].map(|n| due(4_000_000).of(n) - 1_000);
+        assert_eq!(spread, [0, 1_000_000, 2_000_000, 3_000_000]);
+    }
+}
