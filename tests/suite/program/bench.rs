@@ -97,7 +97,8 @@ async fn a_bench_measures_rabbitmq() {
     }
     assert!(number(&drained, "/rows/inserted_per_job") > 0.0);
     assert!(number(&drained, "/rows/dead_per_job") > 0.0);
-    assert_eq!(drained["notes"], serde_json::json!([]));
+    let notes = drained["notes"].to_string();
+    assert!(!notes.contains("not measured"), "{notes}");
 
     let steady = fleet
         .bench(&["steady", "--rate", "20", "--seconds", "2"])
