@@ -44,7 +44,7 @@ impl NodeHere {
 }
 
 /// How long a node may take to say that it is ready.
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(120);
 
 /// Nodes in processes of their own. Dropped, they are killed.
 pub(crate) struct Processes {
