@@ -13,6 +13,13 @@ pub struct Response {
     pub body: String,
 }
 
+/// Where a node answers, by the line in which it says that it is ready.
+#[must_use]
+pub fn address_in(ready: &str) -> String {
+    let address = ready.rsplit("http://").next().unwrap_or_default();
+    address.trim().to_owned()
+}
+
 /// Gets `path` (with its query) from `address` (`host:port`).
 ///
 /// # Errors

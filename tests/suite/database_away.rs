@@ -24,9 +24,7 @@ fn event(case: &str, position: i64) -> NewJob {
 
 /// Where a node that is ready answers.
 async fn endpoint(node: &Running) -> String {
-    let line = node.wait_for_line("is ready", SOON).await;
-    let address = line.rsplit("http://").next().unwrap();
-    address.trim().to_owned()
+    http::address_in(&node.wait_for_line("is ready", SOON).await)
 }
 
 /// What is wrong with a node, until it says what is expected.

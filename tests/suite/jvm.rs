@@ -30,7 +30,7 @@ pub(crate) async fn node_that_does_not_sweep(database: &str, space: &Space) -> (
         .env("JOBWIRE_SWEEP_INTERVAL", "1h")
         .start();
     let line = node.wait_for_line("is ready", SOON).await;
-    let address = line.rsplit("http://").next().unwrap_or_default().to_owned();
+    let address = http::address_in(&line);
     eventually("the node to lead", SOON, || async {
         let metrics = http::get(&address, "/metrics").await.ok()?;
         metrics.body.contains("\njobwire_leader 1").then_some(())

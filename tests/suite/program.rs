@@ -53,7 +53,7 @@ async fn fails_saying(program: impl Fn() -> Program, code: i32, parts: &[&str]) 
 async fn start(program: Program) -> (Running, String) {
     let node = program.start();
     let line = node.wait_for_line("is ready", SOON).await;
-    let address = line.rsplit("http://").next().unwrap_or_default().to_owned();
+    let address = jobwire_tests::http::address_in(&line);
     (node, address)
 }
 

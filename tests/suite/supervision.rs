@@ -53,7 +53,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let panics = format!("task-{}={times}*panic", task.replace(' ', "-"));
     let node = fleet.node(&[("FAILPOINTS", &panics)]).await;
     let ready = node.wait_for_line("is ready", SOON).await;
-    let endpoint = ready.rsplit("http://").next().unwrap().trim().to_owned();
+    let endpoint = http::address_in(&ready);
     // It has something to do, for the tasks that start with their work.
     let job = NewJob::of("event", &json!({ "position": 1 }));
     let job = job.instance("case").element("step");

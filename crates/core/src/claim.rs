@@ -186,14 +186,8 @@ impl Claimer {
         let deaf = node.problem_of("consumer");
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let health = publisher.health_of(&lane.lane);
-            let well = health.publishing && health.receiving && !health.blocked;
             let seen = Seen {
-                problem: if well {
-                    deaf.clone()
-                } else {
-                    let problem = health.problem;
-                    Some(problem.unwrap_or_else(|| "the broker is not reachable".to_owned()))
-                },
+                problem: health.trouble().or_else(|| deaf.clone()),
                 failing_since: node.hook.failing_since(&lane.lane),
             };
             match lane.watch.look(Instant::now(), seen) {

@@ -63,10 +63,7 @@ impl HealthWatch {
             problems.insert((*part).to_owned(), problem.clone());
         }
         drop(reported);
-        if !transport.publishing || !transport.receiving || transport.blocked {
-            let problem = transport
-                .problem
-                .unwrap_or_else(|| "the broker is not reachable".to_owned());
+        if let Some(problem) = transport.trouble() {
             problems.insert("transport".to_owned(), problem);
         }
         if shared.hook.is_down() {

@@ -143,8 +143,7 @@ impl Leader {
         let node = self.node.clone();
         if self.leads() {
             let health = node.transport.publisher().health();
-            let publishing = health.publishing && !health.blocked;
-            if self.voice.makes_room(Instant::now(), publishing) {
+            if self.voice.makes_room(Instant::now(), health.can_publish()) {
                 tracing::warn!(
                     node = %node.id,
                     problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),

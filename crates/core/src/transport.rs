@@ -80,6 +80,24 @@ pub struct TransportHealth {
     pub problem: Option<String>,
 }
 
+impl TransportHealth {
+    /// Would a message leave now?
+    #[must_use]
+    pub fn can_publish(&self) -> bool {
+        self.publishing && !self.blocked
+    }
+
+    /// What keeps messages from coming or going; `None` while both is possible.
+    #[must_use]
+    pub fn trouble(self) -> Option<String> {
+        if self.can_publish() && self.receiving {
+            return None;
+        }
+        let unnamed = || "the broker is not reachable".to_owned();
+        Some(self.problem.unwrap_or_else(unnamed))
+    }
+}
+
 /// What nodes tell each other, best effort: losing one costs latency only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]

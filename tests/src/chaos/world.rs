@@ -329,7 +329,7 @@ impl Node {
     fn endpoint(&self) -> Option<String> {
         let said = self.said();
         let ready = said.iter().find(|line| line.contains("is ready"))?;
-        Some(ready.rsplit("http://").next()?.trim().to_owned())
+        Some(http::address_in(ready))
     }
 
     fn tail(&self) -> String {

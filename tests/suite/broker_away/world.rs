@@ -90,7 +90,7 @@ impl World {
         }
         let running = program.start();
         let line = running.wait_for_line("is ready", SOON).await;
-        let address = line.rsplit("http://").next().unwrap_or_default().to_owned();
+        let address = http::address_in(&line);
         Node { running, address }
     }
 

@@ -91,10 +91,10 @@ async fn a_node_counts_what_it_can_not_read() {
     }
     let node = world.program().start();
     let line = node.wait_for_line("is ready", HEALED).await;
-    let address = line.rsplit("http://").next().unwrap_or_default();
+    let address = http::address_in(&line);
     let counter = format!("{HINTS_UNREADABLE}{{lane=\"default\"}} ");
     eventually("the count", HEALED, || async {
-        let metrics = http::get(address, "/metrics").await.ok()?.body;
+        let metrics = http::get(&address, "/metrics").await.ok()?.body;
         let count = metrics.lines().find_map(|l| l.strip_prefix(&*counter))?;
         // More, where a rebalance brought some of them again.
         (count.parse::<u32>().ok()? >= 7).then_some(())
