@@ -17,7 +17,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use metrics::{counter, gauge};
+use metrics::{counter, gauge, histogram};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -152,9 +152,13 @@ impl CommitHook {
     pub fn committed(&self, created: Created) {
         let now = Utc::now();
         let mut ready = created.ready;
+        let mut counts: BTreeMap<&Lane, u64> = BTreeMap::new();
         for job in &mut ready {
             job.hint.committed_at = Some(now);
-            counter!(m::JOBS_CREATED, "lane" => job.lane.0.clone()).increment(1);
+            *counts.entry(&job.lane).or_default() += 1;
+        }
+        for (lane, count) in counts {
+            counter!(m::JOBS_CREATED, "lane" => lane.0.clone()).increment(count);
         }
         self.publish(Cause::Commit, ready);
         self.timer_set(created.timer);
@@ -435,14 +439,9 @@ fn confirmed(inner: &Inner, entry: &Entry) {
     counter!(m::HINTS_PUBLISHED, "lane" => entry.lane.0.clone(), "cause" => entry.cause.as_str())
         .increment(count as u64);
     let now = Utc::now();
+    let latency = histogram!(m::COMMIT_TO_PUBLISH, "lane" => entry.lane.0.clone());
     for committed in entry.hints.iter().filter_map(|h| h.committed_at) {
-        m::latency(
-            m::COMMIT_TO_PUBLISH,
-            "commit_to_publish",
-            ("lane", entry.lane.0.clone()),
-            committed,
-            now,
-        );
+        m::latency(&latency, "commit_to_publish", committed, now);
     }
 }
 

@@ -27,6 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -37,7 +39,7 @@ use crate::hint::{Body, Hint, Ready};
 use crate::job::JobId;
 use crate::metrics as m;
 use crate::shared::Shared;
-use crate::store::{Locked, Refusal};
+use crate::store::{Locked, Refusal, StoreError};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
@@ -46,6 +48,8 @@ use schedule::Schedule;
 const LET_GO: Duration = Duration::from_secs(3);
 /// The most hints in one lock statement.
 const LOCK_BATCH: usize = 256;
+/// Lock statements that may be under way at once.
+const LOCKS_AT_ONCE: usize = 2;
 /// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
 /// pack into one.
 const MOST_PENDING: usize = 65_536;
@@ -92,6 +96,24 @@ impl Batch {
     fn into_waiting(self) -> impl DoubleEndedIterator<Item = Waiting> {
         let hints = self.hints.into_iter().zip(self.of);
         hints.map(|(hint, of)| Waiting { hint, of })
+    }
+}
+
+/// What the database said to a batch.
+struct Answer {
+    batch: Batch,
+    sent: Instant,
+    locked: Result<Locked, StoreError>,
+}
+
+async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
+    histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
+    let sent = Instant::now();
+    let locked = node.store.lock(&node.terms, &batch.hints).await;
+    Answer {
+        batch,
+        sent,
+        locked,
     }
 }
 
@@ -175,7 +197,7 @@ impl Consumer {
                 self.wait_for_renewals().await;
                 continue;
             }
-            if self.lock_some().await {
+            if self.lock_some(own_hints).await {
                 pause = FIRST_PAUSE;
             } else {
                 idle(&self.node, pause).await;
@@ -225,20 +247,21 @@ impl Consumer {
         for delivery in deliveries {
             let Delivery { lane, ticket, .. } = delivery;
             let place = self.pending.place(&lane);
+            let meters = self.node.meters.lane(&lane);
             if let Body::Hints(hints) = &delivery.body {
                 let count = hints.len() as u64;
-                counter!(m::HINTS_RECEIVED, "lane" => lane.0.clone()).increment(count);
+                meters.received.increment(count);
                 if delivery.redelivered {
-                    counter!(m::HINTS_REDELIVERED, "lane" => lane.0.clone()).increment(count);
+                    meters.redelivered.increment(count);
                 }
             }
             if let Some(published) = delivery.published_at {
+                let received = delivery.received_at;
                 m::latency(
-                    m::PUBLISH_TO_RECEIVE,
+                    &meters.publish_to_receive,
                     "publish_to_receive",
-                    ("lane", lane.0),
                     published,
-                    delivery.received_at,
+                    received,
                 );
             }
             match delivery.body {
@@ -372,36 +395,51 @@ impl Consumer {
     }
 
     /// Lock what the free slots can take; false where the database could not be asked.
-    async fn lock_some(&mut self) -> bool {
-        let batch = self.next_batch();
-        if batch.hints.is_empty() {
-            return true;
-        }
-        histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
-        let node = self.node.clone();
-        let sent = Instant::now();
-        let result = {
-            let locking = node.store.lock(&node.terms, &batch.hints);
-            tokio::pin!(locking);
-            loop {
-                tokio::select! {
-                    biased;
-                    result = &mut locking => break result,
-                    () = self.receive(), if self.has_room() => {}
-                }
+    ///
+    /// What arrives while a statement is under way, and finds a slot at once, need not wait for that statement's
+    /// end. Where slots are short there is one statement at a time, as large as it can be.
+    async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
+        let mut answered = true;
+        let mut under_way = FuturesUnordered::new();
+        under_way.extend(self.next_batch().map(|batch| ask(self.node.clone(), batch)));
+        while !under_way.is_empty() {
+            tokio::select! {
+                biased;
+                Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
+                Some(ready) = own_hints.recv(), if self.has_room() => self.note_own(ready),
+                () = self.receive(), if self.has_room() => {}
             }
-        };
-        match result {
+            let more = (1..LOCKS_AT_ONCE).contains(&under_way.len());
+            if more && answered && self.finds_slots_at_once() {
+                under_way.extend(self.next_batch().map(|batch| ask(self.node.clone(), batch)));
+            }
+        }
+        answered
+    }
+
+    /// Everything that waits could be locked now, and nothing else is to be done before.
+    fn finds_slots_at_once(&self) -> bool {
+        let node = &self.node;
+        !self.pending.is_empty()
+            && !self.pending.has_markers()
+            && self.pending.len() <= node.slots.available_permits().min(LOCK_BATCH)
+            && node.leases.healthy()
+            && !node.draining.is_cancelled()
+    }
+
+    async fn note_answer(&mut self, answer: Answer) -> bool {
+        match answer.locked {
             Ok(locked) => {
                 crash_point!("jobs-locked");
                 self.node.report("database", None);
-                self.decide(batch, locked, sent).await;
+                self.decide(answer.batch, locked, answer.sent).await;
                 true
             }
             Err(error) => {
-                tracing::warn!(hints = batch.hints.len(), %error, "hints could not be locked; trying again");
+                let hints = answer.batch.hints.len();
+                tracing::warn!(hints, %error, "hints could not be locked; trying again");
                 self.node.report("database", Some(error.to_string()));
-                for waiting in batch.into_waiting().rev() {
+                for waiting in answer.batch.into_waiting().rev() {
                     self.schedule.give_back(waiting.of.lane);
                     self.pending.put_back(waiting);
                 }
@@ -411,7 +449,7 @@ impl Consumer {
     }
 
     /// As many as there are free slots, of the lanes whose turn it is.
-    fn next_batch(&mut self) -> Batch {
+    fn next_batch(&mut self) -> Option<Batch> {
         let mut batch = Batch::default();
         while batch.hints.len() < LOCK_BATCH {
             let pending = &self.pending;
@@ -429,7 +467,7 @@ impl Consumer {
             batch.of.push(waiting.of);
             batch.slots.push(slot);
         }
-        batch
+        (!batch.hints.is_empty()).then_some(batch)
     }
 
     async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
@@ -437,13 +475,18 @@ impl Consumer {
         let ids = batch.hints.iter().enumerate();
         let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         counter!(m::JOBS_LOCKED, "source" => "hint").increment(locked.jobs.len() as u64);
+        let lanes = 0..self.node.options.lanes.len();
+        let meters: Vec<_> = lanes
+            .map(|place| self.node.meters.lane(&self.pending.lane(place)))
+            .collect();
         for job in locked.jobs {
             let hinted = by_id.get(&job.job.id).copied();
-            if let Some(of) = hinted.and_then(|at| batch.of.get(at)) {
+            if let Some(of) = hinted.and_then(|at| batch.of.get(at))
+                && let Some(meters) = meters.get(of.lane)
+            {
                 m::latency(
-                    m::RECEIVE_TO_LOCK,
+                    &meters.receive_to_lock,
                     "receive_to_lock",
-                    ("lane", self.pending.lane(of.lane).0),
                     of.received_at,
                     locked_at,
                 );

@@ -19,6 +19,7 @@ use crate::finished::{Ending, Finished};
 use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
 use crate::job::{Held, Job, LockedJob};
 use crate::lease::Lease;
+use crate::meters::TypeMeters;
 use crate::metrics as m;
 use crate::quarantine::{self, Admission};
 use crate::repeat;
@@ -51,14 +52,17 @@ pub(crate) fn start(
     slot: OwnedSemaphorePermit,
 ) {
     let held = locked.held();
-    let lease = node
-        .leases
-        .hold(held.clone(), sent, node.stop_jobs.child_token());
+    let lease = node.leases.hold(held.clone(), sent);
     let node = node.clone();
-    node.jobs.clone().spawn(async move {
-        let (ending, slot) = match quarantine::admit(&node, &locked, &held, &lease, slot).await {
+    let LockedJob { job, strikes, .. } = locked;
+    let job = Arc::new(job);
+    let jobs = node.jobs.clone();
+    // Boxed, since the runtime moves what it is given several times, and this is many kilobytes large.
+    jobs.spawn(Box::pin(async move {
+        let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
+        let (ending, slot) = match admission {
             Admission::Start(slot, _suspect) => {
-                let running = run(&node, &locked, &held, &lease, stages);
+                let running = run(&node, &job, &held, &lease, stages);
                 // The lease would be renewed for ever if the job had no end.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 (ending, Some(one_of(slot)))
@@ -67,15 +71,15 @@ pub(crate) fn start(
         };
         let finished = Finished {
             held,
-            job_type: locked.job.job_type.clone(),
             ending,
             finished_at: Instant::now(),
             // An exclusive job's slot passes to the next one of its instance.
-            slot: slot.filter(|_| locked.job.exclusive),
+            slot: slot.filter(|_| job.exclusive),
+            job,
         };
         // Closed only when the node is gone; then the lease ends by itself.
         let _ = node.finished.send(finished).await;
-    });
+    }));
 }
 
 /// A suspect had all slots of the node; what comes after it needs one.
@@ -85,17 +89,16 @@ fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
 
 async fn run(
     node: &Arc<Shared>,
-    locked: &LockedJob,
+    job: &Arc<Job>,
     held: &Held,
     lease: &Lease,
     stages: Stages,
 ) -> Ending {
-    let job = Arc::new(locked.job.clone());
     let Some(registration) = node.handlers.get(&job.job_type).cloned() else {
         // The lock statement asks only for types that are served.
         return Ending::Release;
     };
-    let _type_slot = match type_slot(node, &job, &registration, lease).await {
+    let _type_slot = match type_slot(node, job, &registration, lease).await {
         Some(permit) => permit,
         None => return interrupted(node, lease),
     };
@@ -104,10 +107,11 @@ async fn run(
     }
     if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
         // A repeating timer that fires after its end is removed without running.
-        return Ending::Done(completion(held, &job, None));
+        return Ending::Done(completion(held, job, None));
     }
-    record_start(&job, stages);
-    tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %locked.fence, "job starts");
+    let meters = node.meters.job_type(&job.job_type);
+    record_start(node, &meters, job, stages);
+    tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %held.fence, "job starts");
     let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
     let transaction = if registration.options.in_transaction {
         match node.store.begin_completing(&node.hook).await {
@@ -119,7 +123,7 @@ async fn run(
                 tracing::warn!(job = %job.id, %error, "no transaction could be opened for the job");
                 return failure(
                     held,
-                    &job,
+                    job,
                     &registration,
                     conflict(error.to_string()),
                     "conflict",
@@ -132,7 +136,7 @@ async fn run(
     let running = Running {
         payload: (),
         job: job.clone(),
-        fence: locked.fence,
+        fence: held.fence,
         node: node.id,
         stop: lease.stop.clone(),
         transaction: transaction.clone(),
@@ -143,9 +147,9 @@ async fn run(
     let result = match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
             crash_point!("effect-done");
-            let completion = completion(held, &job, Some(started.elapsed()));
+            let completion = completion(held, job, Some(started.elapsed()));
             if registration.options.in_transaction {
-                complete_in_transaction(node, &transaction, completion, &job, &registration).await
+                complete_in_transaction(node, &transaction, completion, job, &registration).await
             } else {
                 Ending::Done(completion)
             }
@@ -172,24 +176,24 @@ async fn run(
                 Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
                 Verdict::Retry(_) => "retry",
             };
-            failure(held, &job, &registration, error, outcome)
+            failure(held, job, &registration, error, outcome)
         }
         Ended::Panicked(message) => {
             tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
             let error = HandlerError::retry(format!("the handler panicked: {message}"));
-            failure(held, &job, &registration, error, "panic")
+            failure(held, job, &registration, error, "panic")
         }
         Ended::TimedOut(limit) => {
             let error = HandlerError::retry(format!(
                 "the handler ran longer than its timeout of {limit:?}"
             ));
-            failure(held, &job, &registration, error, "timeout")
+            failure(held, job, &registration, error, "timeout")
         }
         Ended::LostLease => Ending::Lost,
         Ended::LostLine => {
             let message = "the connection of the job's transaction says nothing any more";
             let error = conflict(message.to_owned());
-            failure(held, &job, &registration, error, "conflict")
+            failure(held, job, &registration, error, "conflict")
         }
         Ended::Stopped => Ending::Release,
     };
@@ -197,8 +201,12 @@ async fn run(
     if let Some(transaction) = transaction.take() {
         transaction.roll_back().await;
     }
-    histogram!(m::EXECUTION, "type" => job.job_type.clone(), "outcome" => result.outcome())
-        .record(started.elapsed().as_secs_f64());
+    let took = started.elapsed().as_secs_f64();
+    match result.outcome() {
+        "done" => meters.execution_done.record(took),
+        other => histogram!(m::EXECUTION, "type" => job.job_type.clone(), "outcome" => other)
+            .record(took),
+    }
     result
 }
 
@@ -394,29 +402,17 @@ fn cut(text: String, bytes: usize) -> String {
     text
 }
 
-fn record_start(job: &Job, stages: Stages) {
+fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages) {
     let now = Utc::now();
-    let lane = || ("lane", job.lane.0.clone());
-    m::latency(
-        m::LOCK_TO_START,
-        "lock_to_start",
-        lane(),
-        stages.locked_at,
-        now,
-    );
+    let lane = node.meters.lane(&job.lane);
+    m::latency(&lane.lock_to_start, "lock_to_start", stages.locked_at, now);
     // A retry or a timer became ready long after its commit: what its users wait for starts there.
     let ready = stages.committed_at.unwrap_or(job.ready_at);
-    m::latency(m::COMMIT_TO_START, "commit_to_start", lane(), ready, now);
+    m::latency(&lane.commit_to_start, "commit_to_start", ready, now);
     let wanted = job
         .due_at
         .map_or(ready, |due| due.max(ready.min(job.ready_at)));
-    m::latency(
-        m::QUEUE_WAIT,
-        "queue_wait",
-        ("type", job.job_type.clone()),
-        wanted,
-        now,
-    );
+    m::latency(&meters.queue_wait, "queue_wait", wanted, now);
 }
 
 /// The outcomes of a batch that ran in transactions of their own are settled like any other.

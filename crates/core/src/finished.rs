@@ -1,9 +1,11 @@
 //! A job that ran, on its way from the executor to its committed outcome.
 
+use std::sync::Arc;
+
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::job::Held;
+use crate::job::{Held, Job};
 use crate::store::{Completion, Failure, Settled};
 
 /// What became of an attempt.
@@ -43,9 +45,16 @@ impl Ending {
 /// A job that ran.
 pub(crate) struct Finished {
     pub(crate) held: Held,
-    pub(crate) job_type: String,
+    pub(crate) job: Arc<Job>,
     pub(crate) ending: Ending,
     pub(crate) finished_at: Instant,
     /// The slot of an exclusive job, for the next one of its instance.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Finished {
+    /// Somebody waits for this to be committed: the next one of its instance, or a node that wants to stop.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.slot.is_some() || !matches!(self.ending, Ending::Done(_))
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use metrics::{counter, gauge};
+use metrics::{Gauge, counter, gauge};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -42,15 +42,18 @@ pub(crate) struct LeaseBook {
     entries: Mutex<BTreeMap<JobId, Entry>>,
     length: Duration,
     healthy: AtomicBool,
+    in_flight: Gauge,
 }
 
 impl LeaseBook {
     pub(crate) fn new(length: Duration) -> Self {
-        gauge!(m::JOBS_IN_FLIGHT).set(0.0);
+        let in_flight = gauge!(m::JOBS_IN_FLIGHT);
+        in_flight.set(0.0);
         Self {
             entries: Mutex::default(),
             length,
             healthy: AtomicBool::new(true),
+            in_flight,
         }
     }
 
@@ -60,9 +63,9 @@ impl LeaseBook {
     }
 
     /// A job was locked by a statement that was sent at `sent`.
-    pub(crate) fn hold(&self, held: Held, sent: Instant, stop: CancellationToken) -> Lease {
+    pub(crate) fn hold(&self, held: Held, sent: Instant) -> Lease {
         let lease = Lease {
-            stop,
+            stop: CancellationToken::new(),
             lost: CancellationToken::new(),
         };
         let mut entries = self.entries();
@@ -75,7 +78,7 @@ impl LeaseBook {
                 lost: lease.lost.clone(),
             },
         );
-        gauge!(m::JOBS_IN_FLIGHT).set(entries.len() as f64);
+        self.in_flight.set(entries.len() as f64);
         lease
     }
 
@@ -89,7 +92,7 @@ impl LeaseBook {
         {
             entries.remove(&held.id);
         }
-        gauge!(m::JOBS_IN_FLIGHT).set(entries.len() as f64);
+        self.in_flight.set(entries.len() as f64);
     }
 
     /// May this lock still be believed in?
@@ -234,11 +237,11 @@ mod tests {
     fn trust_starts_before_the_statement_and_ends_with_the_lease() {
         let book = LeaseBook::new(Duration::from_secs(10));
         let fresh = held(1);
-        book.hold(fresh.clone(), Instant::now(), CancellationToken::new());
+        book.hold(fresh.clone(), Instant::now());
         assert!(book.trusts(&fresh));
         let stale = held(2);
         let sent = Instant::now() - Duration::from_secs(11);
-        let lease = book.hold(stale.clone(), sent, CancellationToken::new());
+        let lease = book.hold(stale.clone(), sent);
         assert!(!book.trusts(&stale));
         book.expire();
         assert!(lease.stop.is_cancelled() && lease.lost.is_cancelled());
@@ -248,7 +251,7 @@ mod tests {
     fn a_job_is_asked_to_stop_before_its_lease_ends() {
         let book = LeaseBook::new(Duration::from_secs(12));
         let sent = Instant::now() - Duration::from_secs(11);
-        let lease = book.hold(held(1), sent, CancellationToken::new());
+        let lease = book.hold(held(1), sent);
         book.expire();
         assert!(lease.stop.is_cancelled() && !lease.lost.is_cancelled());
     }
@@ -261,7 +264,7 @@ mod tests {
             fence: Fence(2),
             ..old.clone()
         };
-        book.hold(new.clone(), Instant::now(), CancellationToken::new());
+        book.hold(new.clone(), Instant::now());
         book.forget(&old);
         assert!(book.trusts(&new) && !book.trusts(&old));
     }
@@ -271,8 +274,8 @@ mod tests {
         let book = LeaseBook::new(Duration::from_secs(9));
         let (kept, gone) = (held(1), held(2));
         let sent = Instant::now() - Duration::from_secs(4);
-        book.hold(kept.clone(), sent, CancellationToken::new());
-        let lease = book.hold(gone.clone(), sent, CancellationToken::new());
+        book.hold(kept.clone(), sent);
+        let lease = book.hold(gone.clone(), sent);
         assert_eq!(book.due().len(), 2);
         book.renewed(&[kept.clone(), gone], &[kept.id], Instant::now());
         assert!(lease.lost.is_cancelled());

@@ -40,6 +40,7 @@ pub mod lane_order;
 pub mod lane_rule;
 mod leader;
 mod lease;
+mod meters;
 pub mod metrics;
 pub mod new_job;
 pub mod node;

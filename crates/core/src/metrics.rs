@@ -188,10 +188,9 @@ pub fn describe() {
 
 /// Record a latency between two moments of possibly different clocks: below zero it is counted as skew
 /// and recorded as zero.
-pub fn latency(
-    name: &'static str,
+pub(crate) fn latency(
+    histogram: &::metrics::Histogram,
     stage: &'static str,
-    label: (&'static str, String),
     from: chrono::DateTime<chrono::Utc>,
     to: chrono::DateTime<chrono::Utc>,
 ) {
@@ -201,7 +200,7 @@ pub fn latency(
     }
     #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
     let seconds = micros.max(0) as f64 / 1e6;
-    ::metrics::histogram!(name, label.0 => label.1).record(seconds);
+    histogram.record(seconds);
 }
 
 #[cfg(test)]

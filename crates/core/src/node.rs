@@ -42,6 +42,7 @@ use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
 use crate::job::NodeId;
 use crate::leader;
 use crate::lease::{self, LeaseBook};
+use crate::meters::Meters;
 use crate::metrics as m;
 use crate::quarantine::Suspects;
 use crate::shared::Shared;
@@ -189,6 +190,7 @@ impl NodeBuilder {
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
+            meters: Meters::new(),
             own_hints,
             suspects: Suspects::default(),
             finished,

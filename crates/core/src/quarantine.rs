@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::finished::Ending;
-use crate::job::{Held, LockedJob};
+use crate::job::{Held, Job};
 use crate::lease::Lease;
 use crate::shared::Shared;
 use crate::store::{Destination, Failure};
@@ -71,23 +71,24 @@ pub(crate) enum Admission {
 /// Let an innocent job start at once, a suspect when it is alone, and a guilty one never.
 pub(crate) async fn admit(
     node: &Arc<Shared>,
-    locked: &LockedJob,
+    job: &Job,
+    strikes: i32,
     held: &Held,
     lease: &Lease,
     slot: OwnedSemaphorePermit,
 ) -> Admission {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
-    if limit == 0 || locked.strikes < SUSPECT {
+    if limit == 0 || strikes < SUSPECT {
         return Admission::Start(slot, None);
     }
-    if locked.strikes >= limit {
-        return Admission::End(condemn(locked, held), Some(slot));
+    if strikes >= limit {
+        return Admission::End(condemn(job, strikes, held), Some(slot));
     }
     let suspect = Suspect::enter(node);
     // Its own slot back first: two suspects that each kept one would wait for each other.
     drop(slot);
     tracing::warn!(
-        job = %held.id, job_type = %locked.job.job_type, strikes = locked.strikes,
+        job = %held.id, job_type = %job.job_type, strikes,
         "the nodes that held this job have died; it waits to run alone"
     );
     let slots = u32::try_from(node.options.concurrency).unwrap_or(u32::MAX);
@@ -129,13 +130,12 @@ async fn note(node: &Shared, held: &Held) -> Result<(), Ending> {
     }
 }
 
-fn condemn(locked: &LockedJob, held: &Held) -> Ending {
+fn condemn(job: &Job, strikes: i32, held: &Held) -> Ending {
     let message = format!(
-        "quarantined: {} nodes in a row died while they held this job, the last one while nothing else ran on it; \
-         find out why (memory, a crash in native code, an exit call), then retry it",
-        locked.strikes
+        "quarantined: {strikes} nodes in a row died while they held this job, the last one while nothing else ran on it; \
+         find out why (memory, a crash in native code, an exit call), then retry it"
     );
-    tracing::error!(job = %held.id, job_type = %locked.job.job_type, strikes = locked.strikes, "the job is quarantined");
+    tracing::error!(job = %held.id, job_type = %job.job_type, strikes, "the job is quarantined");
     Ending::Failed {
         failure: Failure {
             held: held.clone(),

@@ -15,6 +15,7 @@ use crate::handler::Handlers;
 use crate::hint::Ready;
 use crate::job::{Lane, NodeId};
 use crate::lease::LeaseBook;
+use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::store::{HandOver, LockTerms, Store};
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,
+    pub(crate) meters: Meters,
     /// Hints of this node's own making: jobs that it took off the dead, to be tried here first.
     pub(crate) own_hints: mpsc::Sender<Ready>,
     /// Jobs whose earlier holders died, waiting to run alone or running so.

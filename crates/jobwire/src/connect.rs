@@ -137,7 +137,7 @@ impl Database {
     #[must_use]
     pub fn connections(&self) -> (u32, u32) {
         let (size, idle) = match self {
-            Self::Postgres(store) => (store.pool().size(), store.pool().num_idle()),
+            Self::Postgres(store) => store.connections(),
             Self::Sqlite(store) => (store.pool().size(), store.pool().num_idle()),
         };
         let idle = u32::try_from(idle).unwrap_or(u32::MAX);

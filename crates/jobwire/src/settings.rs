@@ -153,6 +153,8 @@ settings! {
         "The database ends a statement that takes longer.";
     database_connections: u32 = "8", "database-connections" "N",
         "The most connections to PostgreSQL; one more is kept for renewing locks.";
+    durable_locks: bool = "true", "durable-locks" "BOOL",
+        "Whether a lock waits until PostgreSQL's disk has it. `false` starts jobs sooner by the time of one flush; a crash of the server then forgets the locks of its last half second, and those jobs run again. Completions always wait.";
     amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
         "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a queue is declared.";
     amqp_prefix: String = "jobwire", "amqp-prefix" "NAME",

@@ -45,7 +45,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     jobwire::logging::start(&settings, true);
     let url = std::env::var("CHAOS_DATABASE_URL")?;
     let mut options = PgOptions::default();
-    options.max_connections = 2;
+    options.max_connections = 3;
     options.statement_timeout = settings.statement_timeout;
     let store = PgStore::connect_with(&url, options).await?;
     let gate = std::env::var_os("CHAOS_GATE").is_some();

@@ -85,6 +85,10 @@ impl Pending {
         self.items == 0
     }
 
+    pub(super) fn has_markers(&self) -> bool {
+        self.markers > 0
+    }
+
     /// The place of a lane. One that nobody asked for shares the last place: it is decided like any other.
     pub(super) fn place(&self, lane: &Lane) -> usize {
         let last = self.lanes.len().saturating_sub(1);

@@ -42,6 +42,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 
 use self::line::{Line, Suspicion};
+use self::session::Plans;
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
@@ -77,7 +78,7 @@ pub fn migrator() -> Migrator {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PgOptions {
-    /// The most connections for jobs; one more is kept for renewing leases. Default 8.
+    /// The most connections for jobs, at least 3; one more is kept for renewing leases. Default 8.
     pub max_connections: u32,
     /// The server ends a statement that takes longer; the client gives up two seconds later.
     /// Default 15 s.
@@ -89,6 +90,11 @@ pub struct PgOptions {
     /// must not pause longer between two of its statements. Creators' transactions are not limited.
     /// Give it the nodes' lease. Default 30 s, as that one's.
     pub idle_in_transaction_timeout: Duration,
+    /// Whether a lock waits until the disk has it. Without, jobs start sooner by the time of one flush, and a
+    /// crash of the server forgets the locks of its last half second: those jobs run again, and what their
+    /// first runs say is refused, as where a lease has ended. Completions always wait, and so do the locks of
+    /// exclusive jobs. Default true.
+    pub durable_locks: bool,
 }
 
 impl Default for PgOptions {
@@ -98,6 +104,7 @@ impl Default for PgOptions {
             statement_timeout: Duration::from_secs(15),
             acquire_timeout: Duration::from_secs(10),
             idle_in_transaction_timeout: Duration::from_secs(30),
+            durable_locks: true,
         }
     }
 }
@@ -107,7 +114,11 @@ impl Default for PgOptions {
 pub struct PgStore {
     /// Renewals never queue behind jobs.
     renewals: Line,
+    /// Locks and plain completions: the same few statements, whose plans are kept.
+    hot: Line,
+    /// Everything else.
     line: Line,
+    durable_locks: bool,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -137,11 +148,10 @@ impl PgStore {
         })?;
         // Poolers refuse start-up parameters that they don't know, this one among them; we need it nowhere.
         let connect = connect.application_name("jobwire").extra_float_digits(None);
-        let session = session::settings(&options);
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
-        let line = |size| {
-            let session = session.clone();
+        let line = |size, plans| {
+            let session = session::settings(&options, plans);
             let pool = PgPoolOptions::new()
                 .after_connect(move |connection, _| {
                     Box::pin(session::begin(connection, session.clone()))
@@ -159,10 +169,14 @@ impl PgStore {
                 within,
             }
         };
+        // Two lock, one completes.
+        let hot = (options.max_connections * 3 / 8).clamp(1, 3);
         let store = Self {
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
-            renewals: line(2),
-            line: line(options.max_connections.max(2)),
+            renewals: line(2, Plans::Fresh),
+            hot: line(hot, Plans::Kept),
+            line: line(options.max_connections.max(hot + 2) - hot, Plans::Fresh),
+            durable_locks: options.durable_locks,
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -184,6 +198,15 @@ impl PgStore {
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.line.pool
+    }
+
+    /// Connections that are open, and how many of them idle.
+    #[must_use]
+    pub fn connections(&self) -> (u32, usize) {
+        let lines = [&self.renewals, &self.hot, &self.line];
+        let open = lines.iter().map(|line| line.pool.size()).sum();
+        let idle = lines.iter().map(|line| line.pool.num_idle()).sum();
+        (open, idle)
     }
 
     /// Bring the schema up to this program's version.
@@ -438,7 +461,7 @@ impl Store for PgStore {
 
     async fn close(&self) {
         // A connection that somebody still waits on is not waited for longer than that one may.
-        for line in [&self.renewals, &self.line] {
+        for line in [&self.renewals, &self.hot, &self.line] {
             let _ = tokio::time::timeout(line.within, line.pool.close()).await;
         }
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 /// Memory of the process, by the name that Prometheus' own clients use.
 const MEMORY: &str = "process_resident_memory_bytes";
 /// Histograms gather samples until they are drained; a scrape does it too, but may never come.
-const UPKEEP: Duration = Duration::from_secs(5);
+const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Record from now on, in the whole process.
 ///

@@ -40,6 +40,7 @@ impl Settings {
         options.statement_timeout = self.statement_timeout;
         // A node that froze inside a transaction holds no row longer than its leases.
         options.idle_in_transaction_timeout = self.lease;
+        options.durable_locks = self.durable_locks;
         options
     }
 

@@ -14,17 +14,32 @@ use crate::store::{Completion, HandOver, Origin, Settled, instances, released};
 
 /// The lease goes first: a takeover changes that row, so the guard is checked against the newest
 /// version of it. A lease that ran out completes nothing, even while nobody else took the job.
-const COMPLETE: &str = "
+macro_rules! complete {
+    ($also:literal) => {
+        concat!(
+            "
 WITH held AS (
     DELETE FROM jobwire.job_lease l
     USING unnest($1::uuid[], $2::bigint[]) AS d(id, fence)
     WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3 AND l.expires_at > clock_timestamp()
     RETURNING l.job_id
-), forgotten AS (
-    DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
-)
+)",
+            $also,
+            "
 DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id
-RETURNING j.id";
+RETURNING j.id"
+        )
+    };
+}
+
+const COMPLETE: &str = complete!("");
+
+/// What jobs that failed before left behind goes with them.
+const COMPLETE_AND_FORGET: &str = complete!(
+    ", forgotten AS (
+    DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
+)"
+);
 
 const RELEASE: &str = concat!(
     "
@@ -89,13 +104,19 @@ async fn delete<'e>(
         .filter(|d| d.failed_before)
         .map(|d| d.held.id.0)
         .collect();
-    let ids: Vec<Uuid> = sqlx::query_scalar(COMPLETE)
+    let statement = if failed_before.is_empty() {
+        COMPLETE
+    } else {
+        COMPLETE_AND_FORGET
+    };
+    let mut query = sqlx::query_scalar(statement)
         .bind(ids)
         .bind(fences)
-        .bind(owner.0)
-        .bind(failed_before)
-        .fetch_all(executor)
-        .await?;
+        .bind(owner.0);
+    if !failed_before.is_empty() {
+        query = query.bind(failed_before);
+    }
+    let ids: Vec<Uuid> = query.fetch_all(executor).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
 
@@ -139,7 +160,7 @@ impl PgStore {
             .all(|d| d.held.instance.is_none() && d.next.is_none())
         {
             return Ok(Settled {
-                applied: delete(&self.line.pool, owner, done).await?,
+                applied: delete(&self.hot.pool, owner, done).await?,
                 ..Settled::default()
             });
         }

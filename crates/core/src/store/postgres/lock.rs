@@ -17,35 +17,50 @@ use crate::store::{LockTerms, Locked, Refusal};
 /// statement never waits. Then the lease: new, or taken over from a holder that died (one strike).
 /// Each lease has its ready row, so the full join finds what an inner one would; but it can't be planned
 /// as a nested loop over two CTEs, which for 256 jobs is 65,536 comparisons (ADR 0001 has the times).
-const LOCK: &str = concat!(
-    "
+macro_rules! lock {
+    ($commits:literal) => {
+        concat!(
+            "
 WITH ready AS MATERIALIZED (
     SELECT j.* FROM jobwire.job j
     WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND ",
-    not_suspended!("j"),
-    " AND ",
-    unlocked!("j"),
-    "
+            not_suspended!("j"),
+            " AND ",
+            unlocked!("j"),
+            "
     ORDER BY j.id
     FOR UPDATE OF j SKIP LOCKED
 ), leased AS (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
-    FROM ready
+    FROM ready",
+            $commits,
+            "
     ON CONFLICT (job_id) DO UPDATE
         SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
             expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
-    strikes!("l"),
-    "
+            strikes!("l"),
+            "
         WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
     RETURNING l.job_id, l.fence, l.strikes
 )
 SELECT leased.fence, leased.strikes, ",
-    job_columns!("ready"),
-    "
+            job_columns!("ready"),
+            "
 FROM ready FULL JOIN leased ON leased.job_id = ready.id
 WHERE coalesce(leased.fence, 0) > 0
 ORDER BY ready.seq"
+        )
+    };
+}
+
+const LOCK: &str = lock!("");
+
+/// The same, its commit not waiting for the disk ([`PgOptions::durable_locks`](super::PgOptions::durable_locks)).
+/// Set for this transaction only, which is this statement.
+const LOCK_SOON_DURABLE: &str = lock!(
+    "
+    WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 );
 
 /// Why were these not locked? Asked only for ids that the lock statement did not return.
@@ -65,7 +80,16 @@ pub(super) async fn lock_plain(
     terms: &LockTerms,
     ids: &[Uuid],
 ) -> Result<Vec<LockedJob>, StoreError> {
-    sqlx::query(LOCK)
+    lock_by(LOCK, connection, terms, ids).await
+}
+
+async fn lock_by(
+    statement: &'static str,
+    connection: impl PgExecutor<'_>,
+    terms: &LockTerms,
+    ids: &[Uuid],
+) -> Result<Vec<LockedJob>, StoreError> {
+    sqlx::query(statement)
         .bind(ids)
         .bind(&terms.types[..])
         .bind(terms.owner.0)
@@ -101,7 +125,12 @@ impl PgStore {
         plain.sort_unstable();
         plain.dedup();
         if !plain.is_empty() {
-            locked.jobs = lock_plain(&self.line.pool, terms, &plain).await?;
+            let statement = if self.durable_locks {
+                LOCK
+            } else {
+                LOCK_SOON_DURABLE
+            };
+            locked.jobs = lock_by(statement, &self.hot.pool, terms, &plain).await?;
             if locked.jobs.len() < plain.len() {
                 let got: HashSet<Uuid> = locked.jobs.iter().map(|l| l.job.id.0).collect();
                 plain.retain(|id| !got.contains(id));
@@ -147,7 +176,7 @@ impl PgStore {
         let rows = sqlx::query(CLASSIFY)
             .bind(ids)
             .bind(&terms.types[..])
-            .fetch_all(&self.line.pool)
+            .fetch_all(&self.hot.pool)
             .await?;
         let mut found = HashSet::with_capacity(rows.len());
         for row in rows {

@@ -21,38 +21,39 @@ fn kind(text: &str) -> Result<JobKind, StoreError> {
         .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
 }
 
-/// A job from the columns of `job_columns!`, the first of them at `at`.
+/// A job from the columns of `job_columns!`, the first of them at `at`. Unchecked: the columns' types are those of
+/// our own schema, and comparing them again for each row would take as long as reading it.
 pub(super) fn job(row: &PgRow, at: usize) -> Result<Job, StoreError> {
-    let custom: Option<String> = row.try_get(at + 26)?;
+    let custom: Option<String> = row.try_get_unchecked(at + 26)?;
     Ok(Job {
-        id: JobId(row.try_get(at)?),
-        seq: row.try_get(at + 1)?,
-        revision: row.try_get(at + 2)?,
-        kind: kind(row.try_get(at + 3)?)?,
-        job_type: row.try_get(at + 4)?,
-        payload: json(row.try_get(at + 5)?, "payload")?,
-        process_instance: row.try_get(at + 6)?,
-        execution: row.try_get(at + 7)?,
-        process_definition: row.try_get(at + 8)?,
-        element: row.try_get(at + 9)?,
-        tenant: row.try_get(at + 10)?,
-        category: row.try_get(at + 11)?,
-        deployment: row.try_get(at + 12)?,
-        priority: row.try_get(at + 13)?,
-        exclusive: row.try_get(at + 14)?,
-        retries: row.try_get(at + 15)?,
-        failures: row.try_get(at + 16)?,
-        retry_policy: row.try_get(at + 17)?,
-        due_at: row.try_get(at + 18)?,
-        repeat: row.try_get(at + 19)?,
-        repeat_until: row.try_get(at + 20)?,
-        correlation_id: row.try_get(at + 21)?,
-        created_at: row.try_get(at + 22)?,
-        ready_at: row.try_get(at + 23)?,
-        lane: Lane(row.try_get(at + 24)?),
-        exception_message: row.try_get(at + 25)?,
+        id: JobId(row.try_get_unchecked(at)?),
+        seq: row.try_get_unchecked(at + 1)?,
+        revision: row.try_get_unchecked(at + 2)?,
+        kind: kind(row.try_get_unchecked(at + 3)?)?,
+        job_type: row.try_get_unchecked(at + 4)?,
+        payload: json(row.try_get_unchecked(at + 5)?, "payload")?,
+        process_instance: row.try_get_unchecked(at + 6)?,
+        execution: row.try_get_unchecked(at + 7)?,
+        process_definition: row.try_get_unchecked(at + 8)?,
+        element: row.try_get_unchecked(at + 9)?,
+        tenant: row.try_get_unchecked(at + 10)?,
+        category: row.try_get_unchecked(at + 11)?,
+        deployment: row.try_get_unchecked(at + 12)?,
+        priority: row.try_get_unchecked(at + 13)?,
+        exclusive: row.try_get_unchecked(at + 14)?,
+        retries: row.try_get_unchecked(at + 15)?,
+        failures: row.try_get_unchecked(at + 16)?,
+        retry_policy: row.try_get_unchecked(at + 17)?,
+        due_at: row.try_get_unchecked(at + 18)?,
+        repeat: row.try_get_unchecked(at + 19)?,
+        repeat_until: row.try_get_unchecked(at + 20)?,
+        correlation_id: row.try_get_unchecked(at + 21)?,
+        created_at: row.try_get_unchecked(at + 22)?,
+        ready_at: row.try_get_unchecked(at + 23)?,
+        lane: Lane(row.try_get_unchecked(at + 24)?),
+        exception_message: row.try_get_unchecked(at + 25)?,
         custom_values: custom.map(|c| json(c, "custom_values")).transpose()?,
-        trace_parent: row.try_get(at + 27)?,
+        trace_parent: row.try_get_unchecked(at + 27)?,
     })
 }
 

@@ -11,19 +11,36 @@ use super::PgOptions;
 use super::line::Line;
 use crate::error::StoreError;
 
+/// How long a plan lasts.
+#[derive(Clone, Copy)]
+pub(super) enum Plans {
+    /// The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from when they were
+    /// empty reads dead rows by the page; a fresh one fits.
+    Fresh,
+    /// For statements that find every row by its key: then one plan is right for all sizes, and making it anew
+    /// takes longer than what it does for a single job. It may not be made from an empty table's statistics.
+    Kept,
+}
+
+impl Plans {
+    const fn setting(self) -> &'static str {
+        match self {
+            Self::Fresh => "SET plan_cache_mode = force_custom_plan",
+            Self::Kept => "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off",
+        }
+    }
+}
+
 /// What is set on every connection. As statements, since poolers refuse options at the start of a session.
-pub(super) fn settings(options: &PgOptions) -> String {
+pub(super) fn settings(options: &PgOptions, plans: Plans) -> String {
     format!(
-        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
-         {PLANS}; {NO_JIT}",
+        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {NO_JIT}",
         options.statement_timeout.as_millis(),
         options.idle_in_transaction_timeout.as_millis(),
+        plans.setting(),
     )
 }
 
-/// The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from when they were
-/// empty reads dead rows by the page; a fresh one costs microseconds a job.
-const PLANS: &str = "SET plan_cache_mode = force_custom_plan";
 /// The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a page of orphans,
 /// 0.5 s for a turn) and saves nothing.
 const NO_JIT: &str = "SET jit = off";

@@ -1,0 +1,84 @@
+//! A server that crashes right after jobs were locked.
+
+use std::time::Duration;
+
+use jobwire_core::hint::Hint;
+use jobwire_core::job::Held;
+use jobwire_core::store::{Completion, HandOver, LockTerms};
+use jobwire_core::{CommitHook, NewJob, NodeId, PgOptions, PgStore, Store};
+use jobwire_tests::{Postgres, Stop};
+use serde_json::json;
+
+async fn store(url: &str, durable_locks: bool) -> PgStore {
+    let mut options = PgOptions::default();
+    options.statement_timeout = Duration::from_secs(120);
+    options.acquire_timeout = Duration::from_secs(120);
+    options.durable_locks = durable_locks;
+    PgStore::connect_with(url, options).await.unwrap()
+}
+
+fn terms(owner: NodeId) -> LockTerms {
+    LockTerms {
+        owner,
+        lease: Duration::from_secs(3600),
+        types: vec!["noop".to_owned()].into(),
+    }
+}
+
+/// Creates a job and locks it.
+async fn lock_one(store: &PgStore, owner: NodeId) -> Held {
+    let jobs = store.jobs(CommitHook::disconnected());
+    let id = jobs.create(NewJob::of("noop", &json!({}))).await.unwrap();
+    let locked = store.lock(&terms(owner), &[Hint::new(id)]).await.unwrap();
+    locked.jobs.first().unwrap().held()
+}
+
+async fn complete(store: &PgStore, owner: NodeId, held: &Held) -> usize {
+    let done = Completion {
+        held: held.clone(),
+        next: None,
+        failed_before: false,
+    };
+    let settled = store.complete(owner, &[done], &HandOver::Hint).await;
+    settled.unwrap().applied.len()
+}
+
+/// Where locks need not be durable, a crash may forget them. Then who held one changes nothing any more, and the
+/// job is there to be locked again; what was completed stays so.
+#[tokio::test]
+async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable() {
+    // The server's own writer would bring everything to the disk soon; it is kept from it where it can be.
+    let mut server = Postgres::start_with(&["wal_writer_delay=10s"]).await;
+    let url = server.create_database().await;
+    store(&url, true).await.migrate().await.unwrap();
+    let owner = NodeId::generate();
+    let mut forgotten = 0;
+    for _ in 0..10 {
+        let (durable, soon) = (store(&url, true).await, store(&url, false).await);
+        let done = lock_one(&soon, owner).await;
+        assert_eq!(complete(&soon, owner, &done).await, 1);
+        let kept = lock_one(&durable, owner).await;
+        // Its job's creation is durable, the lock that follows is not.
+        let held = lock_one(&soon, owner).await;
+        server.stop(Stop::Immediate).await;
+        server.start_again().await;
+
+        let store = store(&url, false).await;
+        assert!(store.get(done.id).await.unwrap().is_none(), "completed");
+        assert_eq!(complete(&store, owner, &kept).await, 1, "a durable lock");
+        let (job, ..) = store.get(held.id).await.unwrap().unwrap();
+        if job.fence.is_some() {
+            // The writer was faster. Then it counts.
+            assert_eq!(complete(&store, owner, &held).await, 1);
+            continue;
+        }
+        forgotten += 1;
+        assert_eq!(complete(&store, owner, &held).await, 0, "a forgotten lock");
+        let hint = [Hint::new(held.id)];
+        let again = store.lock(&terms(owner), &hint).await.unwrap();
+        let again = again.jobs.first().unwrap().held();
+        assert_eq!(complete(&store, owner, &again).await, 1);
+        break;
+    }
+    assert!(forgotten > 0, "every lock was durable at once");
+}
