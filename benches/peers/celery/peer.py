@@ -1,0 +1,112 @@
+"""Celery with RabbitMQ as a contender of the comparison kit (../README.md says what each command does).
+
+Settings, from docs.celeryq.dev/en/stable/userguide/optimizing.html and .../configuration.html: prefork with a process
+for each processor (the default), prefetch raised to 128 a process ("lots of short tasks"), no results, no events, no
+rate limits, no gossip, mingle or remote control. Messages are persistent (the default), in a durable classic queue.
+Tasks are acknowledged late: with the default, one that was running is lost with its worker, which no other contender
+does. The publisher waits for no confirm (the default).
+"""
+
+import functools
+import multiprocessing
+import os
+import struct
+import sys
+import time
+from pathlib import Path
+
+from celery import Celery
+from celery.signals import worker_ready
+
+app = Celery("peer", broker=os.environ["AMQP_URL"])
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_acks_late=True,
+    task_ignore_result=True,
+    worker_disable_rate_limits=True,
+    worker_enable_remote_control=False,
+    worker_prefetch_multiplier=128,
+    worker_send_task_events=False,
+)
+
+def micros():
+    return time.time_ns() // 1_000
+
+
+@functools.cache
+def starts():
+    return os.open(os.environ["STARTS"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+
+@app.task(name="noop")
+def noop(n):
+    """Note the start: 4 bytes of number, 8 of microseconds, little-endian. Each process appends at once."""
+    os.write(starts(), struct.pack("<Iq", n, micros()))
+
+
+def publish(numbers):
+    with app.producer_or_acquire() as producer:
+        for n in numbers:
+            noop.apply_async((n,), producer=producer)
+
+
+def setup():
+    """Declare the queue."""
+    with app.connection_for_write() as connection:
+        app.amqp.queues["celery"].bind(connection.default_channel).declare()
+
+
+def fill(jobs):
+    publish(range(int(jobs)))
+
+
+def work(path, _profile):
+    """Run jobs until the process is asked to stop."""
+    os.environ["STARTS"] = path
+    # Celery makes log lines of what is printed.
+    worker_ready.connect(lambda **_: os.write(1, b"ready\n"), weak=False)
+    app.worker_main(["worker", "--loglevel=WARNING", "--pool=prefork", f"--concurrency={os.cpu_count()}",
+                     "--without-gossip", "--without-mingle", "--without-heartbeat"])
+
+
+def flow(seconds, clients, batch, ahead, path):
+    """Create jobs by several clients, processes here, as fast as it goes, unless too many wait to be started."""
+    following = multiprocessing.Value("q", 0)
+    began = micros()
+
+    def client():
+        while micros() - began < int(seconds) * 1_000_000:
+            started = Path(path).stat().st_size // 12 if Path(path).exists() else 0
+            if following.value - started >= int(ahead):
+                time.sleep(0.001)
+                continue
+            with following.get_lock():
+                first = following.value
+                following.value += int(batch)
+            publish(range(first, first + int(batch)))
+
+    # A fork has no connection yet: each opens its own.
+    all_clients = [multiprocessing.get_context("fork").Process(target=client) for _ in range(int(clients))]
+    for one in all_clients:
+        one.start()
+    for one in all_clients:
+        one.join()
+        if one.exitcode:
+            sys.exit("a client failed")
+    print(f"began {began}\ncreated {following.value}")
+
+
+def arrive(rate, jobs, path):
+    """Create one job after the other at a fixed rate; one that is late has been due all the same."""
+    with app.producer_or_acquire() as producer, Path(path).open("wb") as commits:
+        producer.connection.ensure_connection()
+        began = micros()
+        for n in range(int(jobs)):
+            due = began + n * 1_000_000 // int(rate)
+            time.sleep(max(0, due - micros()) / 1_000_000)
+            noop.apply_async((n,), producer=producer)
+            commits.write(struct.pack("<Iqq", n, due, micros()))
+
+
+if __name__ == "__main__":
+    {"setup": setup, "fill": fill, "work": work, "flow": flow, "arrive": arrive}[sys.argv[1]](*sys.argv[2:])

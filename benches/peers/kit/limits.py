@@ -1,0 +1,100 @@
+"""What the servers give by themselves: pgbench with the least that a job needs, and RabbitMQ with nothing behind it."""
+
+import json
+import re
+
+from kit import processes
+from kit.machine import REPOSITORY
+from kit.processes import Failure
+
+HERE = REPOSITORY / "benches/peers"
+CLIENTS = (1, 4, 8)
+SIZES = (1, 256)
+# A transaction of one row takes a flush of the disk: fewer of them, for each client, tell as much.
+SINGLE = 1_000
+
+# Each client works off its own batches, one after the other.
+NEXT = "\\set n :n + 1\n\\set batch :client_id * :each + :n - 1\n"
+IDS = "(SELECT ids FROM batch WHERE n = :batch)"
+STATEMENTS = {
+    "insert": "INSERT INTO job (id, type, payload, correlation_id) SELECT id, 'noop', "
+              "'{{\"filler\": \"{filler}\"}}', id FROM unnest({ids}) AS given(id);\n",
+    "lock": "UPDATE job SET lock_owner = '00000000-0000-4000-8000-000000000001', lock_expires_at = clock_timestamp() "
+            "+ interval '30 seconds', fence = fence + 1 WHERE id = ANY({ids}::uuid[]) "
+            "AND (lock_owner IS NULL OR lock_expires_at < clock_timestamp()) RETURNING *;\n",
+    "delete": "DELETE FROM job WHERE id = ANY({ids}::uuid[]) AND fence = 1 RETURNING id;\n",
+}
+# In this order each leaves the table as the next one needs it.
+SCRIPTS = (("insert",), ("lock",), ("delete",), ("insert",), ("lock", "delete"), ("insert", "lock", "delete"))
+
+
+class Pgbench:
+    """Rows a second of minimal statements, each a transaction of its own."""
+
+    name = "pgbench"
+
+    def __init__(self, kit):
+        self.kit = kit
+
+    def measure(self, load):
+        return [self._measure(load, size, clients) for size in SIZES for clients in CLIENTS]
+
+    def _measure(self, load, size, clients):
+        postgres = self.kit.postgres
+        jobs = min(load.jobs, SINGLE * clients) if size == 1 else load.jobs
+        each = max(1, jobs // size // clients)
+        jobs = each * size * clients
+        database = postgres.create_database(self.name)
+        with self.kit.open_log(f"pgbench-{size}-{clients}") as log:
+            psql = [postgres.programs / "psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-v", f"jobs={jobs}",
+                    "-v", f"size={size}", "-f", HERE / "limits.sql"]
+            processes.run(psql, log, env=postgres.environment(database))
+            figures = {"rows": size, "clients": clients}
+            for statements in SCRIPTS:
+                figures[", ".join(statements)] = size * self._run(database, statements, clients, each, log)
+                left = int(postgres.ask("SELECT count(*) FROM job", database))
+                if left != (jobs if statements[-1] in ("insert", "lock") else 0):
+                    raise Failure(f"{statements} of {jobs} rows left {left}")
+        postgres.drop_database(database)
+        return figures
+
+    def _run(self, database, statements, clients, each, log):
+        """Transactions of all statements in a second."""
+        postgres = self.kit.postgres
+        script = self.kit.directory / "pgbench.sql"
+        script.write_text(NEXT + "".join(STATEMENTS[one].format(ids=IDS, filler="x" * 180) for one in statements))
+        postgres.ask("VACUUM ANALYZE job", database)
+        printed, _ = processes.run(
+            [postgres.programs / "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}",
+             f"--jobs={min(2, clients)}", f"--transactions={each}", "--define=n=0", f"--define=each={each}",
+             f"--file={script}"], log, env=postgres.environment(database))
+        if not (tps := re.search(r"^tps = ([\d.]+) \(without", printed, re.MULTILINE)):
+            raise Failure(f"pgbench said nothing that can be read: {printed[-200:]}")
+        return float(tps[1])
+
+
+class Amqp:
+    """Hints a second that pass RabbitMQ, by the number of hints in a message."""
+
+    name = "rabbitmq"
+    # One; what Jobwire packs by default; the most.
+    PACKED = (1, 16, 256)
+
+    def __init__(self, kit, command):
+        self.kit, self.command = kit, command
+
+    def measure(self, load):
+        return [self._measure(load, packed) for packed in self.PACKED]
+
+    def _measure(self, load, packed):
+        vhost = self.kit.rabbitmq.create_vhost()
+        body = json.dumps({"v": 1, "at": 1_763_740_000_000_000, "hints": [
+            {"id": "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11", "c": 1_763_740_000_000_000}] * packed},
+            separators=(",", ":"))
+        messages = max(100, load.jobs // packed)
+        with self.kit.open_log(f"rabbitmq-{packed}") as log:
+            printed, _ = processes.run(
+                [*self.command, self.kit.rabbitmq.url(vhost), str(messages), str(len(body))], log)
+        self.kit.rabbitmq.delete_vhost(vhost)
+        said = dict(line.split() for line in printed.splitlines())
+        return {"hints": packed, "bytes": len(body)} | {name: packed * float(rate) for name, rate in said.items()}
