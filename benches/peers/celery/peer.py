@@ -69,7 +69,7 @@ def work(path, _profile):
                      "--without-gossip", "--without-mingle", "--without-heartbeat"])
 
 
-def flow(seconds, clients, batch, ahead, path):
+def flow(seconds, clients, batch, ahead, path, _profile):
     """Create jobs by several clients, processes here, as fast as it goes, unless too many wait to be started."""
     following = multiprocessing.Value("q", 0)
     began = micros()
@@ -96,7 +96,7 @@ def flow(seconds, clients, batch, ahead, path):
     print(f"began {began}\ncreated {following.value}")
 
 
-def arrive(rate, jobs, path):
+def arrive(rate, jobs, path, _profile):
     """Create one job after the other at a fixed rate; one that is late has been due all the same."""
     with app.producer_or_acquire() as producer, Path(path).open("wb") as commits:
         producer.connection.ensure_connection()

@@ -50,7 +50,8 @@ class Peer:
         with Run(self, "continuous") as run:
             run.work()
             before = run.mark()
-            said, producer = run.call("flow", load.seconds, load.clients, load.batch, load.ahead, run.starts)
+            said, producer = run.call("flow", load.seconds, load.clients, load.batch, load.ahead, run.starts,
+                                      run.profile)
             began, created = said["began"], said["created"]
             run.until_done(created)
             after = run.mark()
@@ -75,7 +76,7 @@ class Peer:
             jobs, commits = rate * (load.seconds + WARM_UP), run.directory / "commits"
             run.work()
             before = run.mark()
-            _, producer = run.call("arrive", rate, jobs, commits)
+            _, producer = run.call("arrive", rate, jobs, commits, run.profile)
             run.until_done(jobs)
             after = run.mark()
             starts = run.check(jobs)
@@ -92,6 +93,7 @@ class Run:
 
     def __init__(self, peer, workload):
         self.peer, self.kit, self.workload = peer, peer.kit, workload
+        self.profile = peer.profiles[workload.split("-")[0]]
         self.database = self.vhost = self.worker = None
         self.directory = Path(self.kit.directory) / machine.slug(f"{peer.name}-{workload}")
         self.starts, self.printed = self.directory / "starts", self.directory / "printed"
@@ -126,10 +128,9 @@ class Run:
 
     def work(self, command="work", *arguments):
         """Start the worker, and wait until it takes jobs."""
-        profile = () if arguments else (self.peer.profiles[self.workload.split("-")[0]],)
         with self.printed.open("w", encoding="utf-8") as printed:
             self.worker = processes.start(
-                [*self.peer.command, command, *map(str, arguments), self.starts, *profile], self.log,
+                [*self.peer.command, command, *map(str, arguments), self.starts, self.profile], self.log,
                 stdout=printed, env=self.kit.environment | self.environment)
         processes.wait_for(f"{self.peer.name} to start", SILENCE, lambda: self._runs() and "ready" in self.said())
 
@@ -197,7 +198,7 @@ class Run:
 
         def counted(jobs):
             before = self.kit.postgres.statements(self.database)
-            self.call("arrive", 100, jobs, self.directory / "alone")
+            self.call("arrive", 100, jobs, self.directory / "alone", self.profile)
             return self.kit.postgres.statements(self.database) - before
 
         # The difference leaves out what the program asks when it starts.

@@ -100,9 +100,9 @@ func main() {
 	case "work":
 		work(ctx, args[1], args[2])
 	case "flow":
-		flow(ctx, seconds(args[1]), number(args[2]), number(args[3]), number(args[4]), args[5])
+		flow(ctx, seconds(args[1]), number(args[2]), number(args[3]), number(args[4]), args[5], args[6])
 	case "arrive":
-		arrive(ctx, number(args[1]), number(args[2]), args[3])
+		arrive(ctx, number(args[1]), number(args[2]), args[3], args[4])
 	case "own":
 		own(ctx, seconds(args[1]), args[2])
 	default:
@@ -122,7 +122,7 @@ func setup(ctx context.Context) {
 func fill(ctx context.Context, jobs int) {
 	pool := connect(ctx, 2)
 	defer pool.Close()
-	client := inserter(pool)
+	client := inserter(pool, "tuned")
 	for first := 0; first < jobs; first += ownBatch {
 		insert(ctx, client, first, min(first+ownBatch, jobs))
 	}
@@ -143,10 +143,10 @@ func work(ctx context.Context, path, profile string) {
 }
 
 // flow creates jobs by several clients as fast as it can, unless too many wait to be started.
-func flow(ctx context.Context, duration time.Duration, clients, batch, ahead int, path string) {
+func flow(ctx context.Context, duration time.Duration, clients, batch, ahead int, path, profile string) {
 	pool := connect(ctx, clients)
 	defer pool.Close()
-	client := inserter(pool)
+	client := inserter(pool, profile)
 	var next atomic.Int64
 	began := time.Now()
 	var all sync.WaitGroup
@@ -168,10 +168,10 @@ func flow(ctx context.Context, duration time.Duration, clients, batch, ahead int
 }
 
 // arrive creates one job a transaction at a fixed rate, whether or not the one before is committed.
-func arrive(ctx context.Context, rate, jobs int, path string) {
+func arrive(ctx context.Context, rate, jobs int, path, profile string) {
 	pool := connect(ctx, creators)
 	defer pool.Close()
-	client := inserter(pool)
+	client := inserter(pool, profile)
 	commits := make([]byte, jobs*20)
 	began := time.Now()
 	var all sync.WaitGroup
@@ -232,30 +232,36 @@ func connect(ctx context.Context, connections int) *pgxpool.Pool {
 	return pool
 }
 
-// inserter is a client that only creates jobs.
-func inserter(pool *pgxpool.Pool) *river.Client[pgx.Tx] {
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: logger()})
+// inserter is a client that only creates jobs. Its settings count as well: it notifies no more often than once in a
+// fetch cooldown.
+func inserter(pool *pgxpool.Pool, profile string) *river.Client[pgx.Tx] {
+	client, err := river.NewClient(riverpgxv5.New(pool), configured(profile))
 	check(err)
 	return client
 }
 
 func runner(pool *pgxpool.Pool, starts *starts, profile string) *river.Client[pgx.Tx] {
-	workers := river.NewWorkers()
-	river.AddWorker(workers, &worker{starts: starts})
-	config := &river.Config{Logger: logger(), Workers: workers}
+	config := configured(profile)
+	config.Workers = river.NewWorkers()
+	river.AddWorker(config.Workers, &worker{starts: starts})
+	most := map[string]int{"tuned": 2_000, "defaults": 100}[profile]
+	config.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: most}}
+	client, err := river.NewClient(riverpgxv5.New(pool), config)
+	check(err)
+	return client
+}
+
+func configured(profile string) *river.Config {
+	config := &river.Config{Logger: logger()}
 	switch profile {
 	case "tuned":
 		config.FetchCooldown = 2 * time.Millisecond
 		config.FetchPollInterval = 20 * time.Millisecond
-		config.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2_000}}
 	case "defaults":
-		config.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}}
 	default:
 		check(fmt.Errorf("no profile %q", profile))
 	}
-	client, err := river.NewClient(riverpgxv5.New(pool), config)
-	check(err)
-	return client
+	return config
 }
 
 func insert(ctx context.Context, client *river.Client[pgx.Tx], from, to int) {
