@@ -1,5 +1,6 @@
 """A contender whose program follows the kit's contract (../README.md): setup, fill, work, flow, arrive."""
 
+import math
 import re
 import struct
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from kit.processes import Failure, micros
 SILENCE = 60
 # Seconds at the same rate that go before latency is measured.
 WARM_UP = 2
-# Jobs whose creation alone is looked at, for its statements.
-ALONE = 20
+# Seconds at the same rate whose jobs' creation alone is looked at, for its statements.
+ALONE = 0.2
 START = struct.Struct("<Iq")
 COMMIT = struct.Struct("<Iqq")
 
@@ -82,7 +83,7 @@ class Peer:
             starts = run.check(jobs)
             measured = [(starts[n], due, committed) for n, due, committed in COMMIT.iter_unpack(commits.read_bytes())
                         if n >= rate * WARM_UP]
-            result = run.result(jobs, load.seconds + WARM_UP, before, after, producer, run.creation())
+            result = run.result(jobs, load.seconds + WARM_UP, before, after, producer, run.creation(rate))
             result.commit_to_start = percentiles(start - committed for start, _, committed in measured)
             result.arrival_to_start = percentiles(start - due for start, due, _ in measured)
             return result
@@ -191,18 +192,19 @@ class Run:
                           f"{strange} that nobody created")
         return seen
 
-    def creation(self):
+    def creation(self, rate):
         """Statements of a transaction that creates one job, now that no worker runs."""
         if not self.database:
             return None
 
         def counted(jobs):
             before = self.kit.postgres.statements(self.database)
-            self.call("arrive", 100, jobs, self.directory / "alone", self.profile)
+            self.call("arrive", rate, jobs, self.directory / "alone", self.profile)
             return self.kit.postgres.statements(self.database) - before
 
         # The difference leaves out what the program asks when it starts.
-        return (counted(2 * ALONE) - counted(ALONE)) / ALONE
+        jobs = math.ceil(rate * ALONE)
+        return (counted(2 * jobs) - counted(jobs)) / jobs
 
     def result(self, jobs, seconds, before, after, producer=None, created=None):
         """What lies between the marks, for each of so many jobs; `created`: statements that creating one takes."""

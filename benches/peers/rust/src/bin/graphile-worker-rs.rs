@@ -2,8 +2,10 @@
 //!
 //! Settings, `drain`: those of the crate's own `benches/perf_test.rs`: 500 jobs at once, a local queue of 5,000,
 //! completion in batches after 5 ms, polling each 5 ms, a pool of 100 connections. `latency`: those of its documentation's
-//! "Throughput-oriented worker" (docs/src/configuration/worker-options.md in the package): 16 at once, a local queue
-//! of 100, the same batches, polling each 500 ms; notifications wake it, as by default.
+//! "Throughput-oriented worker" (docs/src/configuration/worker-options.md in the package): 16 at once, the same
+//! batches, polling each 500 ms; notifications wake it, as by default. But without a local queue: when a worker takes
+//! the last job of one just before it is told that it has jobs, it waits for its TTL (five minutes) before it fetches
+//! again; at 1,000 jobs a second that happened within two seconds.
 
 use std::env;
 use std::error::Error;
@@ -117,8 +119,7 @@ async fn work(path: &str, profile: &str) -> Result<()> {
         "latency" => options
             .pg_pool(connect(20).await?)
             .concurrency(16)
-            .poll_interval(Duration::from_millis(500))
-            .local_queue(LocalQueueConfig::default().with_size(100)),
+            .poll_interval(Duration::from_millis(500)),
         other => return Err(format!("no profile {other:?}").into()),
     };
     let worker = options.init().await?;
