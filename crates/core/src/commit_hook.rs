@@ -332,23 +332,30 @@ async fn publish_all(
     let mut under_way = FuturesUnordered::new();
     let mut not_before: Option<Instant> = None;
     let mut arrived = Vec::new();
+    let (in_flight, batch) = (options.in_flight.max(1), options.batch.max(1));
     loop {
         gauge!(m::HINTS_BUFFERED).set(inner.buffered.load(Ordering::Relaxed) as f64);
-        let room = under_way.len() < options.in_flight;
+        let room = under_way.len() < in_flight;
         let paused = not_before.is_some();
         if room && !paused {
             // Everything that came together meanwhile leaves in as few publications as possible.
             while let Ok(entry) = queue.try_recv() {
                 waiting.push(entry);
             }
-            for entry in gather(waiting, options.batch, options.in_flight - under_way.len()) {
-                if entry.since.elapsed() > options.max_age {
+            // All that grew too old goes first. So where something is left there is something under way, whose end
+            // wakes this task: nothing else would.
+            waiting.retain(|entry| {
+                let stale = entry.since.elapsed() > options.max_age;
+                if stale {
                     inner.forget(&entry.lane, entry.hints.len(), "stale");
-                } else {
-                    let count = entry.hints.len();
-                    inner.under_way.fetch_add(count, Ordering::Relaxed);
-                    under_way.push(publish_one(inner.clone(), entry));
                 }
+                !stale
+            });
+            for entry in gather(waiting, batch, in_flight - under_way.len()) {
+                inner
+                    .under_way
+                    .fetch_add(entry.hints.len(), Ordering::Relaxed);
+                under_way.push(publish_one(inner.clone(), entry));
             }
         }
         if under_way.is_empty()
@@ -506,6 +513,25 @@ mod tests {
         let (old, young) = (ready(), ready());
         hook.publish(Cause::Commit, vec![old]);
         tokio::time::sleep(Duration::from_millis(600)).await;
+        hook.publish(Cause::Timer, vec![young.clone()]);
+        drained(&hook).await;
+        assert_eq!(*publisher.1.lock().unwrap(), [young.hint.id]);
+    }
+
+    /// More than what may be under way at once grows too old, and nothing is left that could wake the task.
+    #[tokio::test(start_paused = true)]
+    async fn however_many_hints_grew_too_old_the_next_one_is_published() {
+        let publisher = Arc::new(Away(AtomicUsize::new(6), std::sync::Mutex::default()));
+        let options = HookOptions {
+            max_age: Duration::from_millis(600),
+            in_flight: 2,
+            batch: 2,
+            ..HookOptions::default()
+        };
+        let hook = CommitHook::start(publisher.clone(), options);
+        hook.publish(Cause::Commit, (0..50).map(|_| ready()).collect());
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        let young = ready();
         hook.publish(Cause::Timer, vec![young.clone()]);
         drained(&hook).await;
         assert_eq!(*publisher.1.lock().unwrap(), [young.hint.id]);

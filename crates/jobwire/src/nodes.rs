@@ -25,6 +25,16 @@ impl NodeHere {
         handlers: Handlers,
     ) -> Result<Self, Error> {
         let transport = connect::transport(settings).await?;
+        Self::on(transport, settings, database, handlers).await
+    }
+
+    /// The same on a transport that is there already.
+    pub(crate) async fn on(
+        transport: Arc<dyn Transport>,
+        settings: &Settings,
+        database: &Database,
+        handlers: Handlers,
+    ) -> Result<Self, Error> {
         let node = Node::on(database.store(), transport.clone())
             .handlers(handlers)
             .options(settings.node_options())
@@ -59,6 +69,17 @@ impl Processes {
         count: u16,
         arguments: &[&str],
     ) -> Result<Self, Error> {
+        let mut started = Self::hold(settings, count, arguments).await?;
+        started.go();
+        Ok(started)
+    }
+
+    /// The same with arguments that let them wait, until [`go`](Self::go) ends their input.
+    pub(crate) async fn hold(
+        settings: &Settings,
+        count: u16,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
         let program = std::env::current_exe()
             .map_err(Error::io("can't find this program to start nodes of it"))?;
         let mut started = Self {
@@ -71,7 +92,7 @@ impl Processes {
             command
                 .args(arguments)
                 .envs(environment(settings))
-                .stdin(Stdio::null())
+                .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true);
             let mut child = command
@@ -91,6 +112,13 @@ impl Processes {
             }
         }
         Ok(started)
+    }
+
+    /// End their input.
+    pub(crate) fn go(&mut self) {
+        for (_, child) in &mut self.running {
+            drop(child.stdin.take());
+        }
     }
 
     pub(crate) fn count(&self) -> usize {

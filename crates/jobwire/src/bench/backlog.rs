@@ -27,8 +27,9 @@ async fn one(settings: &Settings, args: &BacklogArgs, waiting: u32) -> Result<Re
     run.fill(waiting, Hints::Sent, &make(job), &Commits::forgotten())
         .await?;
     let jobs = args.jobs.min(waiting);
+    run.hold_nodes(args.crew.nodes, Hints::Sent).await?;
     let before = run.mark().await;
-    run.start_nodes(args.crew.nodes).await?;
+    run.go();
     run.starts.until(jobs).await?;
     let started = run.starts.record().started();
     let cost = run.spent(&before).await.per_job(started, Some(0));

@@ -39,8 +39,9 @@ impl<'a> Drained<'a> {
     ) -> Result<Self, Error> {
         let mut run = Run::open(settings, nodes, jobs).await?;
         run.fill(jobs, hints, make, &Commits::forgotten()).await?;
+        run.hold_nodes(nodes, hints).await?;
         let before = run.mark().await;
-        run.start_nodes(nodes).await?;
+        run.go();
         run.until_done(jobs).await?;
         let ended = now();
         let cost = run.spent(&before).await.per_job(jobs, Some(0));

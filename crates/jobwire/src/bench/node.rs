@@ -1,8 +1,10 @@
 //! A node of a bench: it runs jobs that do nothing, and tells when each started ([`super::wire`]).
 
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::time::Duration;
 
-use jobwire_core::{Handlers, Outcome, Running};
+use jobwire_core::{Handlers, Hint, JobFilter, JobState, Lane, Outcome, Running, Transport};
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -10,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::wire::Told;
 use super::{EXCLUSIVE, Payload, TYPE, now};
 use crate::commands::bench::NodeArgs;
-use crate::connect::Database;
+use crate::connect::{self, Database};
 use crate::error::Error;
 use crate::nodes::NodeHere;
 use crate::output;
@@ -61,13 +63,51 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     // As in production, where somebody always looks.
     let metrics = crate::http::metrics::install()?;
     let database = Database::open(settings).await?;
-    let node = NodeHere::start(settings, &database, handlers).await?;
-    output::line(READY)?;
+    let transport = connect::transport(settings).await?;
+    if args.adopt {
+        adopt(&database, &*transport).await?;
+    }
+    if args.held {
+        output::line(READY)?;
+        // Nothing is ever written there.
+        let ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
+        let _ = ended.await;
+    }
+    let node = NodeHere::on(transport, settings, &database, handlers).await?;
+    if !args.held {
+        output::line(READY)?;
+    }
     signals.next().await;
     node.stop().await;
     let _ = last.send(total(&metrics.render(), jobwire_core::metrics::SWEPT));
     // The handlers are gone with the node, so this ends.
     let _ = tokio::time::timeout(Duration::from_secs(5), telling).await;
+    Ok(())
+}
+
+/// Hints within a process go with the process that created the jobs. Here that was another one, so they are given
+/// to this one, as far as its lanes hold them.
+async fn adopt(database: &Database, transport: &dyn Transport) -> Result<(), Error> {
+    let waiting = JobFilter {
+        states: vec![JobState::Executable],
+        limit: i64::MAX,
+        ..JobFilter::default()
+    };
+    let mut lanes: BTreeMap<Lane, Vec<Hint>> = BTreeMap::new();
+    for job in database.store().find(&waiting).await? {
+        let hint = Hint {
+            instance: job.process_instance.filter(|_| job.exclusive),
+            ..Hint::new(job.id)
+        };
+        lanes.entry(job.lane).or_default().push(hint);
+    }
+    let publisher = transport.publisher();
+    for (lane, hints) in lanes {
+        publisher
+            .publish(&lane, hints)
+            .await
+            .map_err(|error| Error::Failed(format!("hints can't be queued: {error}")))?;
+    }
     Ok(())
 }
 

@@ -104,6 +104,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Start so many nodes, which do nothing before [`go`](Self::go). Where hints were sent that only a node's own
+    /// process can hold, the node has them.
+    pub(super) async fn hold_nodes(&mut self, count: u16, hints: Hints) -> Result<(), Error> {
+        let address = self.starts.address();
+        let mut arguments = vec!["bench", "node", "--report", &address, "--held"];
+        if hints == Hints::Sent && !has_broker(self.settings) {
+            arguments.push("--adopt");
+        }
+        self.nodes = Some(Processes::hold(self.settings, count, &arguments).await?);
+        Ok(())
+    }
+
+    /// Let them begin.
+    pub(super) fn go(&mut self) {
+        if let Some(nodes) = &mut self.nodes {
+            nodes.go();
+        }
+    }
+
     fn ids(&self) -> Vec<u32> {
         self.nodes.as_ref().map(Processes::ids).unwrap_or_default()
     }

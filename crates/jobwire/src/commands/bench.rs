@@ -213,6 +213,12 @@ pub struct NodeArgs {
     /// Where to tell what started
     #[arg(long, value_name = "ADDRESS")]
     pub report: SocketAddr,
+    /// Begin when the input ends
+    #[arg(long)]
+    pub held: bool,
+    /// Begin with the hints of everything that waits
+    #[arg(long)]
+    pub adopt: bool,
 }
 
 pub(crate) async fn run(settings: Settings, args: BenchArgs) -> Result<(), Error> {
