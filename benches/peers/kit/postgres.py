@@ -80,6 +80,8 @@ class Postgres:
         self.made += 1
         database = f"{machine.slug(name)}_{self.made}".replace("-", "_")
         self.ask(f"CREATE DATABASE {database}")
+        # No run pays for what the one before has written.
+        self.ask("CHECKPOINT")
         return database
 
     def drop_database(self, database):

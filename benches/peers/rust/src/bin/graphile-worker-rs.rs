@@ -193,7 +193,10 @@ async fn arrive(rate: u32, jobs: u32, path: &str) -> Result<()> {
 }
 
 async fn connect(connections: u32) -> Result<PgPool> {
-    let options = PgPoolOptions::new().max_connections(connections);
+    let options = PgPoolOptions::new()
+        .max_connections(connections)
+        // A creator that can't keep up is to show it by its latency.
+        .acquire_timeout(Duration::from_secs(600));
     Ok(options.connect(&env::var("DATABASE_URL")?).await?)
 }
 
