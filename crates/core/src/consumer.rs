@@ -19,6 +19,7 @@
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
+mod decision;
 mod pending;
 pub(crate) mod schedule;
 
@@ -29,17 +30,15 @@ use std::time::Duration;
 use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use metrics::{counter, histogram};
+use metrics::histogram;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::executor::{self, Stages};
 use crate::hint::{Body, Hint, Ready};
-use crate::job::JobId;
 use crate::metrics as m;
 use crate::shared::Shared;
-use crate::store::{Locked, Refusal, StoreError};
+use crate::store::{Locked, StoreError};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
@@ -468,143 +467,5 @@ impl Consumer {
             batch.slots.push(slot);
         }
         (!batch.hints.is_empty()).then_some(batch)
-    }
-
-    async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
-        let locked_at = Utc::now();
-        let ids = batch.hints.iter().enumerate();
-        let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
-        counter!(m::JOBS_LOCKED, "source" => "hint").increment(locked.jobs.len() as u64);
-        let lanes = 0..self.node.options.lanes.len();
-        let meters: Vec<_> = lanes
-            .map(|place| self.node.meters.lane(&self.pending.lane(place)))
-            .collect();
-        for job in locked.jobs {
-            let hinted = by_id.get(&job.job.id).copied();
-            if let Some(of) = hinted.and_then(|at| batch.of.get(at))
-                && let Some(meters) = meters.get(of.lane)
-            {
-                m::latency(
-                    &meters.receive_to_lock,
-                    "receive_to_lock",
-                    of.received_at,
-                    locked_at,
-                );
-            }
-            let stages = Stages {
-                committed_at: hinted
-                    .and_then(|at| batch.hints.get(at))
-                    .and_then(|hint| hint.committed_at),
-                locked_at,
-            };
-            // No more jobs come back than hints were asked for, each with its slot.
-            let Some(slot) = batch.slots.pop() else { break };
-            executor::start(&self.node, job, sent, stages, slot);
-        }
-        // The slots of what was refused are free again.
-        batch.slots.clear();
-        let mut busy: Vec<JobId> = Vec::new();
-        let mut unserved: Vec<JobId> = Vec::new();
-        for (id, why) in locked.refused {
-            counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
-            if let Some(of) = by_id.get(&id).and_then(|at| batch.of.get(*at)) {
-                self.schedule.give_back(of.lane);
-            }
-            match why {
-                Refusal::Busy => busy.push(id),
-                Refusal::Unserved => {
-                    unserved.push(id);
-                    tracing::warn!(
-                        job = %id,
-                        "no handler for this job's type on this node; register one, or give the type a lane of its own"
-                    );
-                }
-                _ => tracing::debug!(job = %id, reason = %why, "hint refused"),
-            }
-        }
-        let let_go = self.passed_over(&batch.of);
-        self.settle(batch, &busy, &unserved).await;
-        if let Some(place) = let_go {
-            self.give_back(place).await;
-        }
-        if !busy.is_empty() {
-            idle(&self.node, BUSY_PAUSE).await;
-        }
-    }
-
-    /// The lane of which something has waited for [`LET_GO`] while the slots went to others.
-    fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
-        if self.node.options.lanes.len() == 1 {
-            return None;
-        }
-        let now = Instant::now();
-        let before = now.checked_sub(LET_GO)?;
-        self.pending
-            .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
-    }
-
-    /// Settle each message whose last hint is decided; keep what is busy.
-    async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
-        let mut settled = Vec::new();
-        let mut returned = Vec::new();
-        let mut decided = vec![0; self.node.options.lanes.len()];
-        // Backwards, so that what is tried again comes to the front in its old order.
-        for mut waiting in batch.into_waiting().rev() {
-            let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
-            if is_busy && waiting.of.attempts < BUSY_ATTEMPTS {
-                waiting.of.attempts += 1;
-                self.pending.put_back(waiting);
-                continue;
-            }
-            let Some(ticket) = waiting.of.ticket else {
-                if is_busy || unserved.contains(&waiting.hint.id) {
-                    // Not for this node after all: for whoever the broker finds.
-                    let ready = Ready {
-                        lane: self.pending.lane(waiting.of.lane),
-                        hint: waiting.hint,
-                    };
-                    self.node.hook.publish(Cause::Sweep, vec![ready]);
-                }
-                continue;
-            };
-            if is_busy {
-                self.count(m::HINTS_RETURNED, waiting.of.lane, 1);
-            } else if let Some(decided) = decided.get_mut(waiting.of.lane) {
-                *decided += 1;
-            }
-            let Some(left) = self.undecided.get_mut(&ticket) else {
-                continue;
-            };
-            *left -= 1;
-            if is_busy {
-                returned.push((waiting.of.lane, ticket));
-                self.undecided.remove(&ticket);
-            } else if *left == 0 {
-                self.undecided.remove(&ticket);
-                settled.push(ticket);
-            }
-        }
-        for (place, hints) in decided.into_iter().enumerate() {
-            self.count(m::HINTS_DECIDED, place, hints);
-        }
-        if !settled.is_empty() {
-            settled.reverse();
-            self.receiver.settle(&settled).await;
-            crash_point!("hints-settled");
-        }
-        for (place, ticket) in &returned {
-            let others = self.pending.forget(&[*ticket]);
-            self.count(m::HINTS_RETURNED, *place, others);
-        }
-        if !returned.is_empty() {
-            let tickets: Vec<Ticket> = returned.into_iter().map(|(_, ticket)| ticket).collect();
-            self.receiver.give_back(&tickets).await;
-        }
-    }
-
-    fn count(&self, metric: &'static str, place: usize, hints: usize) {
-        if hints > 0 {
-            counter!(metric, "lane" => self.pending.lane(place).0).increment(hints as u64);
-        }
     }
 }
