@@ -45,8 +45,9 @@ impl Clients {
         let (outlet, hook) = match hints {
             Hints::Sent => {
                 let outlet = Outlet::open(&settings).await?;
-                let hook = outlet.hook();
-                (Some(outlet), hook)
+                // Without a broker the node's process is given the hints: the jobs count as hinted.
+                let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
+                (Some(outlet), Some(hook))
             }
             Hints::Lost => (None, Some(CommitHook::disconnected())),
         };
