@@ -38,7 +38,8 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     note_renewals(&fleet).await;
     let settings = [
-        ("JOBWIRE_DATABASE_CONNECTIONS", "2"),
+        // One locks and completes, the handlers have the others.
+        ("JOBWIRE_DATABASE_CONNECTIONS", "3"),
         ("JOBWIRE_CONCURRENCY", "8"),
         ("JOBWIRE_STATEMENT_TIMEOUT", "10m"),
     ];

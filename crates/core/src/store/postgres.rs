@@ -231,6 +231,17 @@ impl PgStore {
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
 
+    /// What locks and what completes is there from now on, however full the server becomes.
+    async fn open_hot(&self) -> Result<()> {
+        let pool = &self.hot.pool;
+        let locks = pool.acquire().await?;
+        if pool.options().get_max_connections() > 1 {
+            drop(pool.acquire().await?);
+        }
+        drop(locks);
+        Ok(())
+    }
+
     /// Run one transition: with a deadline, measured, tried again where two transactions met.
     async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
     where
@@ -259,6 +270,7 @@ impl Store for PgStore {
     async fn check(&self) -> Result<SchemaStatus> {
         self.run("check", || async {
             session::ensure_fit(&self.line, &self.renewals).await?;
+            self.open_hot().await?;
             let (server, exists): (String, bool) = sqlx::query_as(
                 "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
             )
