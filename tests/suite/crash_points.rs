@@ -68,6 +68,9 @@ const NODE: [(&str, u32); 18] = [
 /// Where a node dies that has done something outside of the database.
 const OUTSIDE: [&str; 2] = ["effect-done", "completion-committed"];
 
+/// Where a node dies that holds rows instead of leases, and how often it has come by there before.
+const BY_ROW: [&str; 3] = ["rows-held", "rows-uncommitted", "rows-committed"];
+
 /// Where the leader of two nodes dies in the middle of a sweep.
 const LEADER: [&str; 1] = ["marker-returned"];
 
@@ -186,6 +189,35 @@ async fn outside(point: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_while_it_holds_rows_and_what_it_committed_is_not_called_again() {
+    each(BY_ROW.into_iter().map(by_row)).await;
+}
+
+async fn by_row(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let work = Workload::outside(&fleet).await;
+    let deadly = dies_at(point, 0);
+    let short = [
+        ("JOBWIRE_ROW_LOCK_TYPES", "http"),
+        ("JOBWIRE_ROW_LOCK_FROM", "1"),
+    ];
+    let settings = [LONG_LEASE, short[0], short[1], ("FAILPOINTS", &deadly)];
+    let mut victim = work.start_node(&fleet, &settings);
+    dies(&mut victim, point).await;
+    let _heir = work.start_node(&fleet, &short);
+    work.until_done(&fleet).await;
+    work.assert_held(&fleet, point).await;
+    let calls = work.paid_calls();
+    if point == "rows-committed" {
+        assert_eq!(calls, 1, "what is completed is not called again");
+    } else {
+        // The two jobs may come in batches of their own, and the other one's may be the deadly one.
+        assert!(calls >= 1, "called again after the death");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_dies_in_the_middle_of_its_sweep_and_the_next_one_goes_on() {
     each(LEADER.into_iter().map(leader)).await;
 }
@@ -251,7 +283,7 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     }
     let tried = PRODUCER.iter().map(|(point, _)| *point);
     let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
-    let tried = tried.chain(LEADER).chain(STOPPING);
+    let tried = tried.chain(LEADER).chain(STOPPING).chain(BY_ROW);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
     assert_eq!(tried, code, "tried here, and written in the code");
     let page = std::fs::read_to_string(docs::root().join("docs/faults.md")).unwrap();

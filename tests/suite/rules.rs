@@ -5,6 +5,7 @@ mod busy;
 mod doors;
 mod packed;
 mod quarantine;
+mod row_lock;
 mod saturated;
 mod suspension;
 mod world;

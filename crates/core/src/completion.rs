@@ -76,20 +76,25 @@ struct Batch {
     attempts: Vec<Attempt>,
 }
 
-struct Attempt {
+/// An attempt that ended, to be counted.
+pub(crate) struct Attempt {
     job: Arc<Job>,
     outcome: &'static str,
     finished_at: Instant,
 }
 
 impl Attempt {
-    fn count(self, node: &Shared, committed: bool) {
-        let job_type = &self.job.job_type;
-        match if committed { self.outcome } else { "lost-lock" } {
-            "done" => node.meters.job_type(job_type).finished_done.increment(1),
-            other => counter!(m::JOBS_FINISHED, "type" => job_type.clone(), "outcome" => other)
-                .increment(1),
+    pub(crate) fn of(job: Arc<Job>, ending: &Ending, finished_at: Instant) -> Self {
+        Self {
+            job,
+            outcome: ending.outcome(),
+            finished_at,
         }
+    }
+
+    pub(crate) fn count(self, node: &Shared, committed: bool) {
+        let outcome = if committed { self.outcome } else { "lost-lock" };
+        node.meters.job_type(&self.job.job_type).finished(outcome);
         let took = self.finished_at.elapsed().as_secs_f64();
         node.meters.finish_to_complete.record(took);
     }
@@ -99,11 +104,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
     let mut lost = Vec::new();
     for job in finished {
-        let attempt = Attempt {
-            job: job.job,
-            outcome: job.ending.outcome(),
-            finished_at: job.finished_at,
-        };
+        let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
         match job.ending {
             Ending::Done(completion) => batch.done.push(completion),
             Ending::Failed { failure, .. } => batch.failed.push(failure),

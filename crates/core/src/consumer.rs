@@ -46,7 +46,7 @@ use schedule::Schedule;
 /// Hints are let go when no slot was free for so long.
 const LET_GO: Duration = Duration::from_secs(3);
 /// The most hints in one lock statement.
-const LOCK_BATCH: usize = 256;
+const LOCK_BATCH: usize = 512;
 /// Lock statements that may be under way at once.
 const LOCKS_AT_ONCE: usize = 2;
 /// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
@@ -396,7 +396,8 @@ impl Consumer {
     /// Lock what the free slots can take; false where the database could not be asked.
     ///
     /// What arrives while a statement is under way, and finds a slot at once, need not wait for that statement's
-    /// end. Where slots are short there is one statement at a time, as large as it can be.
+    /// end; nor need a full batch, so that the database works while an answer is read. Where slots are short there
+    /// is one statement at a time, as large as it can be.
     async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
         let mut answered = true;
         let mut under_way = FuturesUnordered::new();
@@ -409,19 +410,20 @@ impl Consumer {
                 () = self.receive(), if self.has_room() => {}
             }
             let more = (1..LOCKS_AT_ONCE).contains(&under_way.len());
-            if more && answered && self.finds_slots_at_once() {
+            if more && answered && self.may_ask_at_once() {
                 under_way.extend(self.next_batch().map(|batch| ask(self.node.clone(), batch)));
             }
         }
         answered
     }
 
-    /// Everything that waits could be locked now, and nothing else is to be done before.
-    fn finds_slots_at_once(&self) -> bool {
+    /// Everything that waits, or a full batch of it, could be locked now, and nothing else is to be done before.
+    fn may_ask_at_once(&self) -> bool {
         let node = &self.node;
-        !self.pending.is_empty()
+        let wanted = self.pending.len().min(LOCK_BATCH);
+        wanted > 0
+            && wanted <= node.slots.available_permits()
             && !self.pending.has_markers()
-            && self.pending.len() <= node.slots.available_permits().min(LOCK_BATCH)
             && node.leases.healthy()
             && !node.draining.is_cancelled()
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use metrics::{counter, histogram};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use metrics::counter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::finished::{Ending, Finished};
@@ -51,11 +51,24 @@ pub(crate) fn start(
     stages: Stages,
     slot: OwnedSemaphorePermit,
 ) {
+    let lease = node.leases.hold(locked.held(), sent);
+    start_under(node, locked, lease, stages, slot, node.finished.clone());
+}
+
+/// Start a job under a lock that is held; its outcome goes where it is said.
+pub(crate) fn start_under(
+    node: &Arc<Shared>,
+    locked: LockedJob,
+    lease: Lease,
+    stages: Stages,
+    slot: OwnedSemaphorePermit,
+    outcomes: mpsc::Sender<Finished>,
+) -> Arc<Job> {
     let held = locked.held();
-    let lease = node.leases.hold(held.clone(), sent);
     let node = node.clone();
     let LockedJob { job, strikes, .. } = locked;
     let job = Arc::new(job);
+    let started = job.clone();
     let jobs = node.jobs.clone();
     // Boxed, since the runtime moves what it is given several times, and this is many kilobytes large.
     jobs.spawn(Box::pin(async move {
@@ -78,8 +91,9 @@ pub(crate) fn start(
             job,
         };
         // Closed only when the node is gone; then the lease ends by itself.
-        let _ = node.finished.send(finished).await;
+        let _ = outcomes.send(finished).await;
     }));
+    started
 }
 
 /// A suspect had all slots of the node; what comes after it needs one.
@@ -201,12 +215,7 @@ async fn run(
     if let Some(transaction) = transaction.take() {
         transaction.roll_back().await;
     }
-    let took = started.elapsed().as_secs_f64();
-    match result.outcome() {
-        "done" => meters.execution_done.record(took),
-        other => histogram!(m::EXECUTION, "type" => job.job_type.clone(), "outcome" => other)
-            .record(took),
-    }
+    meters.executed(result.outcome(), started.elapsed());
     result
 }
 
@@ -303,7 +312,9 @@ fn completion(held: &Held, job: &Job, ran: Option<Duration>) -> Completion {
     let now = |ran| job.ready_at + chrono::Duration::from_std(ran).unwrap_or_default();
     Completion {
         held: held.clone(),
-        next: ran.and_then(|ran| repeat::next_occurrence(job, now(ran))),
+        next: ran
+            .and_then(|ran| repeat::next_occurrence(job, now(ran)))
+            .map(Box::new),
         failed_before: job.failures > 0 || job.exception_message.is_some(),
     }
 }

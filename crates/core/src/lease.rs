@@ -24,8 +24,18 @@ use crate::store::Store;
 struct Entry {
     held: Held,
     renewed: Instant,
+    hold: Hold,
     stop: CancellationToken,
     lost: CancellationToken,
+}
+
+/// By what a job is held.
+#[derive(Clone, Copy)]
+enum Hold {
+    /// A lease, which is renewed.
+    Lease,
+    /// A row lock, which lasts as long as its transaction may be silent.
+    Row(Duration),
 }
 
 /// What a running job sees of its lease.
@@ -64,6 +74,49 @@ impl LeaseBook {
 
     /// A job was locked by a statement that was sent at `sent`.
     pub(crate) fn hold(&self, held: Held, sent: Instant) -> Lease {
+        self.note(held, sent, Hold::Lease)
+    }
+
+    /// The row of a job was locked by a statement that was sent at `sent`, for so long at most.
+    pub(crate) fn hold_row(&self, held: Held, sent: Instant, at_most: Duration) -> Lease {
+        self.note(held, sent, Hold::Row(at_most))
+    }
+
+    /// Row locks became leases, by a statement that was sent at `sent`.
+    pub(crate) fn leased(&self, held: &[Held], sent: Instant) {
+        let mut entries = self.entries();
+        for held in held {
+            if let Some(entry) = entries.get_mut(&held.id)
+                && entry.held.fence == held.fence
+            {
+                entry.renewed = sent;
+                entry.hold = Hold::Lease;
+            }
+        }
+    }
+
+    /// These locks are known to be gone; what runs under them is asked to stop.
+    pub(crate) fn lose<'a>(&self, held: impl Iterator<Item = &'a Held>) {
+        let entries = self.entries();
+        for held in held {
+            if let Some(entry) = entries.get(&held.id)
+                && entry.held.fence == held.fence
+            {
+                entry.stop.cancel();
+                entry.lost.cancel();
+            }
+        }
+    }
+
+    /// How long a lock lasts from when it was last written.
+    fn lasts(&self, entry: &Entry) -> Duration {
+        match entry.hold {
+            Hold::Lease => self.length,
+            Hold::Row(at_most) => at_most,
+        }
+    }
+
+    fn note(&self, held: Held, sent: Instant, hold: Hold) -> Lease {
         let lease = Lease {
             stop: CancellationToken::new(),
             lost: CancellationToken::new(),
@@ -74,6 +127,7 @@ impl LeaseBook {
             Entry {
                 held,
                 renewed: sent,
+                hold,
                 stop: lease.stop.clone(),
                 lost: lease.lost.clone(),
             },
@@ -99,7 +153,7 @@ impl LeaseBook {
     pub(crate) fn trusts(&self, held: &Held) -> bool {
         self.entries()
             .get(&held.id)
-            .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.length)
+            .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.lasts(e))
     }
 
     /// Ask a job to stop.
@@ -124,7 +178,10 @@ impl LeaseBook {
     fn due(&self) -> Vec<Held> {
         self.entries()
             .values()
-            .filter(|e| e.renewed.elapsed() >= self.length / 3 && !e.lost.is_cancelled())
+            .filter(|e| {
+                let due = matches!(e.hold, Hold::Lease) && e.renewed.elapsed() >= self.length / 3;
+                due && !e.lost.is_cancelled()
+            })
             .map(|e| e.held.clone())
             .collect()
     }
@@ -153,13 +210,13 @@ impl LeaseBook {
     /// Jobs whose lease is about to end are asked to stop; those whose lease has ended are lost.
     fn expire(&self) {
         for (id, entry) in self.entries().iter() {
-            let age = entry.renewed.elapsed();
-            if age >= self.length && !entry.lost.is_cancelled() {
+            let (age, lasts) = (entry.renewed.elapsed(), self.lasts(entry));
+            if age >= lasts && !entry.lost.is_cancelled() {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
                 entry.stop.cancel();
                 entry.lost.cancel();
-            } else if age >= self.length * 5 / 6 && !entry.stop.is_cancelled() {
+            } else if age >= lasts * 5 / 6 && !entry.stop.is_cancelled() {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
                 entry.stop.cancel();
             }

@@ -51,6 +51,7 @@ pub mod query;
 pub mod rarely;
 pub mod repeat;
 pub mod retry;
+mod row_batch;
 mod shared;
 pub mod store;
 pub mod supervisor;

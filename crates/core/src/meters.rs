@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
@@ -29,11 +30,39 @@ pub(crate) struct LaneMeters {
     pub(crate) redelivered: Counter,
 }
 
-/// What is measured of each type: the common outcome. The others are rare, and named when they come.
+/// What is measured of each type. Of the outcomes the common one is kept; the others are rare, and named when they
+/// come.
 pub(crate) struct TypeMeters {
+    job_type: String,
     pub(crate) queue_wait: Histogram,
-    pub(crate) execution_done: Histogram,
-    pub(crate) finished_done: Counter,
+    execution_done: Histogram,
+    finished_done: Counter,
+}
+
+/// The common outcome.
+const DONE: &str = "done";
+
+impl TypeMeters {
+    /// A handler ran for so long.
+    pub(crate) fn executed(&self, outcome: &'static str, took: Duration) {
+        let seconds = took.as_secs_f64();
+        if outcome == DONE {
+            self.execution_done.record(seconds);
+        } else {
+            histogram!(m::EXECUTION, "type" => self.job_type.clone(), "outcome" => outcome)
+                .record(seconds);
+        }
+    }
+
+    /// An attempt came to this end.
+    pub(crate) fn finished(&self, outcome: &'static str) {
+        if outcome == DONE {
+            self.finished_done.increment(1);
+        } else {
+            counter!(m::JOBS_FINISHED, "type" => self.job_type.clone(), "outcome" => outcome)
+                .increment(1);
+        }
+    }
 }
 
 impl Meters {
@@ -58,9 +87,10 @@ impl Meters {
 
     pub(crate) fn job_type(&self, job_type: &str) -> Arc<TypeMeters> {
         self.types.get(job_type, |name| TypeMeters {
+            job_type: name.to_owned(),
             queue_wait: histogram!(m::QUEUE_WAIT, "type" => name.to_owned()),
-            execution_done: histogram!(m::EXECUTION, "type" => name.to_owned(), "outcome" => "done"),
-            finished_done: counter!(m::JOBS_FINISHED, "type" => name.to_owned(), "outcome" => "done"),
+            execution_done: histogram!(m::EXECUTION, "type" => name.to_owned(), "outcome" => DONE),
+            finished_done: counter!(m::JOBS_FINISHED, "type" => name.to_owned(), "outcome" => DONE),
         })
     }
 }

@@ -46,7 +46,7 @@ use crate::meters::Meters;
 use crate::metrics as m;
 use crate::quarantine::Suspects;
 use crate::shared::Shared;
-use crate::store::{LockTerms, Store, Turn, TurnOutcome};
+use crate::store::{LockTerms, RowTerms, Store, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
 use crate::transport::Transport;
@@ -175,6 +175,10 @@ impl NodeBuilder {
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let types = handlers.types();
+        let rows = RowTerms {
+            types: handlers.row_lock_types().into(),
+            from: options.row_lock_from,
+        };
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         let fleet = Fleet::default();
@@ -186,6 +190,7 @@ impl NodeBuilder {
                 owner: id,
                 lease: options.lease,
                 types: types.into(),
+                rows,
             },
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),

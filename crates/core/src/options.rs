@@ -28,6 +28,9 @@ pub struct NodeOptions {
     /// on it runs alone on its node, and only deaths while alone count further (protocol rule 26). 0: never.
     /// Default 3, at least 3.
     pub quarantine_after: u32,
+    /// So many hints must come at once for jobs whose handlers allow it to be held by row locks; fewer get
+    /// leases ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
+    pub row_lock_from: usize,
     /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
     pub shutdown_timeout: Duration,
     /// The lanes to receive, in their order. Default: `default`.
@@ -47,6 +50,7 @@ impl Default for NodeOptions {
             suspect_after: Duration::from_secs(15),
             claim_after: Some(Duration::from_secs(5)),
             quarantine_after: 3,
+            row_lock_from: 32,
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
@@ -115,6 +119,11 @@ impl NodeOptions {
             self.quarantine_after == 0 || self.quarantine_after >= 3,
             "quarantine_after",
             "must be at least 3, the last of them alone on its node, or 0 for never",
+        );
+        check(
+            self.row_lock_from >= 1,
+            "row_lock_from",
+            "must be at least 1",
         );
         for problem in lane_order::problems(&self.lanes, self.lane_order) {
             check(false, "lanes", &problem);

@@ -10,6 +10,7 @@
 //! * **Lock order** is instance rows sorted, then job rows sorted.
 
 pub mod postgres;
+mod rows;
 pub mod sqlite;
 
 use std::any::Any;
@@ -34,6 +35,8 @@ use crate::metrics as m;
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 
+pub use rows::{HeldRows, RowHold, RowTerms};
+
 /// Shorthand for this layer.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -46,6 +49,8 @@ pub struct LockTerms {
     pub lease: Duration,
     /// The handler types that the node serves; others are refused as [`Refusal::Unserved`].
     pub types: Arc<[String]>,
+    /// Which of them may be held by row locks.
+    pub rows: RowTerms,
 }
 
 text_enum! {
@@ -71,6 +76,8 @@ text_enum! {
 pub struct Locked {
     /// Ours to run now.
     pub jobs: Vec<LockedJob>,
+    /// Ours, too, as long as a transaction lasts.
+    pub rows: Option<HeldRows>,
     /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
     /// be another one of the same instance; the hinted id then stands in neither list.
     pub refused: Vec<(JobId, Refusal)>,
@@ -94,8 +101,9 @@ pub struct Settled {
 pub struct Completion {
     /// The proof.
     pub held: Held,
-    /// The next occurrence of a repeating job, created in the same transaction.
-    pub next: Option<NewJob>,
+    /// The next occurrence of a repeating job, created in the same transaction. Boxed: few have one, and every
+    /// completion is passed on several times.
+    pub next: Option<Box<NewJob>>,
     /// An earlier attempt failed: its stack has to go too.
     pub failed_before: bool,
 }

@@ -38,19 +38,29 @@ impl TaskHealth {
 
 /// Run one round of a task that goes on although the round panicked: `None` then, and it is logged and counted.
 /// For tasks that keep what they work with and stand alone, as those of the transports do.
-pub async fn survived<T>(task: &'static str, round: impl Future<Output = T>) -> Option<T> {
-    let round = AssertUnwindSafe(async {
-        crate::crash_point::task_starts(task);
-        round.await
-    });
-    let panic = match round.catch_unwind().await {
-        Ok(ended) => return Some(ended),
-        Err(panic) => panic,
-    };
-    let why = format!("panicked: {}", panic_message(&*panic));
+pub fn survived<T>(
+    task: &'static str,
+    round: impl Future<Output = T>,
+) -> impl Future<Output = Option<T>> {
+    // Of combinators, which hold the round once: an `async` block keeps what it was given beside what it waits for,
+    // and every job goes through here.
+    let begun = std::future::ready(()).map(move |()| crate::crash_point::task_starts(task));
+    let round = begun.then(move |()| round);
+    AssertUnwindSafe(round)
+        .catch_unwind()
+        .map(move |ended| match ended {
+            Ok(ended) => Some(ended),
+            Err(panic) => {
+                tell(task, &*panic);
+                None
+            }
+        })
+}
+
+fn tell(task: &'static str, panic: &(dyn std::any::Any + Send)) {
+    let why = format!("panicked: {}", panic_message(panic));
     tracing::error!(task, why, "a background task died; it is started again");
     counter!(m::TASK_RESTARTS, "task" => task).increment(1);
-    None
 }
 
 /// The supervised tasks of a node.

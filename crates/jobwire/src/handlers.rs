@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 use jobwire_core::{HandlerOptions, Handlers};
 
+use crate::error::Error;
+
 pub use http::{AllowList, BadHost};
 
 /// What the built-in handlers need to know.
@@ -42,6 +44,22 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
         Arc::new(event::EventHandler),
     );
     handlers
+}
+
+/// Hold jobs of these types by row locks.
+///
+/// # Errors
+/// A type without a handler.
+pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Error> {
+    for job_type in types {
+        if !handlers.allow_row_lock(job_type) {
+            let served = handlers.types().join(", ");
+            return Err(Error::Usage(format!(
+                "`row_lock_types` names `{job_type}`, which no handler of this program serves; it serves {served}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

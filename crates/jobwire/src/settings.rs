@@ -139,6 +139,10 @@ settings! {
         "When hints could not be received or not be published for so long (the broker is away, or takes no messages), a node takes jobs from the database until they can; `off` lets jobs wait for the broker.";
     quarantine_after: u32 = "3", "quarantine-after" "N",
         "A job at whose hands so many nodes in a row have died goes to the dead letters; it runs alone on its node from the second death on. At least 3; 0 for never.";
+    row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
+        "Types whose handlers are short and may run twice, separated by commas: where many of their jobs arrive at once, PostgreSQL holds them by locks of their rows, which costs half of what leases do. See docs/operations.md.";
+    row_lock_from: usize = "32", "row-lock-from" "N",
+        "So many hints must come at once for that; fewer get leases.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "How long running jobs may take to end at shutdown before they are given back.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

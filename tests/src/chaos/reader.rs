@@ -13,7 +13,7 @@ use jobwire_core::{Fence, JobId, NodeId};
 use serde_json::Value;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -242,6 +242,9 @@ fn entries(
         }
     }
     entries.sort_by_key(|entry| entry.number);
+    if held_by_row(changes) {
+        conclude_row_locks(&mut entries);
+    }
     if let Some(known) = known {
         let first = entries.first().map_or(0, |entry| entry.number);
         if let Some(at) = known.published {
@@ -256,6 +259,53 @@ fn entries(
         entries.push(Entry::at(at, number + 1, id, Event::Found(*place)));
     }
     entries
+}
+
+fn held_by_row(changes: &[Change]) -> bool {
+    let created = changes.iter().filter_map(|change| change.created.as_ref());
+    let mut kinds = created.filter_map(|created| Kind::of(&created.job_type));
+    kinds.any(|kind| Kind::BY_ROW.contains(&kind))
+}
+
+/// A lock of a row writes nothing. A start under a lock that no lease has shown yet was made under one; and a deletion
+/// without a lease, in a history in which no operator deletes, was made by the last such run that had said that it was
+/// done.
+fn conclude_row_locks(entries: &mut Vec<Entry>) {
+    let mut leases = HashSet::new();
+    let mut runs: Vec<(NodeId, Fence, bool)> = Vec::new();
+    let mut seen: Vec<Entry> = Vec::with_capacity(entries.len());
+    for mut entry in entries.drain(..) {
+        match entry.event {
+            Event::Locked { fence, .. } => {
+                leases.insert(fence);
+            }
+            Event::Started { owner, fence } if !leases.contains(&fence) => {
+                runs.push((owner, fence, false));
+                let mut held = entry.clone();
+                held.event = Event::RowHeld { owner, fence };
+                seen.push(held);
+            }
+            Event::Ended {
+                owner,
+                fence,
+                answer: crate::history::Answer::Done,
+            } => {
+                let run = runs.iter_mut().find(|run| (run.0, run.1) == (owner, fence));
+                if let Some(run) = run {
+                    run.2 = true;
+                }
+            }
+            Event::Deleted => {
+                let run = runs.iter().rev().find(|run| run.2);
+                let (owner, fence) =
+                    run.map_or((NodeId(Uuid::nil()), Fence(0)), |run| (run.0, run.1));
+                entry.event = Event::RowCompleted { owner, fence };
+            }
+            _ => {}
+        }
+        seen.push(entry);
+    }
+    *entries = seen;
 }
 
 /// What one transaction did to one job.

@@ -66,7 +66,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 23] = [
+        let rows: [(&str, String); 24] = [
             (
                 "nodes, and how often one was started",
                 format!("{}, {}", self.options.nodes, self.starts),
@@ -108,6 +108,10 @@ impl Outcome {
             (
                 "locks granted, leases renewed",
                 format!("{}, {}", counts.locks, counts.renewals),
+            ),
+            (
+                "jobs held by row locks: begun, completed",
+                format!("{}, {}", counts.row_locks, counts.row_completions),
             ),
             ("handlers run", counts.runs.to_string()),
             (

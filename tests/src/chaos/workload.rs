@@ -56,6 +56,15 @@ impl Kind {
         Kind::Repeating,
     ];
 
+    /// Those that nodes hold by locks of their rows: some end within moments, and some outlast that and get leases.
+    pub const BY_ROW: [Kind; 5] = [
+        Kind::Noop,
+        Kind::Slow,
+        Kind::Failing,
+        Kind::Panicking,
+        Kind::Snoozing,
+    ];
+
     /// The handler type.
     #[must_use]
     pub fn job_type(self) -> &'static str {

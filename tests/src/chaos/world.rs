@@ -1,6 +1,7 @@
 //! The servers, proxies and nodes of a chaos run.
 
 use super::options::{Broker, Options};
+use super::workload::Kind;
 use crate::wait::within;
 use crate::{
     Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal,
@@ -167,6 +168,11 @@ impl World {
             .env("JOBWIRE_AMQP_PREFIX", PREFIX)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_CONCURRENCY", "32")
+            .env(
+                "JOBWIRE_ROW_LOCK_TYPES",
+                Kind::BY_ROW.map(Kind::job_type).join(","),
+            )
+            .env("JOBWIRE_ROW_LOCK_FROM", "1")
             .env("JOBWIRE_LEASE", format!("{}ms", self.lease.as_millis()))
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")

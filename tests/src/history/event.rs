@@ -162,6 +162,14 @@ pub enum Event {
         /// Until when.
         expires_at: Micros,
     },
+    /// Its row was locked, by a transaction that stays open while it runs. Nothing writes that down: it is concluded
+    /// from a start under a lock that no lease knows.
+    RowHeld {
+        /// By whom.
+        owner: NodeId,
+        /// With which token.
+        fence: Fence,
+    },
     /// The lease was made longer.
     Renewed {
         /// By whom.
@@ -199,6 +207,13 @@ pub enum Event {
     },
     /// Done and deleted.
     Completed {
+        /// By whom.
+        owner: NodeId,
+        /// With which lock.
+        fence: Fence,
+    },
+    /// Done, and deleted by a transaction that held its row; concluded from the last run that had said so.
+    RowCompleted {
         /// By whom.
         owner: NodeId,
         /// With which lock.

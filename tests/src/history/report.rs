@@ -83,6 +83,10 @@ pub struct Counts {
     pub left: u64,
     /// Locks.
     pub locks: u64,
+    /// Rows that were held while their jobs ran.
+    pub row_locks: u64,
+    /// Completions by those who held them.
+    pub row_completions: u64,
     /// Renewals.
     pub renewals: u64,
     /// Runs of handlers.

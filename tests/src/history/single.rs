@@ -63,6 +63,8 @@ pub(super) struct Single<'a> {
     /// Locks that ended otherwise than by expiry.
     ended: Vec<(Fence, End)>,
     expired_locks: u32,
+    /// Locks that began as row locks.
+    by_row: Vec<(NodeId, Fence)>,
     highest: Fence,
     runs: Vec<Run>,
     effects: Vec<Fence>,
@@ -95,6 +97,7 @@ impl<'a> Single<'a> {
             lock: None,
             ended: Vec::new(),
             expired_locks: 0,
+            by_row: Vec::new(),
             highest: Fence(i64::MIN),
             runs: Vec::new(),
             effects: Vec::new(),
@@ -139,6 +142,8 @@ impl<'a> Single<'a> {
                 fence,
                 expires_at,
             } => self.locked(entry, *owner, *fence, *expires_at),
+            Event::RowHeld { owner, fence } => self.row_held(*owner, *fence),
+            Event::RowCompleted { owner, fence } => self.row_completed(*owner, *fence),
             Event::Renewed {
                 owner,
                 fence,
@@ -320,7 +325,8 @@ impl<'a> Single<'a> {
             self.abandon(lock);
         }
         self.not_ready(entry.at);
-        if fence <= self.highest {
+        let became_a_lease = fence == self.highest && self.by_row.contains(&(owner, fence));
+        if fence <= self.highest && !became_a_lease {
             let highest = self.highest;
             self.violation(
                 Invariant::I6,
@@ -339,6 +345,55 @@ impl<'a> Single<'a> {
             expires_at,
             taken_off: false,
         });
+    }
+
+    /// What a lock of the row excludes, the database excludes: a lease that is older, and is there. One that is newer was
+    /// written after the row lock had been lost.
+    fn row_held(&mut self, owner: NodeId, fence: Fence) {
+        self.counts().row_locks += 1;
+        if let Some(lock) = self.lock
+            && lock.fence < fence
+        {
+            self.violation(
+                Invariant::I4,
+                format!(
+                    "its row was held with {fence} while lease {} was there",
+                    lock.fence
+                ),
+            );
+        }
+        self.by_row.push((owner, fence));
+        self.highest = self.highest.max(fence);
+    }
+
+    fn row_completed(&mut self, owner: NodeId, fence: Fence) {
+        self.counts().completed += 1;
+        self.counts().row_completions += 1;
+        if self.completed.is_some() {
+            self.violation(Invariant::I3, "it was completed twice");
+        }
+        self.expect(Place::Executable, "it was completed");
+        self.ended.push((fence, End::Completed));
+        if !self.by_row.contains(&(owner, fence)) {
+            self.violation(
+                Invariant::I1,
+                "it was deleted, and no run that held its row had ended",
+            );
+        }
+        if let Some(lock) = self.lock {
+            self.violation(
+                Invariant::I4,
+                format!(
+                    "row lock {fence} completed it while lease {} was there",
+                    lock.fence
+                ),
+            );
+        }
+        if fence != self.highest {
+            self.violation(Invariant::I6, "not the newest lock completed it");
+        }
+        self.completed = Some(fence);
+        self.place = Whereabouts::Gone;
     }
 
     fn renewed(&mut self, _: &Entry, owner: NodeId, fence: Fence, expires_at: Micros) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::job::Held;
-use jobwire_core::store::{Completion, HandOver, LockTerms};
+use jobwire_core::store::{Completion, HandOver, LockTerms, RowTerms};
 use jobwire_core::{CommitHook, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{Postgres, Stop};
 use serde_json::json;
@@ -22,6 +22,7 @@ fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: Duration::from_secs(3600),
         types: vec!["noop".to_owned()].into(),
+        rows: RowTerms::default(),
     }
 }
 

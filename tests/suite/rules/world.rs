@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, HandOver, LockTerms, Locked, Origin, Refusal};
+use jobwire_core::store::{Completion, HandOver, LockTerms, Locked, Origin, Refusal, RowTerms};
 use jobwire_core::{Hint, NewJob, NodeId, NodeOptions, PgStore, SqlStore, Store};
 use jobwire_tests::{eventually, shared};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -59,6 +59,7 @@ fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: LEASE,
         types: vec!["work".to_owned()].into(),
+        rows: RowTerms::default(),
     }
 }
 

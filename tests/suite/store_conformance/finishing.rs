@@ -144,7 +144,7 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
     let next = next_occurrence(&job.job, job.job.ready_at).unwrap();
     let next_id = next.id();
     let completion = Completion {
-        next: Some(next),
+        next: Some(Box::new(next)),
         ..done(&job)
     };
     let settled = w
@@ -172,7 +172,7 @@ pub(super) async fn a_lost_lock_creates_no_next_occurrence<S: Bench>(w: &World<S
     let job = w.hold(worker, &hint).await;
     w.expire(hint.id).await;
     let completion = Completion {
-        next: next_occurrence(&job.job, job.job.ready_at),
+        next: next_occurrence(&job.job, job.job.ready_at).map(Box::new),
         ..done(&job)
     };
     let settled = w

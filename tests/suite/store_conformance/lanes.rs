@@ -136,7 +136,7 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
     let mut completion = done(&held[2]);
     let next = jobwire_core::repeat::next_occurrence(&held[2].job, chrono::Utc::now()).unwrap();
     let next_id = next.id();
-    completion.next = Some(next);
+    completion.next = Some(Box::new(next));
     w.store
         .complete(worker, &[completion], &HandOver::Hint)
         .await

@@ -6,7 +6,7 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     Completion, Created, Destination, Failure, HandOver, LockTerms, Locked, Origin, Refusal,
-    Settled, Turn, TurnOutcome, TurnReport,
+    RowTerms, Settled, Turn, TurnOutcome, TurnReport,
 };
 use jobwire_core::{
     Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
@@ -234,6 +234,7 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: LEASE,
         types: vec!["work".to_owned(), "other-work".to_owned()].into(),
+        rows: RowTerms::default(),
     }
 }
 

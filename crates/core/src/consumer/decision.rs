@@ -11,9 +11,10 @@ use super::{BUSY_ATTEMPTS, BUSY_PAUSE, Batch, Consumer, LET_GO, idle};
 use crate::commit_hook::Cause;
 use crate::executor::{self, Stages};
 use crate::hint::Ready;
-use crate::job::JobId;
+use crate::job::{JobId, LockedJob};
 use crate::metrics as m;
-use crate::store::{Locked, Refusal};
+use crate::row_batch;
+use crate::store::{HeldRows, Locked, Refusal};
 use crate::transport::Ticket;
 
 impl Consumer {
@@ -21,12 +22,15 @@ impl Consumer {
         let locked_at = Utc::now();
         let ids = batch.hints.iter().enumerate();
         let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
-        counter!(m::JOBS_LOCKED, "source" => "hint").increment(locked.jobs.len() as u64);
+        let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
+        let jobs = locked.jobs.len() + by_row;
+        counter!(m::JOBS_LOCKED, "source" => "hint").increment(jobs as u64);
+        let mut slots = std::mem::take(&mut batch.slots);
         let lanes = 0..self.node.options.lanes.len();
         let meters: Vec<_> = lanes
             .map(|place| self.node.meters.lane(&self.pending.lane(place)))
             .collect();
-        for job in locked.jobs {
+        let stages = |job: &LockedJob| {
             let hinted = by_id.get(&job.job.id).copied();
             if let Some(of) = hinted.and_then(|at| batch.of.get(at))
                 && let Some(meters) = meters.get(of.lane)
@@ -38,18 +42,33 @@ impl Consumer {
                     locked_at,
                 );
             }
-            let stages = Stages {
+            Stages {
                 committed_at: hinted
                     .and_then(|at| batch.hints.get(at))
                     .and_then(|hint| hint.committed_at),
                 locked_at,
-            };
-            // No more jobs come back than hints were asked for, each with its slot.
-            let Some(slot) = batch.slots.pop() else { break };
+            }
+        };
+        // No more jobs come back than hints were asked for, each with its slot.
+        for job in locked.jobs {
+            let Some(slot) = slots.pop() else { break };
+            let stages = stages(&job);
             executor::start(&self.node, job, sent, stages, slot);
         }
+        if let Some(HeldRows {
+            jobs,
+            at_most,
+            hold,
+        }) = locked.rows
+        {
+            let admitted = jobs.into_iter().map_while(|job| {
+                let stages = stages(&job);
+                slots.pop().map(|slot| (job, stages, slot))
+            });
+            row_batch::start(&self.node, hold, sent, at_most, by_row, admitted);
+        }
         // The slots of what was refused are free again.
-        batch.slots.clear();
+        drop(slots);
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {

@@ -26,6 +26,7 @@ mod operate;
 mod orphans;
 mod renew;
 mod row;
+mod rows;
 mod session;
 mod sql;
 mod suspend;
@@ -33,6 +34,7 @@ mod timers;
 mod turn;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -40,6 +42,7 @@ use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
+use tokio::sync::Semaphore;
 
 use self::line::{Line, Suspicion};
 use self::session::Plans;
@@ -119,6 +122,10 @@ pub struct PgStore {
     /// Everything else.
     line: Line,
     durable_locks: bool,
+    /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
+    row_turns: Option<Arc<Semaphore>>,
+    /// The longest silence in a transaction on `hot`.
+    silence: Duration,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -150,8 +157,9 @@ impl PgStore {
         let connect = connect.application_name("jobwire").extra_float_digits(None);
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
-        let line = |size, plans| {
-            let session = session::settings(&options, plans);
+        let silence = options.idle_in_transaction_timeout.min(rows::SILENCE);
+        let line = |size, plans, silence| {
+            let session = session::settings(options.statement_timeout, silence, plans);
             let pool = PgPoolOptions::new()
                 .after_connect(move |connection, _| {
                     Box::pin(session::begin(connection, session.clone()))
@@ -170,13 +178,19 @@ impl PgStore {
             }
         };
         // Two lock, one completes.
-        let hot = (options.max_connections * 3 / 8).clamp(1, 3);
+        let hot = (options.max_connections / 2).clamp(1, 4);
         let store = Self {
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
-            renewals: line(2, Plans::Fresh),
-            hot: line(hot, Plans::Kept),
-            line: line(options.max_connections.max(hot + 2) - hot, Plans::Fresh),
+            renewals: line(2, Plans::Fresh, options.idle_in_transaction_timeout),
+            hot: line(hot, Plans::Kept, silence),
+            line: line(
+                options.max_connections.max(hot + 2) - hot,
+                Plans::Fresh,
+                options.idle_in_transaction_timeout,
+            ),
             durable_locks: options.durable_locks,
+            row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
+            silence,
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -367,7 +381,7 @@ impl Store for PgStore {
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        self.run("orphans", || orphans::find(&self.line.pool, query))
+        self.run("orphans", || orphans::find(&self.line, query))
             .await
     }
 

@@ -14,6 +14,7 @@ use super::{EXCLUSIVE, Payload, TYPE, now};
 use crate::commands::bench::NodeArgs;
 use crate::connect::{self, Database};
 use crate::error::Error;
+use crate::handlers::hold_by_row;
 use crate::nodes::NodeHere;
 use crate::output;
 use crate::settings::Settings;
@@ -57,7 +58,8 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     let stream = TcpStream::connect(args.report)
         .await
         .map_err(Error::io("can't reach the bench"))?;
-    let (handlers, told) = handlers();
+    let (mut handlers, told) = handlers();
+    hold_by_row(&mut handlers, &settings.row_lock_types)?;
     let (last, swept) = oneshot::channel();
     let telling = tokio::spawn(tell(stream, told, swept));
     // As in production, where somebody always looks.

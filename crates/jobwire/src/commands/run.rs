@@ -92,6 +92,7 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
     }
     let mut handlers = built_in(settings)?;
     handlers.extend(&additions.handlers);
+    handlers::hold_by_row(&mut handlers, &settings.row_lock_types)?;
     let node = Node::on(store, transport.clone())
         .handlers(handlers)
         .options(settings.node_options())

@@ -25,6 +25,7 @@ impl Settings {
         options.suspect_after = self.suspect_after;
         options.claim_after = self.claim_after.duration();
         options.quarantine_after = self.quarantine_after;
+        options.row_lock_from = self.row_lock_from;
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;

@@ -113,7 +113,7 @@ impl Database {
             };
             let unguarded = self.has(Bug::FollowsUpWithoutGuard);
             if !ours || !self.executable.contains_key(&held.id) {
-                next.extend(completion.next.clone().filter(|_| unguarded));
+                next.extend(completion.next.as_deref().cloned().filter(|_| unguarded));
                 continue;
             }
             self.leases.remove(&held.id);
@@ -122,7 +122,7 @@ impl Database {
             let fence = held.fence;
             self.record(held.id, Event::Completed { owner, fence });
             settled.applied.push(held.id);
-            next.extend(completion.next.clone());
+            next.extend(completion.next.as_deref().cloned());
         }
         if !next.is_empty() {
             let created = self.create(next, Origin::Hook)?;

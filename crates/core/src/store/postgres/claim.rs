@@ -4,7 +4,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::PgStore;
-use super::begin::begin;
+use super::begin::begin_by_key;
 use super::lock::lock_plain;
 use super::sql::{in_turn, not_suspended, unlocked};
 use crate::error::StoreError;
@@ -44,7 +44,7 @@ impl PgStore {
         terms: &LockTerms,
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
-        let mut tx = begin(&self.line).await?;
+        let mut tx = begin_by_key(&self.line).await?;
         let rows = sqlx::query(FIND)
             .bind(page.after.map_or(Uuid::nil(), |id| id.0))
             .bind(&page.lane.0)

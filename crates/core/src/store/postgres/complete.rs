@@ -137,7 +137,7 @@ pub(super) async fn complete_in(
     let next: Vec<_> = done
         .iter()
         .filter(|d| applied.contains(&d.held.id))
-        .filter_map(|d| d.next.clone())
+        .filter_map(|d| d.next.as_deref().cloned())
         .collect();
     if !next.is_empty() {
         let created = insert::insert(connection, next, Origin::Hook).await?;

@@ -124,6 +124,11 @@ impl PgStore {
         }
         plain.sort_unstable();
         plain.dedup();
+        locked.rows = self.hold_rows(terms, &plain).await?;
+        if let Some(rows) = &locked.rows {
+            let held: HashSet<Uuid> = rows.jobs.iter().map(|locked| locked.job.id.0).collect();
+            plain.retain(|id| !held.contains(id));
+        }
         if !plain.is_empty() {
             let statement = if self.durable_locks {
                 LOCK

@@ -3,7 +3,7 @@
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-use super::begin::begin;
+use super::begin::{begin, begin_by_key};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
 use super::{exclusive, row};
@@ -44,7 +44,8 @@ SELECT ",
     " FROM lost ORDER BY id"
 );
 
-pub(super) async fn find(pool: &PgPool, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+pub(super) async fn find(line: &Line, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+    let mut tx = begin_by_key(line).await?;
     let rows = sqlx::query(FIND)
         .bind(query.after.map(|id| id.0))
         .bind(query.ceiling())
@@ -53,8 +54,9 @@ pub(super) async fn find(pool: &PgPool, query: &OrphanQuery) -> Result<Vec<Ready
         .bind(query.ready_before)
         .bind(query.limit)
         .bind(query.mark)
-        .fetch_all(pool)
+        .fetch_all(&mut *tx)
         .await?;
+    tx.commit().await?;
     row::all_ready(&rows)
 }
 

@@ -5,9 +5,10 @@
 //! statements nor limits of time survive that. The difference shows in the number of the server's process:
 //! a session of one's own keeps its own.
 
+use std::time::Duration;
+
 use sqlx::{Executor, PgConnection, Row};
 
-use super::PgOptions;
 use super::line::Line;
 use crate::error::StoreError;
 
@@ -32,11 +33,15 @@ impl Plans {
 }
 
 /// What is set on every connection. As statements, since poolers refuse options at the start of a session.
-pub(super) fn settings(options: &PgOptions, plans: Plans) -> String {
+pub(super) fn settings(
+    statement_timeout: Duration,
+    silence_in_transaction: Duration,
+    plans: Plans,
+) -> String {
     format!(
         "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {NO_JIT}",
-        options.statement_timeout.as_millis(),
-        options.idle_in_transaction_timeout.as_millis(),
+        statement_timeout.as_millis(),
+        silence_in_transaction.as_millis(),
         plans.setting(),
     )
 }

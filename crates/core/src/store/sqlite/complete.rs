@@ -98,7 +98,9 @@ pub(super) async fn complete_in(
             .execute(&mut *connection)
             .await?;
     }
-    let next: Vec<_> = done_now().filter_map(|d| d.next.clone()).collect();
+    let next: Vec<_> = done_now()
+        .filter_map(|d| d.next.as_deref().cloned())
+        .collect();
     if !next.is_empty() {
         let created = insert::insert(connection, next, Origin::Hook).await?;
         settled.ready.extend(created.ready);

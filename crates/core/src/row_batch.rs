@@ -1,0 +1,213 @@
+//! A batch of short jobs that one transaction holds (protocol rule 35).
+//!
+//! The transaction that locked the rows stays open while the jobs run, and ends in one of two ways:
+//!
+//! * **Committed**, when all have ended or [`PATIENCE`] is over: what is done is deleted in it. Everything else gets a
+//!   lease in it and goes on as a job that is held by one: what failed, what wants to be given back, and what still
+//!   runs. So a handler that is slower than it declared costs no more than a lease, and the connection is not held
+//!   across it.
+//! * **Lost**, with its connection or because this node was silent for too long: then nothing has happened. What still
+//!   runs is asked to stop, and all are hinted again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{counter, histogram};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use crate::commit_hook::Cause;
+use crate::completion::Attempt;
+use crate::confession::confess;
+use crate::executor::{self, Stages};
+use crate::finished::{Ending, Finished};
+use crate::hint::{Hint, Ready};
+use crate::job::{Held, Job, JobId, LockedJob};
+use crate::metrics as m;
+use crate::shared::Shared;
+use crate::store::{RowHold, StoreError};
+use crate::supervisor::survived;
+
+/// What has not ended so long after the rows were asked for gets a lease.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Start the jobs of a batch, each on its slot, and see to their end.
+pub(crate) fn start(
+    node: &Arc<Shared>,
+    hold: Box<dyn RowHold>,
+    sent: Instant,
+    at_most: Duration,
+    count: usize,
+    jobs: impl Iterator<Item = (LockedJob, Stages, OwnedSemaphorePermit)>,
+) {
+    let (sender, outcomes) = mpsc::channel(count.max(1));
+    let mut batch = Batch {
+        node: node.clone(),
+        open: HashMap::with_capacity(count),
+    };
+    for (locked, stages, slot) in jobs {
+        let held = locked.held();
+        let lease = node.leases.hold_row(held.clone(), sent, at_most);
+        let job = executor::start_under(node, locked, lease, stages, slot, sender.clone());
+        batch.open.insert(held.id, (held, job));
+    }
+    drop(sender);
+    node.jobs.spawn(async move {
+        survived("row-batch", batch.run(hold, sent, outcomes)).await;
+    });
+}
+
+/// What the transaction holds and is not accounted for yet.
+struct Batch {
+    node: Arc<Shared>,
+    open: HashMap<JobId, (Held, Arc<Job>)>,
+}
+
+/// Whatever happens, the node does not go on believing that it holds these.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.lose();
+    }
+}
+
+impl Batch {
+    async fn run(
+        mut self,
+        hold: Box<dyn RowHold>,
+        sent: Instant,
+        mut outcomes: mpsc::Receiver<Finished>,
+    ) {
+        let mut ended = Vec::with_capacity(self.open.len());
+        let patience = tokio::time::sleep_until(sent + PATIENCE);
+        tokio::pin!(patience);
+        while ended.len() < self.open.len() {
+            let room = self.open.len() - ended.len();
+            tokio::select! {
+                biased;
+                count = outcomes.recv_many(&mut ended, room) => if count == 0 { break },
+                () = &mut patience => break,
+            }
+        }
+        let (done, rest): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_plainly_done);
+        // Whose time was over before it began: its row is left alone, and somebody else may have it.
+        let (late, rest): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|finished| matches!(finished.ending, Ending::Lost));
+        match self.commit(hold, &done, &late).await {
+            Ok(()) => {
+                for finished in done.into_iter().chain(late) {
+                    let committed = matches!(finished.ending, Ending::Done(_));
+                    self.close(finished, committed);
+                }
+                self.open.clear();
+                // The others are held by leases, and end as all that are.
+                for finished in rest {
+                    self.pass_on(finished).await;
+                }
+                while let Some(finished) = outcomes.recv().await {
+                    self.pass_on(finished).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(jobs = self.open.len(), %error, "a batch could not be committed; its jobs run again");
+                self.give_up();
+                for finished in done.into_iter().chain(late).chain(rest) {
+                    self.close(finished, false);
+                }
+                while let Some(finished) = outcomes.recv().await {
+                    self.close(finished, false);
+                }
+            }
+        }
+    }
+
+    async fn commit(
+        &self,
+        hold: Box<dyn RowHold>,
+        done: &[Finished],
+        late: &[Finished],
+    ) -> Result<(), StoreError> {
+        let ids: Vec<JobId> = done.iter().map(|finished| finished.held.id).collect();
+        let leased = self.others_than(done.iter().chain(late));
+        histogram!(m::COMPLETE_BATCH).record(ids.len() as f64);
+        crash_point!("rows-held");
+        let sent = Instant::now();
+        hold.commit(&ids, &leased).await?;
+        crash_point!("rows-committed");
+        self.node.leases.leased(&leased, sent);
+        let again = late.iter().map(|finished| ready(&finished.job));
+        self.node.hook.publish(Cause::GiveBack, again.collect());
+        Ok(())
+    }
+
+    fn others_than<'a>(&self, ended: impl Iterator<Item = &'a Finished>) -> Vec<Held> {
+        let ended: HashSet<JobId> = ended.map(|finished| finished.held.id).collect();
+        if ended.len() == self.open.len() {
+            return Vec::new();
+        }
+        let open = self.open.values().map(|(held, _)| held);
+        open.filter(|held| !ended.contains(&held.id))
+            .cloned()
+            .collect()
+    }
+
+    /// An attempt whose outcome is committed, or never will be.
+    fn close(&mut self, finished: Finished, committed: bool) {
+        let Finished {
+            held,
+            job,
+            ending,
+            finished_at,
+            ..
+        } = finished;
+        if !committed {
+            counter!(m::FENCED, "operation" => "complete").increment(1);
+            tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; nothing was changed");
+        }
+        Attempt::of(job, &ending, finished_at).count(&self.node, committed);
+        self.node.leases.forget(&held);
+        self.open.remove(&held.id);
+    }
+
+    async fn pass_on(&self, finished: Finished) {
+        // Closed only when the node is gone; then the lease ends by itself.
+        let _ = self.node.finished.send(finished).await;
+    }
+
+    /// The transaction is lost.
+    fn give_up(&mut self) {
+        self.lose();
+        let held = self.open.values().map(|(held, _)| held.clone());
+        // Where the commit's answer was lost, some may have leases.
+        confess(&self.node, held.collect());
+        let again = self.open.values().map(|(_, job)| ready(job));
+        self.node.hook.publish(Cause::GiveBack, again.collect());
+    }
+
+    fn lose(&self) {
+        let held = || self.open.values().map(|(held, _)| held);
+        self.node.leases.lose(held());
+        for held in held() {
+            self.node.leases.forget(held);
+        }
+    }
+}
+
+/// Nothing is to be done but to delete it.
+fn is_plainly_done(finished: &Finished) -> bool {
+    match &finished.ending {
+        Ending::Done(completion) => completion.next.is_none() && !completion.failed_before,
+        _ => false,
+    }
+}
+
+fn ready(job: &Job) -> Ready {
+    Ready {
+        lane: job.lane.clone(),
+        hint: Hint {
+            trace_parent: job.trace_parent.clone(),
+            ..Hint::new(job.id)
+        },
+    }
+}

@@ -1,0 +1,154 @@
+//! Holding short jobs by locks of their rows, in a transaction that stays open while they run (protocol rule 35).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+use sqlx::{Postgres, Row, Transaction};
+use tokio::sync::OwnedSemaphorePermit;
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::line::Line;
+use super::sql::{job_columns, not_suspended};
+use super::{PgStore, complete, row};
+use crate::error::StoreError;
+use crate::job::{Fence, Held, JobId, LockedJob};
+use crate::store::{HeldRows, LockTerms, RowHold};
+
+/// Where no connection becomes free for so long, there are leases.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The server ends a transaction that is silent for so long: the node is frozen, or cut off. It needs no more than
+/// a tenth of a second as long as it lives.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
+
+/// What was hinted or tried before, or has a lease already, goes by lease: there the deaths of its holders are counted,
+/// its failures are remembered, and its next occurrence is made.
+const HOLD: &str = concat!(
+    "
+SELECT nextval('jobwire.fence_seq'), ",
+    job_columns!("j"),
+    "
+FROM jobwire.job j
+WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND j.hints <= 1 AND j.failures = 0
+    AND j.repeat IS NULL AND ",
+    not_suspended!("j"),
+    "
+    AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id)
+FOR UPDATE OF j SKIP LOCKED"
+);
+
+/// A lease that was written between the statement's beginning and its lock of the row is not seen by it, but by the
+/// next one. From then on nobody can write one.
+const LEASED_MEANWHILE: &str = "SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1)";
+
+const DELETE: &str = "DELETE FROM jobwire.job WHERE id = ANY($1)";
+
+const LEASE: &str = "
+INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+SELECT id, $3, fence, clock_timestamp(), clock_timestamp() + $4 FROM unnest($1::uuid[], $2::bigint[]) AS held(id, fence)";
+
+struct PgRowHold {
+    line: Line,
+    transaction: Transaction<'static, Postgres>,
+    terms: LockTerms,
+    /// Not every connection of the line may be held.
+    _turn: OwnedSemaphorePermit,
+}
+
+fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
+    Ok(LockedJob {
+        fence: Fence(row.try_get(0)?),
+        strikes: 0,
+        job: row::job(row, 1)?,
+    })
+}
+
+impl PgStore {
+    /// Hold what may be held so; `None` where nothing may.
+    pub(super) async fn hold_rows(
+        &self,
+        terms: &LockTerms,
+        ids: &[Uuid],
+    ) -> Result<Option<HeldRows>, StoreError> {
+        if terms.rows.types.is_empty() || ids.len() < terms.rows.from {
+            return Ok(None);
+        }
+        let Some(turns) = self.row_turns.clone() else {
+            return Ok(None);
+        };
+        let turn = tokio::time::timeout(PATIENCE, turns.acquire_owned());
+        let Ok(Ok(turn)) = turn.await else {
+            return Ok(None);
+        };
+        let mut transaction = begin(&self.hot).await?;
+        let rows = sqlx::query(HOLD)
+            .bind(ids)
+            .bind(&terms.rows.types[..])
+            .fetch_all(&mut *transaction)
+            .await?;
+        let mut jobs = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;
+        let ids: Vec<Uuid> = jobs.iter().map(|locked| locked.job.id.0).collect();
+        if !ids.is_empty() {
+            let leased: Vec<Uuid> = sqlx::query_scalar(LEASED_MEANWHILE)
+                .bind(ids)
+                .fetch_all(&mut *transaction)
+                .await?;
+            let leased: HashSet<Uuid> = leased.into_iter().collect();
+            jobs.retain(|locked| !leased.contains(&locked.job.id.0));
+        }
+        if jobs.is_empty() {
+            transaction.rollback().await?;
+            return Ok(None);
+        }
+        // Ids are time-ordered, and so are these but for creators whose clocks differ.
+        if !jobs.is_sorted_by_key(|locked| locked.job.seq) {
+            jobs.sort_unstable_by_key(|locked| locked.job.seq);
+        }
+        Ok(Some(HeldRows {
+            jobs,
+            at_most: self.silence,
+            hold: Box::new(PgRowHold {
+                line: self.hot.clone(),
+                transaction,
+                terms: terms.clone(),
+                _turn: turn,
+            }),
+        }))
+    }
+}
+
+#[async_trait]
+impl RowHold for PgRowHold {
+    async fn commit(self: Box<Self>, done: &[JobId], leased: &[Held]) -> Result<(), StoreError> {
+        let Self {
+            line,
+            mut transaction,
+            terms,
+            _turn,
+        } = *self;
+        let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
+        let (leased, fences) = complete::guards(leased.iter());
+        line.answer(async {
+            if !ids.is_empty() {
+                sqlx::query(DELETE)
+                    .bind(ids)
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+            if !leased.is_empty() {
+                sqlx::query(LEASE)
+                    .bind(leased)
+                    .bind(fences)
+                    .bind(terms.owner.0)
+                    .bind(terms.lease)
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+            crash_point!("rows-uncommitted");
+            Ok(transaction.commit().await?)
+        })
+        .await
+    }
+}
