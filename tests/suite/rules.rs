@@ -3,6 +3,7 @@
 mod accounts;
 mod busy;
 mod doors;
+mod held_back;
 mod packed;
 mod quarantine;
 mod row_lock;

@@ -121,17 +121,18 @@ def _ratios(report):
     for figures in report["limits"].get("pgbench", []):
         if figures["rows"] > 1:
             best[figures["round"]] = max(best.get(figures["round"], 0), figures["lock, delete"])
-    pairs = [
-        ("drain: Jobwire with RabbitMQ to River", speed("Jobwire, RabbitMQ", "drain"), speed("River", "drain")),
-        ("drain: Jobwire with RabbitMQ to graphile_worker (Rust)", speed("Jobwire, RabbitMQ", "drain"),
-         speed("graphile_worker (Rust)", "drain")),
-        ("drain: Jobwire in-process to pgbench's best lock, delete of 256 rows",
-         speed("Jobwire, in-process", "drain"), best),
-        ("continuous: Jobwire with RabbitMQ to River, same load", speed("Jobwire, RabbitMQ", "continuous"),
-         speed("River", "continuous")),
-        ("continuous: Jobwire with RabbitMQ to River, as its own benchmark", speed("Jobwire, RabbitMQ", "continuous"),
-         speed("River, as its own benchmark", "own")),
-    ]
+    pairs = []
+    for held in ("", ", row locks"):
+        ours = f"Jobwire, RabbitMQ{held}"
+        pairs += [
+            (f"drain: {ours} to River", speed(ours, "drain"), speed("River", "drain")),
+            (f"drain: {ours} to graphile_worker (Rust)", speed(ours, "drain"), speed("graphile_worker (Rust)", "drain")),
+            (f"drain: Jobwire, in-process{held} to pgbench's best lock, delete of 256 rows",
+             speed(f"Jobwire, in-process{held}", "drain"), best),
+            (f"continuous: {ours} to River, same load", speed(ours, "continuous"), speed("River", "continuous")),
+            (f"continuous: {ours} to River, as its own benchmark", speed(ours, "continuous"),
+             speed("River, as its own benchmark", "own")),
+        ]
     rows = [[name, _spread([upper[number] / lower[number] for number in upper.keys() & lower.keys()])]
             for name, upper, lower in pairs if upper.keys() & lower.keys()]
     return _table("Ratios of this run", ["what", "ratio"], rows)

@@ -82,16 +82,23 @@ pub(crate) fn start_under(
             }
             Admission::End(ending, slot) => (ending, slot.map(one_of)),
         };
+        // An exclusive job's slot passes to the next one of its instance. Any other is kept until its outcome is
+        // accepted: nothing more is locked while outcomes can't be committed as fast as jobs end.
+        let (passed_on, kept) = if job.exclusive {
+            (slot, None)
+        } else {
+            (None, slot)
+        };
         let finished = Finished {
             held,
             ending,
             finished_at: Instant::now(),
-            // An exclusive job's slot passes to the next one of its instance.
-            slot: slot.filter(|_| job.exclusive),
+            slot: passed_on,
             job,
         };
         // Closed only when the node is gone; then the lease ends by itself.
         let _ = outcomes.send(finished).await;
+        drop(kept);
     }));
     started
 }

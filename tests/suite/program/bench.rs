@@ -1,5 +1,6 @@
 //! `jobwire bench`, small: that each workload measures and checks itself; never how quick it is.
 
+mod comparison;
 mod refused;
 
 use std::time::Duration;

@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// What was hinted or tried before, or has a lease already, goes by lease: there the deaths of its holders are counted,
-/// its failures are remembered, and its next occurrence is made.
+/// its failures are remembered, and its next occurrence is made. The lease is asked for as a value: that can't be planned
+/// as a join, which would read all leases.
 const HOLD: &str = concat!(
     "
 SELECT nextval('jobwire.fence_seq'), ",
@@ -35,7 +36,7 @@ WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND j.hints <= 1 A
     AND j.repeat IS NULL AND ",
     not_suspended!("j"),
     "
-    AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id)
+    AND (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NULL
 FOR UPDATE OF j SKIP LOCKED"
 );
 
