@@ -79,13 +79,19 @@ async fn what_is_not_done_at_the_commit_is_held_by_a_lease_from_then_on() {
     let held = rows(store.lock(&terms(one, true), &hints).await.unwrap());
     let slow = held.jobs[2].held();
     let done = [held.jobs[0].job.id, held.jobs[1].job.id];
-    held.hold.commit(&done, &[slow.clone()]).await.unwrap();
+    held.hold
+        .commit(&done, std::slice::from_ref(&slow))
+        .await
+        .unwrap();
     let refused = store.lock(&terms(other, true), &hints).await.unwrap();
     assert!(refused.jobs.is_empty() && refused.rows.is_none());
     let why = |id: JobId| refused.refused.iter().find(|r| r.0 == id).map(|r| r.1);
     assert_eq!(why(slow.id), Some(Refusal::Locked));
     assert_eq!(why(done[0]), Some(Refusal::Gone));
-    let renewed = store.renew(one, LEASE, &[slow.clone()]).await.unwrap();
+    let renewed = store
+        .renew(one, LEASE, std::slice::from_ref(&slow))
+        .await
+        .unwrap();
     assert_eq!(renewed, [slow.id]);
 }
 
