@@ -9,6 +9,7 @@ mod quarantine;
 mod row_lock;
 mod saturated;
 mod suspension;
+mod twice;
 mod world;
 
 use std::sync::Arc;

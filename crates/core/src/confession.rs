@@ -21,6 +21,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// Tell the database of these, which this node has stopped working on, as soon as it can be reached.
 pub(crate) fn confess(node: &Arc<Shared>, lost: Vec<Held>) {
+    insist(node, lost, true);
+}
+
+/// Give back what this node may hold by leases; what it does not hold was not taken from it, and no strike of others is
+/// taken back.
+pub(crate) fn give_back(node: &Arc<Shared>, held: Vec<Held>) {
+    insist(node, held, false);
+}
+
+fn insist(node: &Arc<Shared>, lost: Vec<Held>, absolve: bool) {
     if lost.is_empty() {
         return;
     }
@@ -28,7 +38,7 @@ pub(crate) fn confess(node: &Arc<Shared>, lost: Vec<Held>) {
     tokio::spawn(async move {
         let mut pause = FIRST_PAUSE;
         for _ in 0..ATTEMPTS {
-            match tell(&node, &lost).await {
+            match tell(&node, &lost, absolve).await {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::debug!(jobs = lost.len(), %error, "lost leases could not be given up yet")
@@ -44,7 +54,7 @@ pub(crate) fn confess(node: &Arc<Shared>, lost: Vec<Held>) {
     });
 }
 
-async fn tell(node: &Shared, lost: &[Held]) -> Result<(), StoreError> {
+async fn tell(node: &Shared, lost: &[Held], absolve: bool) -> Result<(), StoreError> {
     let given_up = node.store.release(node.id, lost).await?;
     node.hook.publish(Cause::GiveBack, given_up.ready);
     let given_up: HashSet<JobId> = given_up.applied.into_iter().collect();
@@ -53,7 +63,7 @@ async fn tell(node: &Shared, lost: &[Held]) -> Result<(), StoreError> {
         .map(|held| held.id)
         .filter(|id| !given_up.contains(id))
         .collect();
-    if taken.is_empty() {
+    if taken.is_empty() || !absolve {
         return Ok(());
     }
     node.store.absolve(&taken).await

@@ -108,7 +108,7 @@ struct Answer {
 async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
     histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
     let sent = Instant::now();
-    let locked = node.store.lock(&node.terms, &batch.hints).await;
+    let locked = node.store.lock(node.terms_now(), &batch.hints).await;
     Answer {
         batch,
         sent,

@@ -43,6 +43,14 @@ pub(crate) struct Stages {
     pub(crate) locked_at: DateTime<Utc>,
 }
 
+/// Where the outcome of a job goes.
+pub(crate) enum Outcomes {
+    /// To be committed with others.
+    OfNode,
+    /// To the batch that holds its row.
+    OfBatch(mpsc::Sender<Finished>),
+}
+
 /// Start a locked job on a slot.
 pub(crate) fn start(
     node: &Arc<Shared>,
@@ -52,7 +60,7 @@ pub(crate) fn start(
     slot: OwnedSemaphorePermit,
 ) {
     let lease = node.leases.hold(locked.held(), sent);
-    start_under(node, locked, lease, stages, slot, node.finished.clone());
+    start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
 }
 
 /// Start a job under a lock that is held; its outcome goes where it is said.
@@ -62,7 +70,7 @@ pub(crate) fn start_under(
     lease: Lease,
     stages: Stages,
     slot: OwnedSemaphorePermit,
-    outcomes: mpsc::Sender<Finished>,
+    outcomes: Outcomes,
 ) -> Arc<Job> {
     let held = locked.held();
     let node = node.clone();
@@ -82,8 +90,7 @@ pub(crate) fn start_under(
             }
             Admission::End(ending, slot) => (ending, slot.map(one_of)),
         };
-        // An exclusive job's slot passes to the next one of its instance. Any other is kept until its outcome is
-        // accepted: nothing more is locked while outcomes can't be committed as fast as jobs end.
+        // An exclusive job's slot passes to the next one of its instance.
         let (passed_on, kept) = if job.exclusive {
             (slot, None)
         } else {
@@ -94,11 +101,14 @@ pub(crate) fn start_under(
             ending,
             finished_at: Instant::now(),
             slot: passed_on,
+            kept,
             job,
         };
-        // Closed only when the node is gone; then the lease ends by itself.
-        let _ = outcomes.send(finished).await;
-        drop(kept);
+        match outcomes {
+            Outcomes::OfNode => node.accept(finished).await,
+            // There is room for every job of the batch. It keeps the slot for us.
+            Outcomes::OfBatch(batch) => drop(batch.send(finished).await),
+        }
     }));
     started
 }

@@ -50,6 +50,9 @@ pub(crate) struct Finished {
     pub(crate) finished_at: Instant,
     /// The slot of an exclusive job, for the next one of its instance.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
+    /// The slot of any other, until its outcome is accepted: nothing more is locked while outcomes can't be committed as
+    /// fast as jobs end.
+    pub(crate) kept: Option<OwnedSemaphorePermit>,
 }
 
 impl Finished {

@@ -45,6 +45,7 @@ use crate::lease::{self, LeaseBook};
 use crate::meters::Meters;
 use crate::metrics as m;
 use crate::quarantine::Suspects;
+use crate::row_batch::RowPause;
 use crate::shared::Shared;
 use crate::store::{LockTerms, RowTerms, Store, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
@@ -183,15 +184,21 @@ impl NodeBuilder {
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         let fleet = Fleet::default();
         fleet.note(id, types.clone(), options.lane_names());
+        let lease_terms = LockTerms {
+            owner: id,
+            lease: options.lease,
+            types: types.into(),
+            rows: RowTerms::default(),
+        };
         let shared = Arc::new(Shared {
             id,
             hook,
             terms: LockTerms {
-                owner: id,
-                lease: options.lease,
-                types: types.into(),
                 rows,
+                ..lease_terms.clone()
             },
+            lease_terms,
+            row_pause: RowPause::default(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),

@@ -7,10 +7,14 @@
 //!   runs. So a handler that is slower than it declared costs no more than a lease, and the connection is not held
 //!   across it.
 //! * **Lost**, with its connection or because this node was silent for too long: then nothing has happened. What still
-//!   runs is asked to stop, and all are hinted again.
+//!   runs is asked to stop, all are hinted again, and for [`PAUSE`] this node holds nothing by its row: whatever took so
+//!   long here may do so again, and a lease bears it.
+//!
+//! What is plainly done frees its slot at once, since a batch and the number of batches are bounded. Everything else keeps
+//! it until the queue of outcomes has accepted it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{counter, histogram};
@@ -19,8 +23,8 @@ use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::completion::Attempt;
-use crate::confession::confess;
-use crate::executor::{self, Stages};
+use crate::confession::give_back;
+use crate::executor::{self, Outcomes, Stages};
 use crate::finished::{Ending, Finished};
 use crate::hint::{Hint, Ready};
 use crate::job::{Held, Job, JobId, LockedJob};
@@ -31,6 +35,24 @@ use crate::supervisor::survived;
 
 /// What has not ended so long after the rows were asked for gets a lease.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Leases only, for so long after a batch was lost.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// No row locks for a while.
+#[derive(Default)]
+pub(crate) struct RowPause(Mutex<Option<Instant>>);
+
+impl RowPause {
+    pub(crate) fn is_over(&self) -> bool {
+        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    fn begin(&self) {
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Some(Instant::now() + PAUSE);
+    }
+}
 
 /// Start the jobs of a batch, each on its slot, and see to their end.
 pub(crate) fn start(
@@ -49,7 +71,14 @@ pub(crate) fn start(
     for (locked, stages, slot) in jobs {
         let held = locked.held();
         let lease = node.leases.hold_row(held.clone(), sent, at_most);
-        let job = executor::start_under(node, locked, lease, stages, slot, sender.clone());
+        let job = executor::start_under(
+            node,
+            locked,
+            lease,
+            stages,
+            slot,
+            Outcomes::OfBatch(sender.clone()),
+        );
         batch.open.insert(held.id, (held, job));
     }
     drop(sender);
@@ -67,7 +96,9 @@ struct Batch {
 /// Whatever happens, the node does not go on believing that it holds these.
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.lose();
+        if !self.open.is_empty() {
+            self.give_up(Vec::new());
+        }
     }
 }
 
@@ -82,11 +113,16 @@ impl Batch {
         let patience = tokio::time::sleep_until(sent + PATIENCE);
         tokio::pin!(patience);
         while ended.len() < self.open.len() {
-            let room = self.open.len() - ended.len();
+            let (seen, room) = (ended.len(), self.open.len() - ended.len());
             tokio::select! {
                 biased;
                 count = outcomes.recv_many(&mut ended, room) => if count == 0 { break },
                 () = &mut patience => break,
+            }
+            for finished in ended.iter_mut().skip(seen) {
+                if is_plainly_done(finished) {
+                    finished.kept = None;
+                }
             }
         }
         let (done, rest): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_plainly_done);
@@ -94,8 +130,14 @@ impl Batch {
         let (late, rest): (Vec<_>, Vec<_>) = rest
             .into_iter()
             .partition(|finished| matches!(finished.ending, Ending::Lost));
-        match self.commit(hold, &done, &late).await {
+        let leased = self.others_than(done.iter().chain(&late));
+        match self.commit(hold, &done, &leased).await {
             Ok(()) => {
+                if !late.is_empty() {
+                    self.node.row_pause.begin();
+                }
+                let again = late.iter().map(|finished| ready(&finished.job));
+                self.node.hook.publish(Cause::GiveBack, again.collect());
                 for finished in done.into_iter().chain(late) {
                     let committed = matches!(finished.ending, Ending::Done(_));
                     self.close(finished, committed);
@@ -103,15 +145,15 @@ impl Batch {
                 self.open.clear();
                 // The others are held by leases, and end as all that are.
                 for finished in rest {
-                    self.pass_on(finished).await;
+                    self.node.accept(finished).await;
                 }
                 while let Some(finished) = outcomes.recv().await {
-                    self.pass_on(finished).await;
+                    self.node.accept(finished).await;
                 }
             }
             Err(error) => {
                 tracing::warn!(jobs = self.open.len(), %error, "a batch could not be committed; its jobs run again");
-                self.give_up();
+                self.give_up(leased);
                 for finished in done.into_iter().chain(late).chain(rest) {
                     self.close(finished, false);
                 }
@@ -126,18 +168,17 @@ impl Batch {
         &self,
         hold: Box<dyn RowHold>,
         done: &[Finished],
-        late: &[Finished],
+        leased: &[Held],
     ) -> Result<(), StoreError> {
         let ids: Vec<JobId> = done.iter().map(|finished| finished.held.id).collect();
-        let leased = self.others_than(done.iter().chain(late));
-        histogram!(m::COMPLETE_BATCH).record(ids.len() as f64);
+        if !ids.is_empty() {
+            histogram!(m::COMPLETE_BATCH).record(ids.len() as f64);
+        }
         crash_point!("rows-held");
         let sent = Instant::now();
-        hold.commit(&ids, &leased).await?;
+        hold.commit(&ids, leased).await?;
         crash_point!("rows-committed");
-        self.node.leases.leased(&leased, sent);
-        let again = late.iter().map(|finished| ready(&finished.job));
-        self.node.hook.publish(Cause::GiveBack, again.collect());
+        self.node.leases.leased(leased, sent);
         Ok(())
     }
 
@@ -161,7 +202,7 @@ impl Batch {
             finished_at,
             ..
         } = finished;
-        if !committed {
+        if !committed && matches!(ending, Ending::Done(_)) {
             counter!(m::FENCED, "operation" => "complete").increment(1);
             tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; nothing was changed");
         }
@@ -170,27 +211,17 @@ impl Batch {
         self.open.remove(&held.id);
     }
 
-    async fn pass_on(&self, finished: Finished) {
-        // Closed only when the node is gone; then the lease ends by itself.
-        let _ = self.node.finished.send(finished).await;
-    }
-
-    /// The transaction is lost.
-    fn give_up(&mut self) {
-        self.lose();
-        let held = self.open.values().map(|(held, _)| held.clone());
-        // Where the commit's answer was lost, some may have leases.
-        confess(&self.node, held.collect());
-        let again = self.open.values().map(|(_, job)| ready(job));
-        self.node.hook.publish(Cause::GiveBack, again.collect());
-    }
-
-    fn lose(&self) {
+    /// The transaction is lost. Where its commit's answer is what was lost, these have leases.
+    fn give_up(&self, leased: Vec<Held>) {
+        self.node.row_pause.begin();
         let held = || self.open.values().map(|(held, _)| held);
         self.node.leases.lose(held());
         for held in held() {
             self.node.leases.forget(held);
         }
+        give_back(&self.node, leased);
+        let again = self.open.values().map(|(_, job)| ready(job));
+        self.node.hook.publish(Cause::GiveBack, again.collect());
     }
 }
 

@@ -18,6 +18,7 @@ use crate::lease::LeaseBook;
 use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
+use crate::row_batch::RowPause;
 use crate::store::{HandOver, LockTerms, Store};
 use crate::transport::Transport;
 
@@ -30,6 +31,10 @@ pub(crate) struct Shared {
     pub(crate) handlers: Handlers,
     pub(crate) options: NodeOptions,
     pub(crate) terms: LockTerms,
+    /// The same without row locks.
+    pub(crate) lease_terms: LockTerms,
+    /// No row locks until then, since some were lost.
+    pub(crate) row_pause: RowPause,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,
@@ -62,6 +67,23 @@ impl Shared {
             Some(problem) => problems.insert(part, problem),
             None => problems.remove(part),
         };
+    }
+
+    /// Pass an outcome on to be committed; its slot is free when it has been accepted.
+    pub(crate) async fn accept(&self, mut finished: Finished) {
+        let kept = finished.kept.take();
+        // Closed only when the node is gone; then the lease ends by itself.
+        let _ = self.finished.send(finished).await;
+        drop(kept);
+    }
+
+    /// Under which terms to lock now.
+    pub(crate) fn terms_now(&self) -> &LockTerms {
+        if self.row_pause.is_over() {
+            &self.terms
+        } else {
+            &self.lease_terms
+        }
     }
 
     /// What a part has reported last.

@@ -157,7 +157,10 @@ impl PgStore {
         let connect = connect.application_name("jobwire").extra_float_digits(None);
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
-        let silence = options.idle_in_transaction_timeout.min(rows::SILENCE);
+        let silence = match options.idle_in_transaction_timeout {
+            Duration::ZERO => rows::SILENCE,
+            limit => limit.min(rows::SILENCE),
+        };
         let line = |size, plans, silence| {
             let session = session::settings(options.statement_timeout, silence, plans);
             let pool = PgPoolOptions::new()

@@ -1,6 +1,6 @@
 //! Completing and releasing: the fence decides, in the lease row.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -101,7 +101,13 @@ async fn delete<'e>(
     owner: NodeId,
     done: &[Completion],
 ) -> Result<Vec<JobId>, StoreError> {
-    let (ids, fences) = guards(done.iter().map(|d| &d.held));
+    // A job that was lost and taken again may be here twice; only its newest lock can still be there.
+    let mut newest: HashMap<Uuid, i64> = HashMap::with_capacity(done.len());
+    for Held { id, fence, .. } in done.iter().map(|d| &d.held) {
+        let known = newest.entry(id.0).or_insert(fence.0);
+        *known = fence.0.max(*known);
+    }
+    let (ids, fences): (Vec<Uuid>, Vec<i64>) = newest.into_iter().unzip();
     let failed_before: Vec<Uuid> = done
         .iter()
         .filter(|d| d.failed_before)

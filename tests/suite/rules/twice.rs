@@ -1,0 +1,35 @@
+//! A job that a node lost and took again may have both its outcomes in one batch: the lock that is there decides.
+
+use std::time::Duration;
+
+use jobwire_core::store::{HandOver, LockTerms, RowTerms};
+use jobwire_core::{NewJob, NodeId, Store};
+use jobwire_tests::eventually;
+
+use super::world::{SOON, create, done, store};
+
+#[tokio::test]
+async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
+    let store = store().await;
+    let hint = create(&store, NewJob::of("work", &())).await;
+    let owner = NodeId::generate();
+    let terms = |lease| LockTerms {
+        owner,
+        lease,
+        types: vec!["work".to_owned()].into(),
+        rows: RowTerms::default(),
+    };
+    let hints = std::slice::from_ref(&hint);
+    let brief = terms(Duration::from_millis(1));
+    let first = store.lock(&brief, hints).await.unwrap().jobs.remove(0);
+    let long = terms(Duration::from_secs(3600));
+    let second = eventually("the first lease has ended", SOON, async || {
+        store.lock(&long, hints).await.unwrap().jobs.pop()
+    })
+    .await;
+    assert!(second.fence.0 > first.fence.0);
+    let both = [done(&first), done(&second)];
+    let settled = store.complete(owner, &both, &HandOver::Hint).await.unwrap();
+    assert_eq!(settled.applied, [hint.id]);
+    assert!(store.get(hint.id).await.unwrap().is_none());
+}
