@@ -68,7 +68,7 @@ const NODE: [(&str, u32); 18] = [
 /// Where a node dies that has done something outside of the database.
 const OUTSIDE: [&str; 2] = ["effect-done", "completion-committed"];
 
-/// Where a node dies that holds rows instead of leases, and how often it has come by there before.
+/// Where a node dies that holds rows instead of leases.
 const BY_ROW: [&str; 3] = ["rows-held", "rows-uncommitted", "rows-committed"];
 
 /// Where the leader of two nodes dies in the middle of a sweep.

@@ -18,9 +18,7 @@ use std::time::Duration;
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::hint::Hint;
 use jobwire_core::transport::{Publisher, Transport};
-use jobwire_core::{
-    CommitHook, HandlerError, Lane, NewJob, Node, Outcome, PgStore, Running, Store,
-};
+use jobwire_core::{CommitHook, Lane, NewJob, Node, Outcome, PgStore, Running, Store};
 use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
@@ -50,22 +48,10 @@ async fn no_more_is_locked_than_there_are_slots() {
     options.concurrency = 3;
     let notes = Notes::default();
     let gate = Arc::new(Semaphore::new(0));
-    let (seen, entrance) = (notes.clone(), gate.clone());
     let node = world
         .node()
         .options(options)
-        .handler("wait", move |_: Running<()>| {
-            let (seen, entrance) = (seen.clone(), entrance.clone());
-            async move {
-                seen.add("in");
-                entrance
-                    .acquire()
-                    .await
-                    .map_err(HandlerError::from)?
-                    .forget();
-                Ok(Outcome::Done)
-            }
-        })
+        .handler("wait", world::waits(&notes, &gate))
         .start()
         .await
         .unwrap();

@@ -108,7 +108,8 @@ struct Answer {
 async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
     histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
     let sent = Instant::now();
-    let locked = node.store.lock(node.terms_now(), &batch.hints).await;
+    let terms = node.terms_for_hints();
+    let locked = node.store.lock(&terms, &batch.hints).await;
     Answer {
         batch,
         sent,

@@ -184,20 +184,16 @@ impl NodeBuilder {
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         let fleet = Fleet::default();
         fleet.note(id, types.clone(), options.lane_names());
-        let lease_terms = LockTerms {
-            owner: id,
-            lease: options.lease,
-            types: types.into(),
-            rows: RowTerms::default(),
-        };
         let shared = Arc::new(Shared {
             id,
             hook,
             terms: LockTerms {
-                rows,
-                ..lease_terms.clone()
+                owner: id,
+                lease: options.lease,
+                types: types.into(),
+                rows: RowTerms::default(),
             },
-            lease_terms,
+            rows,
             row_pause: RowPause::default(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::commit_hook::HookOptions;
 use crate::job::Lane;
 use crate::lane_order::{self, LaneOrder, LaneShare};
+use crate::store::RowTerms;
 
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ impl Default for NodeOptions {
             suspect_after: Duration::from_secs(15),
             claim_after: Some(Duration::from_secs(5)),
             quarantine_after: 3,
-            row_lock_from: 32,
+            row_lock_from: RowTerms::default().from,
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),

@@ -19,7 +19,7 @@ use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::row_batch::RowPause;
-use crate::store::{HandOver, LockTerms, Store};
+use crate::store::{HandOver, LockTerms, RowTerms, Store};
 use crate::transport::Transport;
 
 /// What the parts of a node share.
@@ -30,9 +30,9 @@ pub(crate) struct Shared {
     pub(crate) hook: CommitHook,
     pub(crate) handlers: Handlers,
     pub(crate) options: NodeOptions,
+    /// Everything is locked by leases, but for what the consumer asks for ([`terms_for_hints`](Self::terms_for_hints)).
     pub(crate) terms: LockTerms,
-    /// The same without row locks.
-    pub(crate) lease_terms: LockTerms,
+    pub(crate) rows: RowTerms,
     /// No row locks until then, since some were lost.
     pub(crate) row_pause: RowPause,
     pub(crate) slots: Arc<Semaphore>,
@@ -77,13 +77,13 @@ impl Shared {
         drop(kept);
     }
 
-    /// Under which terms to lock now.
-    pub(crate) fn terms_now(&self) -> &LockTerms {
+    /// Under which terms to lock what was hinted.
+    pub(crate) fn terms_for_hints(&self) -> LockTerms {
+        let mut terms = self.terms.clone();
         if self.row_pause.is_over() {
-            &self.terms
-        } else {
-            &self.lease_terms
+            terms.rows = self.rows.clone();
         }
+        terms
     }
 
     /// What a part has reported last.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jobwire_core::{HandlerError, NewJob, Outcome, Running};
+use jobwire_core::NewJob;
 use jobwire_tests::eventually;
 use tokio::sync::Semaphore;
 
-use super::world::{SOON, unswept};
+use super::world::{SOON, unswept, waits};
 use crate::world::{Notes, World};
 
 const JOBS: usize = 2_000;
@@ -19,20 +19,12 @@ async fn outcomes_that_can_not_be_committed_hold_back_the_locks() {
     let world = World::new().await;
     let notes = Notes::default();
     let gate = Arc::new(Semaphore::new(0));
-    let (seen, entrance) = (notes.clone(), gate.clone());
     let mut options = unswept();
     options.concurrency = 4;
     let node = world
         .node()
         .options(options)
-        .handler("work", move |_: Running<()>| {
-            let (seen, entrance) = (seen.clone(), entrance.clone());
-            async move {
-                seen.add("in");
-                let _pass = entrance.acquire().await.map_err(HandlerError::from)?;
-                Ok(Outcome::Done)
-            }
-        })
+        .handler("work", waits(&notes, &gate))
         .start()
         .await
         .unwrap();

@@ -2,17 +2,23 @@
 //! of the database waits.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Completion, HandOver, LockTerms, Locked, Origin, Refusal, RowTerms};
-use jobwire_core::{Hint, NewJob, NodeId, NodeOptions, PgStore, SqlStore, Store};
+use jobwire_core::{
+    HandlerError, HandlerResult, Hint, NewJob, NodeId, NodeOptions, Outcome, PgStore, Running,
+    SqlStore, Store,
+};
 use jobwire_tests::{eventually, shared};
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::{Postgres, Transaction};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::world::{patient, quick};
+use crate::world::{Notes, patient, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Longer than any test, on any machine.
@@ -37,6 +43,23 @@ pub(super) async fn until_led(store: &PgStore) {
         led.then_some(())
     })
     .await;
+}
+
+/// A handler that says that it is in, and waits to be let through.
+pub(super) fn waits(
+    notes: &Notes,
+    gate: &Arc<Semaphore>,
+) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync + 'static
+{
+    let (notes, gate) = (notes.clone(), gate.clone());
+    move |_| {
+        let (notes, gate) = (notes.clone(), gate.clone());
+        Box::pin(async move {
+            notes.add("in");
+            gate.acquire().await.map_err(HandlerError::from)?.forget();
+            Ok(Outcome::Done)
+        })
+    }
 }
 
 pub(super) async fn store() -> PgStore {

@@ -180,7 +180,7 @@ impl PgStore {
                 within,
             }
         };
-        // Two lock, one completes.
+        // Two lock, one completes, and one more may hold rows.
         let hot = (options.max_connections / 2).clamp(1, 4);
         let store = Self {
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
