@@ -4,6 +4,7 @@ mod accounts;
 mod busy;
 mod doors;
 mod held_back;
+mod own_instances;
 mod packed;
 mod quarantine;
 mod row_lock;

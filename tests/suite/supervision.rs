@@ -91,3 +91,28 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let counted: u32 = counted.and_then(|n| n.parse().ok()).unwrap_or(0);
     assert!((1..=times).contains(&counted), "{task}: {counted}");
 }
+
+/// A commit is no task of its own: one that panics must not keep its batch's jobs held for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_panics_costs_its_jobs_a_repetition() {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let node = fleet.node(&[("FAILPOINTS", "task-commit=2*panic")]).await;
+    let ready = node.wait_for_line("is ready", SOON).await;
+    let endpoint = http::address_in(&ready);
+    for position in 1..=3 {
+        let job = NewJob::of("event", &json!({ "position": position }));
+        let job = job.instance("case").element("step");
+        fleet.jobs.create(job).await.unwrap();
+    }
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.events().await, 3);
+    eventually("nothing to be held", SOON, async || {
+        let metrics = http::get(&endpoint, "/metrics").await.ok()?.body;
+        let is = |line: &str| metrics.lines().any(|l| l == line);
+        let both =
+            is("jobwire_jobs_in_flight 0") && is("jobwire_task_restarts_total{task=\"commit\"} 2");
+        both.then_some(())
+    })
+    .await;
+}

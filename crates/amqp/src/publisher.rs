@@ -1,11 +1,12 @@
 //! Publishing: packed, pipelined, confirmed, and never waiting for a broker that does not answer.
 //!
-//! Each publish runs in a task of its own, in three steps: make sure that the lane's queue exists
-//! (once per session), send the messages as far as the window allows, await their confirms. The
-//! caller waits for the outcome. It gets it at once when the broker blocks or goes away, and after
-//! [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without a confirm; the task then stays
-//! behind until the broker has answered, for lapin keeps a list of confirms that nobody awaits. What
-//! stays behind keeps its place in the window, so there is never more of it than the window holds.
+//! A publish has three steps: make sure that the lane's queue exists (once per session), send the
+//! messages as far as the window allows, await their confirms. Where the queue is there and the window
+//! has room, the first poll has sent everything. The caller gets the outcome at once when the broker
+//! blocks or goes away, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without a
+//! confirm; a task then waits until the broker has answered, for lapin keeps a list of confirms that
+//! nobody awaits. What stays behind keeps its place in the window, so there is never more of it than
+//! the window holds.
 //!
 //! A message is published as *mandatory*: if its queue was deleted, it comes back. lapin pairs a
 //! returned message with whichever confirm is resolved next. So every lane has a channel of its own,
@@ -24,7 +25,8 @@ use jobwire_core::job::Lane;
 use jobwire_core::transport::TransportError;
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -75,6 +77,7 @@ pub(crate) struct LanePublishers {
     options: AmqpOptions,
     lanes: Mutex<Lanes>,
     tasks: TaskTracker,
+    runtime: Handle,
     /// No new messages, please.
     closing: CancellationToken,
 }
@@ -93,13 +96,14 @@ impl LanePublishers {
             options,
             lanes: Mutex::default(),
             tasks,
+            runtime: Handle::current(),
             closing,
         }
     }
 
     /// Publish messages to a lane; returns when they are confirmed or have failed.
     pub(crate) async fn publish(
-        self: &Arc<Self>,
+        &self,
         lane: &Lane,
         messages: Vec<Vec<u8>>,
     ) -> Result<(), TransportError> {
@@ -110,10 +114,17 @@ impl LanePublishers {
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
         }
-        let (outcome, told) = oneshot::channel();
-        let publishing = self.clone().run(session, lane.clone(), messages, outcome);
-        self.tasks.spawn(publishing);
-        told.await.unwrap_or(Err(TransportError::Closed))
+        let mut confirms = Confirms {
+            under_way: FuturesUnordered::new(),
+            session: session.clone(),
+            publishers: self,
+        };
+        tokio::select! {
+            biased;
+            () = session.over() => Err(session.why()),
+            reason = session.becomes_blocked() => Err(TransportError::Blocked(reason)),
+            result = self.send(&session, lane, messages, &mut confirms.under_way) => result,
+        }
     }
 
     /// Messages that are not confirmed yet, and the lanes that are published to; `None` while that
@@ -139,30 +150,6 @@ impl LanePublishers {
             && let Some(LaneState::Open(publisher)) = lanes.open.get(lane)
         {
             publisher.unroutable.store(true, Ordering::Release);
-        }
-    }
-
-    /// The task of one publish.
-    async fn run(
-        self: Arc<Self>,
-        session: Arc<Session>,
-        lane: Lane,
-        messages: Vec<Vec<u8>>,
-        mut outcome: oneshot::Sender<Result<(), TransportError>>,
-    ) {
-        let mut confirms = FuturesUnordered::new();
-        let result = tokio::select! {
-            biased;
-            () = outcome.closed() => Err(TransportError::Closed),
-            () = session.over() => Err(session.why()),
-            reason = session.becomes_blocked() => Err(TransportError::Blocked(reason)),
-            result = self.send(&session, &lane, messages, &mut confirms) => result,
-        };
-        // The caller may have gone: then nobody asks.
-        let _ = outcome.send(result);
-        tokio::select! {
-            () = session.over() => {}
-            () = async { while confirms.next().await.is_some() {} } => {}
         }
     }
 
@@ -332,6 +319,32 @@ impl LanePublishers {
             window: Arc::new(Semaphore::new(self.options.confirm_window)),
             unroutable: AtomicBool::new(false),
         }))
+    }
+}
+
+/// The confirms of one publish, which are awaited even where nobody asks for its outcome any more.
+struct Confirms<'a> {
+    under_way: FuturesUnordered<Confirm>,
+    session: Arc<Session>,
+    publishers: &'a LanePublishers,
+}
+
+impl Drop for Confirms<'_> {
+    fn drop(&mut self) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let mut under_way = std::mem::take(&mut self.under_way);
+        let session = self.session.clone();
+        let awaiting = async move {
+            tokio::select! {
+                () = session.over() => {}
+                () = async { while under_way.next().await.is_some() {} } => {}
+            }
+        };
+        // It may be dropped anywhere, also where no runtime is.
+        let LanePublishers { tasks, runtime, .. } = self.publishers;
+        tasks.spawn_on(awaiting, runtime);
     }
 }
 

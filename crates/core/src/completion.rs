@@ -2,13 +2,17 @@
 //!
 //! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low
 //! load an outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an
-//! exclusive job, so nothing gathers behind that one. A batch that the database could not take is tried again
-//! until the leases in it have run out; then the jobs are left to whoever takes them over.
+//! exclusive job, so that one leaves beside a batch that is under way, as a full batch does. A batch that the
+//! database could not take is tried again until the leases in it have run out; then the jobs are left to
+//! whoever takes them over.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -18,51 +22,98 @@ use crate::confession::confess;
 use crate::created::earliest;
 use crate::executor;
 use crate::finished::{Ending, Finished};
+use crate::held_instances::End;
 use crate::job::{Held, Job, JobId};
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Completion, Failure, Settled, StoreError};
+use crate::supervisor::survived;
 
 /// The most outcomes in one batch.
 const BATCH: usize = 512;
-
+/// Batches that may be under way at once.
+const COMMITS_AT_ONCE: usize = 2;
 /// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
 /// a second this makes one commit of four.
 const GATHER: Duration = Duration::from_millis(4);
 
-/// Commit outcomes until every sender is gone.
-pub(crate) async fn commit_all(node: Arc<Shared>, queue: Arc<Mutex<mpsc::Receiver<Finished>>>) {
-    let mut queue = queue.lock().await;
-    let mut batch = Vec::with_capacity(BATCH);
-    let mut not_before = Instant::now();
-    loop {
-        tokio::select! {
-            // What has arrived is committed, although the end has come in the same moment.
-            biased;
-            count = queue.recv_many(&mut batch, BATCH) => if count == 0 { return },
-            () = node.ended.cancelled() => return,
+/// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
+pub(crate) struct Gathering {
+    queue: mpsc::Receiver<Finished>,
+    gathered: Vec<Finished>,
+    /// Somebody waits for one of those; so many were looked at.
+    awaited: bool,
+    looked_at: usize,
+    commits: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Where nobody waits, the next commit begins no sooner.
+    not_before: Instant,
+}
+
+impl Gathering {
+    pub(crate) fn new(queue: mpsc::Receiver<Finished>) -> Self {
+        Self {
+            queue,
+            gathered: Vec::new(),
+            awaited: false,
+            looked_at: 0,
+            commits: FuturesUnordered::new(),
+            not_before: Instant::now(),
         }
-        gather(&node, &mut queue, &mut batch, not_before).await;
-        not_before = Instant::now() + GATHER;
-        commit(&node, std::mem::take(&mut batch)).await;
+    }
+
+    /// What has gathered leaves now, if it may: alone, or beside another batch where it is full or awaited.
+    fn commit_some(&mut self, node: &Arc<Shared>, ending: bool) {
+        let now = Instant::now();
+        let mut new = self.gathered.iter().skip(self.looked_at);
+        self.awaited |= new.any(Finished::is_awaited);
+        self.looked_at = self.gathered.len();
+        let urgent = self.awaited || self.looked_at >= BATCH;
+        let may = match self.commits.len() {
+            0 => urgent || ending || now >= self.not_before,
+            under_way => urgent && under_way < COMMITS_AT_ONCE,
+        };
+        if may && !self.gathered.is_empty() {
+            self.not_before = now + GATHER;
+            (self.awaited, self.looked_at) = (false, 0);
+            let batch = std::mem::take(&mut self.gathered);
+            self.commits
+                .push(Box::pin(commit_or_leave(node.clone(), batch)));
+        }
     }
 }
 
-/// What ends until then is committed along.
-async fn gather(
-    node: &Shared,
-    queue: &mut mpsc::Receiver<Finished>,
-    batch: &mut Vec<Finished>,
-    until: Instant,
-) {
-    while batch.len() < BATCH && !batch.iter().any(Finished::is_awaited) {
-        let room = BATCH - batch.len();
-        tokio::select! {
-            biased;
-            () = node.ended.cancelled() => return,
-            () = tokio::time::sleep_until(until) => return,
-            count = queue.recv_many(batch, room) => if count == 0 { return },
+/// Commit outcomes until the node has ended.
+pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering>>) {
+    let mut gathering = gathering.lock().await;
+    let gathering = &mut *gathering;
+    let mut ending = false;
+    loop {
+        gathering.commit_some(&node, ending);
+        let (idle, not_before) = (gathering.commits.is_empty(), gathering.not_before);
+        if ending && idle && gathering.gathered.is_empty() && gathering.queue.is_empty() {
+            return;
         }
+        let room = BATCH.saturating_sub(gathering.gathered.len());
+        let waits = idle && !gathering.gathered.is_empty();
+        tokio::select! {
+            // What has arrived is committed, although the end has come in the same moment.
+            biased;
+            count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
+            Some(()) = gathering.commits.next(), if !idle => {}
+            () = tokio::time::sleep_until(not_before), if waits => {}
+            () = node.ended.cancelled(), if !ending => ending = true,
+        }
+    }
+}
+
+/// Commit a batch. After a panic nobody here knows what became of it: what is still held is given up.
+async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
+    let held: Vec<Held> = finished.iter().flat_map(Finished::holds).collect();
+    if survived("commit", commit(&node, finished)).await.is_none() {
+        for held in &held {
+            node.let_go(held, End::Unsure);
+        }
+        confess(&node, held);
     }
 }
 
@@ -111,7 +162,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(settled) => {
                 attempt.count(node, true);
-                node.leases.forget(&job.held);
+                node.let_go(&job.held, end_of(&job.held, &next_instances(&settled)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *settled, Instant::now(), slots).await;
                 continue;
@@ -119,14 +170,14 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
             Ending::Left => {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the job's lease is left to end");
                 attempt.count(node, false);
-                node.leases.forget(&job.held);
+                node.let_go(&job.held, End::Unsure);
                 continue;
             }
             Ending::Lost => {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(node, false);
-                node.leases.forget(&job.held);
+                node.let_go(&job.held, End::Unsure);
                 lost.push(job.held);
                 continue;
             }
@@ -189,6 +240,7 @@ where
     if held.is_empty() {
         return Settled::default();
     }
+    node.instances.end_soon(held.iter().copied());
     if operation == "complete" {
         histogram!(m::COMPLETE_BATCH).record(held.len() as f64);
     }
@@ -199,13 +251,20 @@ where
                 if operation == "complete" {
                     crash_point!("completion-committed");
                 }
-                let applied: std::collections::HashSet<_> = settled.applied.iter().collect();
+                let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+                let next = next_instances(&settled);
                 for held in held {
-                    if !applied.contains(&held.id) {
+                    let was_applied = applied.contains(&held.id);
+                    if !was_applied {
                         counter!(m::FENCED, "operation" => operation).increment(1);
                         tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
                     }
-                    node.leases.forget(held);
+                    let end = if was_applied {
+                        end_of(held, &next)
+                    } else {
+                        End::Unsure
+                    };
+                    node.let_go(held, end);
                 }
                 return settled;
             }
@@ -215,7 +274,7 @@ where
                 if !alive {
                     // Another node takes them over; whoever is first to complete wins.
                     for held in held {
-                        node.leases.forget(held);
+                        node.let_go(held, End::Unsure);
                     }
                     return Settled::default();
                 }
@@ -223,5 +282,20 @@ where
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         }
+    }
+}
+
+/// The instances of which the next job was taken.
+fn next_instances(settled: &Settled) -> HashSet<&str> {
+    let next = settled.next.iter();
+    next.filter_map(|next| next.job.exclusive_instance())
+        .collect()
+}
+
+/// How a job has ended whose outcome is committed.
+fn end_of(held: &Held, next: &HashSet<&str>) -> End {
+    match &held.instance {
+        Some(instance) if next.contains(&**instance) => End::PassedOn,
+        _ => End::Over,
     }
 }

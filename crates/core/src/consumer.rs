@@ -14,6 +14,7 @@
 //!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
 //! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
 //! * A **busy** row (protocol rule 7) is tried again here.
+//! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen
 //!   node would come back only when the broker gives that node up.
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
@@ -36,6 +37,7 @@ use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::hint::{Body, Hint, Ready};
+use crate::job::Held;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Locked, StoreError};
@@ -92,6 +94,11 @@ struct Batch {
 }
 
 impl Batch {
+    fn push(&mut self, waiting: Waiting) {
+        self.hints.push(waiting.hint);
+        self.of.push(waiting.of);
+    }
+
     fn into_waiting(self) -> impl DoubleEndedIterator<Item = Waiting> {
         let hints = self.hints.into_iter().zip(self.of);
         hints.map(|(hint, of)| Waiting { hint, of })
@@ -402,7 +409,7 @@ impl Consumer {
     async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
         let mut answered = true;
         let mut under_way = FuturesUnordered::new();
-        under_way.extend(self.next_batch().map(|batch| ask(self.node.clone(), batch)));
+        under_way.extend(self.ask_next().await);
         while !under_way.is_empty() {
             tokio::select! {
                 biased;
@@ -412,7 +419,7 @@ impl Consumer {
             }
             let more = (1..LOCKS_AT_ONCE).contains(&under_way.len());
             if more && answered && self.may_ask_at_once() {
-                under_way.extend(self.next_batch().map(|batch| ask(self.node.clone(), batch)));
+                under_way.extend(self.ask_next().await);
             }
         }
         answered
@@ -450,25 +457,47 @@ impl Consumer {
         }
     }
 
-    /// As many as there are free slots, of the lanes whose turn it is.
-    fn next_batch(&mut self) -> Option<Batch> {
+    /// Ask for the next batch, if there is one.
+    async fn ask_next(&mut self) -> Option<impl Future<Output = Answer> + use<>> {
+        let mut held = Batch::default();
+        let batch = self.next_batch(&mut held);
+        if !held.hints.is_empty() {
+            self.refuse_held(held).await;
+        }
+        batch.map(|batch| ask(self.node.clone(), batch))
+    }
+
+    /// As many as there are free slots, of the lanes whose turn it is; aside what this node's own jobs hold.
+    fn next_batch(&mut self, held: &mut Batch) -> Option<Batch> {
         let mut batch = Batch::default();
-        while batch.hints.len() < LOCK_BATCH {
+        let mut free = None;
+        while batch.hints.len() + held.hints.len() < LOCK_BATCH {
             let pending = &self.pending;
             if pending.is_empty() {
                 break;
             }
-            let Ok(slot) = self.node.slots.clone().try_acquire_owned() else {
-                break;
-            };
+            let slot = free.take();
+            let slot = slot.or_else(|| self.node.slots.clone().try_acquire_owned().ok());
+            let Some(slot) = slot else { break };
             let lane = self.schedule.next(|lane| pending.waits(lane));
             let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane)) else {
                 break;
             };
-            batch.hints.push(waiting.hint);
-            batch.of.push(waiting.of);
-            batch.slots.push(slot);
+            if self.is_held_here(&waiting) {
+                free = Some(slot);
+                held.push(waiting);
+            } else {
+                batch.push(waiting);
+                batch.slots.push(slot);
+            }
         }
         (!batch.hints.is_empty()).then_some(batch)
+    }
+
+    fn is_held_here(&self, waiting: &Waiting) -> bool {
+        let node = &self.node;
+        let lane = || self.pending.lane(waiting.of.lane);
+        let trusts = |held: &Held| node.leases.trusts(held);
+        node.instances.refuses(&waiting.hint, lane, trusts)
     }
 }

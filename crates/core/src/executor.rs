@@ -59,7 +59,9 @@ pub(crate) fn start(
     stages: Stages,
     slot: OwnedSemaphorePermit,
 ) {
-    let lease = node.leases.hold(locked.held(), sent);
+    let held = locked.held();
+    node.instances.hold(&held);
+    let lease = node.leases.hold(held, sent);
     start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
 }
 
@@ -349,6 +351,7 @@ async fn complete_in_transaction(
         );
         return failure(&completion.held, job, registration, error, "dead-letter");
     };
+    node.instances.end_soon(std::iter::once(&completion.held));
     match open.complete(node.id, &completion, &node.hand_over()).await {
         Ok(settled) => {
             crash_point!("completion-committed");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::job::{Held, Job};
+use crate::job::{Held, Job, LockedJob};
 use crate::store::{Completion, Failure, Settled};
 
 /// What became of an attempt.
@@ -56,6 +56,16 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
+    /// Everything that depends on this being seen to: the job, and the sibling that its transaction took over.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = Held> {
+        let next = match &self.ending {
+            Ending::Committed(settled) => &settled.next[..],
+            _ => &[],
+        };
+        let next = next.iter().map(LockedJob::held);
+        std::iter::once(self.held.clone()).chain(next)
+    }
+
     /// Somebody waits for this to be committed: the next one of its instance, or a node that wants to stop.
     pub(crate) fn is_awaited(&self) -> bool {
         self.slot.is_some() || !matches!(self.ending, Ending::Done(_))

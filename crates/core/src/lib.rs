@@ -33,6 +33,7 @@ mod finished;
 mod fleet;
 pub mod handler;
 mod health;
+mod held_instances;
 pub mod hint;
 pub mod job;
 pub mod lane_move;

@@ -33,12 +33,13 @@ use tokio_util::task::TaskTracker;
 use crate::alarm::Alarm;
 use crate::claim;
 use crate::commit_hook::CommitHook;
-use crate::completion;
+use crate::completion::{self, Gathering};
 use crate::consumer::{self, OwnHints};
 use crate::error::StoreError;
 use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
+use crate::held_instances::HeldInstances;
 use crate::job::NodeId;
 use crate::leader;
 use crate::lease::{self, LeaseBook};
@@ -198,6 +199,7 @@ impl NodeBuilder {
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
+            instances: HeldInstances::default(),
             meters: Meters::new(),
             own_hints,
             suspects: Suspects::default(),
@@ -344,10 +346,10 @@ impl Node {
 /// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
 fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
-    let queue = Arc::new(tokio::sync::Mutex::new(queue));
+    let gathering = Arc::new(tokio::sync::Mutex::new(Gathering::new(queue)));
     let node = shared.clone();
     keepers.spawn("completion", shared.ended.clone(), move || {
-        completion::commit_all(node.clone(), queue.clone())
+        completion::commit_all(node.clone(), gathering.clone())
     });
     let node = shared.clone();
     keepers.spawn("renewal", shared.ended.clone(), move || {

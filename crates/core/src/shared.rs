@@ -8,12 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::alarm::Alarm;
-use crate::commit_hook::CommitHook;
+use crate::commit_hook::{Cause, CommitHook};
 use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::Handlers;
+use crate::held_instances::{End, HeldInstances};
 use crate::hint::Ready;
-use crate::job::{Lane, NodeId};
+use crate::job::{Held, Lane, NodeId};
 use crate::lease::LeaseBook;
 use crate::meters::Meters;
 use crate::options::NodeOptions;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,
+    pub(crate) instances: HeldInstances,
     pub(crate) meters: Meters,
     /// Hints of this node's own making: jobs that it took off the dead, to be tried here first.
     pub(crate) own_hints: mpsc::Sender<Ready>,
@@ -75,6 +77,27 @@ impl Shared {
         // Closed only when the node is gone; then the lease ends by itself.
         let _ = self.finished.send(finished).await;
         drop(kept);
+    }
+
+    /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there
+    /// is room and this node takes work.
+    pub(crate) fn let_go(&self, held: &Held, end: End) {
+        self.leases.forget(held);
+        let Some(owed) = self.instances.end(held, end) else {
+            return;
+        };
+        tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
+        let refused = if self.draining.is_cancelled() {
+            Some(owed)
+        } else {
+            let sent = self.own_hints.try_send(owed);
+            sent.err().map(mpsc::error::TrySendError::into_inner)
+        };
+        if let Some(mut owed) = refused {
+            // It has told of its commit once.
+            owed.hint.committed_at = None;
+            self.hook.publish(Cause::HandOver, vec![owed]);
+        }
     }
 
     /// Under which terms to lock what was hinted.

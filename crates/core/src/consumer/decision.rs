@@ -98,6 +98,16 @@ impl Consumer {
         }
     }
 
+    /// Jobs of these instances run here: whoever ends them takes what comes next.
+    pub(super) async fn refuse_held(&mut self, held: Batch) {
+        let reason = Refusal::InstanceHeld.as_str();
+        counter!(m::HINTS_REFUSED, "reason" => reason).increment(held.hints.len() as u64);
+        for of in &held.of {
+            self.schedule.give_back(of.lane);
+        }
+        self.settle(held, &[], &[]).await;
+    }
+
     /// The lane of which something has waited for [`LET_GO`] while the slots went to others.
     fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
         if self.node.options.lanes.len() == 1 {

@@ -18,7 +18,10 @@ use crate::error::StoreError;
 
 const NODES: &str = "BEGIN";
 const BY_KEY: &str = "BEGIN; SET LOCAL enable_seqscan = off";
-const CREATORS: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0";
+/// An application's statements are planned as the server thinks best, as everywhere; so is our insert, which reads no table
+/// that grows. Planned anew each time, one job took three quarters of its time to plan (0.31 of 0.43 ms).
+const CREATORS: &str =
+    "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL plan_cache_mode = auto";
 
 /// A transaction of a node.
 pub(super) async fn begin(line: &Line) -> Result<Transaction<'static, Postgres>, StoreError> {

@@ -7,6 +7,8 @@ use super::sql::{moved_columns, ready_columns};
 use crate::error::StoreError;
 use crate::store::MovedTimers;
 
+/// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete and once
+/// to learn what is next (of 100,000 due timers that took most of the time).
 const MOVE_DUE: &str = concat!(
     "
 WITH due AS (
@@ -14,7 +16,7 @@ WITH due AS (
     ORDER BY due_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM jobwire.timer_job t USING due WHERE t.id = due.id RETURNING t.*
+    DELETE FROM jobwire.timer_job t WHERE t.id = ANY(ARRAY(SELECT id FROM due)) RETURNING t.*
 ), moved AS (
     INSERT INTO jobwire.job (",
     moved_columns!(),
@@ -28,7 +30,7 @@ WITH due AS (
 SELECT ",
     ready_columns!("moved"),
     ", clock_timestamp(), moved.due_at,
-    (SELECT min(due_at) FROM jobwire.timer_job t WHERE NOT EXISTS (SELECT FROM due WHERE due.id = t.id))
+    (SELECT due_at FROM jobwire.timer_job t WHERE id NOT IN (SELECT id FROM due) ORDER BY due_at LIMIT 1)
 FROM (SELECT) AS one LEFT JOIN moved ON true"
 );
 

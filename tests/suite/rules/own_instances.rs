@@ -1,0 +1,138 @@
+//! A node answers by itself for the instances that its own jobs hold, and forgets no sibling over it. Nobody sweeps here.
+
+use std::sync::Arc;
+
+use jobwire_core::{Hint, Lane, NewJob, Node, PgStore, Transport};
+use jobwire_tests::eventually;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::sync::Semaphore;
+
+use super::world::{
+    SOON, create, refused, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
+};
+use crate::world::{Notes, World};
+
+/// A node that runs the first job of an instance.
+struct Scene {
+    world: World,
+    node: Node,
+    notes: Notes,
+    /// Lets one job end.
+    gate: Arc<Semaphore>,
+    scraped: PrometheusHandle,
+}
+
+impl Scene {
+    async fn new(scraped: PrometheusHandle) -> Self {
+        let world = World::new().await;
+        let notes = Notes::default();
+        let gate = Arc::new(Semaphore::new(0));
+        let node = world
+            .node()
+            .options(unswept())
+            .handler("work", waits(&notes, &gate))
+            .start()
+            .await
+            .unwrap();
+        until_led(&world.store).await;
+        let scene = Self {
+            world,
+            node,
+            notes,
+            gate,
+            scraped,
+        };
+        scene.hint(&scene.create().await).await;
+        scene.notes.until_within(1, SOON).await;
+        scene
+    }
+
+    fn store(&self) -> &PgStore {
+        &self.world.store
+    }
+
+    async fn create(&self) -> Hint {
+        create(self.store(), NewJob::of("work", &()).instance("order")).await
+    }
+
+    async fn hint(&self, hint: &Hint) {
+        let publisher = self.world.transport.publisher();
+        let lane = Lane::default();
+        publisher.publish(&lane, vec![hint.clone()]).await.unwrap();
+    }
+
+    /// A sibling is created, and its hint refused, without the database being asked.
+    async fn sibling_is_refused(&self) {
+        let (locks, refusals) = (self.locks(), refused(&self.scraped, "instance-held"));
+        self.hint(&self.create().await).await;
+        eventually("the hint to be refused", SOON, async || {
+            (refused(&self.scraped, "instance-held") > refusals).then_some(())
+        })
+        .await;
+        assert_eq!(self.locks(), locks, "the database was asked");
+    }
+
+    /// Lock statements so far.
+    fn locks(&self) -> u64 {
+        let text = self.scraped.render();
+        let counts = text.lines().filter_map(|line| {
+            let line = line.strip_prefix("jobwire_statement_seconds_count{")?;
+            let count = line.strip_prefix("statement=\"lock\"} ")?;
+            count.parse::<u64>().ok()
+        });
+        counts.sum()
+    }
+
+    /// Both jobs end, one after the other.
+    async fn both_run(self) {
+        self.gate.add_permits(2);
+        self.world.until_empty().await;
+        assert_eq!(self.notes.all().len(), 2);
+        self.node.stop().await;
+    }
+}
+
+/// On a current-thread runtime every task of the node records here.
+macro_rules! recorded {
+    ($scene:ident) => {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _here = metrics::set_default_local_recorder(&recorder);
+        let $scene = Scene::new(recorder.handle()).await;
+    };
+}
+
+/// Whoever ends the holder sees the sibling.
+#[tokio::test]
+async fn a_sibling_that_comes_while_the_holder_runs_follows_it() {
+    recorded!(scene);
+    scene.sibling_is_refused().await;
+    scene.both_run().await;
+}
+
+/// The holder's end is in the middle of its COMMIT, and has looked for a sibling before there was one.
+#[tokio::test]
+async fn a_sibling_that_comes_while_the_holder_ends_is_not_forgotten() {
+    recorded!(scene);
+    stop_at_commit(scene.store(), "jobwire.job_lease").await;
+    let shut = shut(scene.store()).await;
+    scene.gate.add_permits(1);
+    until_waiting(scene.store(), 1).await;
+    scene.sibling_is_refused().await;
+    shut.commit().await.unwrap();
+    scene.notes.until_within(2, SOON).await;
+    scene.both_run().await;
+}
+
+/// The database's clock jumped, say: the job was taken over and ended elsewhere, and its holder does not know yet.
+#[tokio::test]
+async fn a_sibling_that_was_refused_under_a_lost_lock_is_not_forgotten() {
+    recorded!(scene);
+    let elsewhere =
+        "DELETE FROM jobwire.job_lease; DELETE FROM jobwire.job; DELETE FROM jobwire.instance_lock";
+    sqlx::raw_sql(elsewhere)
+        .execute(scene.store().pool())
+        .await
+        .unwrap();
+    scene.sibling_is_refused().await;
+    scene.both_run().await;
+}
