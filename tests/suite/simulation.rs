@@ -5,7 +5,7 @@ use jobwire_tests::simulation::{Bug, Simulation, Swept, replay, sweep};
 /// So many run with the test command; `JOBWIRE_TEST_SEEDS` asks for more.
 const SEEDS: u64 = 20_000;
 /// A bug is found within so many.
-const ENOUGH: u64 = 3_000;
+const ENOUGH: u64 = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;

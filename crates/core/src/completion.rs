@@ -29,8 +29,10 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::supervisor::survived;
 
-/// The most outcomes in one batch.
+/// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it holds
+/// no more jobs than it must while outcomes can't be committed.
 const BATCH: usize = 512;
+const SMALL_BATCH: usize = 64;
 /// Batches that may be under way at once.
 const COMMITS_AT_ONCE: usize = 2;
 /// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
@@ -40,6 +42,8 @@ const GATHER: Duration = Duration::from_millis(4);
 /// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
 pub(crate) struct Gathering {
     queue: mpsc::Receiver<Finished>,
+    /// The most outcomes in one batch.
+    batch: usize,
     gathered: Vec<Finished>,
     /// Somebody waits for one of those; so many were looked at.
     awaited: bool,
@@ -50,9 +54,11 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    pub(crate) fn new(queue: mpsc::Receiver<Finished>) -> Self {
+    /// Of a node with so many slots.
+    pub(crate) fn new(queue: mpsc::Receiver<Finished>, slots: usize) -> Self {
         Self {
             queue,
+            batch: slots.saturating_mul(2).clamp(SMALL_BATCH, BATCH),
             gathered: Vec::new(),
             awaited: false,
             looked_at: 0,
@@ -67,7 +73,7 @@ impl Gathering {
         let mut new = self.gathered.iter().skip(self.looked_at);
         self.awaited |= new.any(Finished::is_awaited);
         self.looked_at = self.gathered.len();
-        let urgent = self.awaited || self.looked_at >= BATCH;
+        let urgent = self.awaited || self.looked_at >= self.batch;
         let may = match self.commits.len() {
             0 => urgent || ending || now >= self.not_before,
             under_way => urgent && under_way < COMMITS_AT_ONCE,
@@ -93,7 +99,7 @@ pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering
         if ending && idle && gathering.gathered.is_empty() && gathering.queue.is_empty() {
             return;
         }
-        let room = BATCH.saturating_sub(gathering.gathered.len());
+        let room = gathering.batch.saturating_sub(gathering.gathered.len());
         let waits = idle && !gathering.gathered.is_empty();
         tokio::select! {
             // What has arrived is committed, although the end has come in the same moment.
@@ -192,18 +198,19 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         slots,
         attempts,
     } = batch;
-    let then = &node.hand_over();
     let sent = Instant::now();
     let (completed, moved, given_back) = tokio::join!(
-        settle(node, "complete", done.iter().map(|d| &d.held), || node
-            .store
-            .complete(node.id, &done, then)),
-        settle(node, "fail", failed.iter().map(|f| &f.held), || node
-            .store
-            .fail(node.id, &failed, then)),
-        settle(node, "release", released.iter(), || node
-            .store
-            .release(node.id, &released)),
+        settle(node, "complete", done.iter().map(|d| &d.held), || async {
+            let then = node.hand_over();
+            node.store.complete(node.id, &done, &then).await
+        }),
+        settle(node, "fail", failed.iter().map(|f| &f.held), || async {
+            let then = node.hand_over();
+            node.store.fail(node.id, &failed, &then).await
+        }),
+        settle(node, "release", released.iter(), || async {
+            node.store.release(node.id, &released).await
+        }),
     );
     let parts = [&completed, &moved, &given_back];
     let committed: HashSet<JobId> = parts.iter().flat_map(|p| &p.applied).copied().collect();

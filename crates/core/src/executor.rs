@@ -15,6 +15,7 @@ use metrics::counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
+use crate::commit_hook::Cause;
 use crate::finished::{Ending, Finished};
 use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
 use crate::job::{Held, Job, LockedJob};
@@ -446,13 +447,19 @@ fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages) {
     m::latency(&meters.queue_wait, "queue_wait", wanted, now);
 }
 
-/// The outcomes of a batch that ran in transactions of their own are settled like any other.
+/// What a committed batch led to: jobs to be started, hints to leave, a timer to be known.
 pub(crate) async fn follow_up(
     node: &Arc<Shared>,
     settled: Settled,
     sent: Instant,
     mut slots: Vec<OwnedSemaphorePermit>,
 ) {
+    node.hook.publish(Cause::HandOver, settled.ready);
+    node.hook.timer_set(settled.timer);
+    if node.draining.is_cancelled() {
+        // Taken by a statement that was sent before.
+        return give_back(node, &settled.next).await;
+    }
     let locked_at = Utc::now();
     for next in settled.next {
         crash_point!("hand-over-taken");
@@ -471,7 +478,18 @@ pub(crate) async fn follow_up(
         };
         start(node, next, sent, stages, slot);
     }
-    node.hook
-        .publish(crate::commit_hook::Cause::HandOver, settled.ready);
-    node.hook.timer_set(settled.timer);
+}
+
+/// These were locked, and are not started any more.
+async fn give_back(node: &Shared, jobs: &[LockedJob]) {
+    if jobs.is_empty() {
+        return;
+    }
+    let held: Vec<Held> = jobs.iter().map(LockedJob::held).collect();
+    match node.store.release(node.id, &held).await {
+        Ok(given_back) => node.hook.publish(Cause::GiveBack, given_back.ready),
+        Err(error) => {
+            tracing::warn!(jobs = held.len(), %error, "siblings that were taken could not be given back; their leases are left to end");
+        }
+    }
 }

@@ -254,10 +254,9 @@ impl Leader {
             }
         }
         if node.transport.is_single_node() && !self.alone_pass_done {
-            self.alone_pass_done = true;
             // What this turn has marked became ready after it began, and is on its way.
             let before = report.now - chrono::Duration::microseconds(1);
-            self.sweeper.start_alone(&node, before).await;
+            self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
         } else if report.executable > report.leased {
             self.sweeper.send_markers(&node, report.now).await;
         }

@@ -346,7 +346,10 @@ impl Node {
 /// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
 fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
-    let gathering = Arc::new(tokio::sync::Mutex::new(Gathering::new(queue)));
+    let gathering = Arc::new(tokio::sync::Mutex::new(Gathering::new(
+        queue,
+        shared.options.concurrency,
+    )));
     let node = shared.clone();
     keepers.spawn("completion", shared.ended.clone(), move || {
         completion::commit_all(node.clone(), gathering.clone())

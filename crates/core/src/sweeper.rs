@@ -53,8 +53,8 @@ const OUTSTANDING: usize = 8;
 
 struct Sent {
     number: u64,
-    /// The database's clock before it left.
-    at: DateTime<Utc>,
+    /// What was ready then is suspected when it is back.
+    ready_before: DateTime<Utc>,
     since: Instant,
 }
 
@@ -112,15 +112,30 @@ impl Sweeper {
                 Some(_) => state.spacing = (state.spacing * 2).min(LONGEST_SPACING),
                 None => {}
             }
-            if let Some(sent) = self.send(node, &lane, now).await
-                && let Some(state) = self.lanes.get_mut(&lane)
-            {
-                state.outstanding.push(sent);
-            }
+            self.send_outstanding(node, &lane, now - age(node)).await;
         }
     }
 
-    async fn send(&mut self, node: &Shared, lane: &Lane, at: DateTime<Utc>) -> Option<Sent> {
+    async fn send_outstanding(
+        &mut self,
+        node: &Shared,
+        lane: &Lane,
+        ready_before: DateTime<Utc>,
+    ) -> bool {
+        let Some(sent) = self.send(node, lane, ready_before).await else {
+            return false;
+        };
+        let state = self.lanes.entry(lane.clone()).or_default();
+        state.outstanding.push(sent);
+        true
+    }
+
+    async fn send(
+        &mut self,
+        node: &Shared,
+        lane: &Lane,
+        ready_before: DateTime<Utc>,
+    ) -> Option<Sent> {
         self.next += 1;
         let marker = Marker {
             number: self.next,
@@ -130,7 +145,7 @@ impl Sweeper {
         match publisher.publish_marker(lane, marker).await {
             Ok(()) => Some(Sent {
                 number: marker.number,
-                at,
+                ready_before,
                 since: Instant::now(),
             }),
             Err(error) => {
@@ -169,18 +184,18 @@ impl Sweeper {
         if !node.transport.is_single_node() {
             tokio::time::sleep(MOMENT).await;
         }
-        self.begin(node, lane, sent.at - age(node), now).await
+        self.begin(node, lane, sent.ready_before, now).await
     }
 
-    /// A node that serves alone and has just started: whatever was hinted before is gone with the process
-    /// before it, so no marker is needed to know.
-    pub(crate) async fn start_alone(&mut self, node: &Arc<Shared>, now: DateTime<Utc>) {
+    /// A node that serves alone and has just started: what was hinted before is gone with the process before it, or
+    /// waits in the lane behind which this marker leaves. So nothing needs to be old to be suspected. False where no
+    /// marker could be sent to some lane.
+    pub(crate) async fn start_alone(&mut self, node: &Shared, now: DateTime<Utc>) -> bool {
+        let mut sent = true;
         for lane in node.fleet.lanes() {
-            let jobs = self.begin(node, &lane, now, now).await;
-            if jobs > 0 {
-                tracing::info!(jobs, %lane, "jobs that waited for a node are hinted");
-            }
+            sent &= self.send_outstanding(node, &lane, now).await;
         }
+        sent
     }
 
     /// Heal what was ready before this moment, from the front of the lane.

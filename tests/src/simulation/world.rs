@@ -294,6 +294,7 @@ impl World {
         let now = database.now();
         let jobs: Vec<_> = works.iter().map(|work| work.new_job(now)).collect();
         if how == Creation::RolledBack {
+            let mut hinted = Vec::new();
             for job in jobs {
                 let made = history::Creation {
                     outcome: Fate::RolledBack,
@@ -306,9 +307,12 @@ impl World {
                         lane: Lane::default(),
                         hint: jobwire_core::Hint::new(id),
                     };
-                    hook.publish(jobwire_core::commit_hook::Cause::Commit, vec![ready]);
+                    hinted.push(ready);
                 }
             }
+            // The broker writes into the same history as it takes them, which may be at once.
+            drop(database);
+            hook.publish(jobwire_core::commit_hook::Cause::Commit, hinted);
             return;
         }
         let origin = if how == Creation::BySql {

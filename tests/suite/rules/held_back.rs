@@ -11,7 +11,7 @@ use super::world::{SOON, unswept, waits};
 use crate::world::{Notes, World};
 
 const JOBS: usize = 2_000;
-/// Four slots, 128 outcomes in the queue, and two batches on their way.
+/// Four slots, 128 outcomes in the queue, those that gather, and two batches on their way.
 const AT_MOST: i64 = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,3 +136,28 @@ async fn a_sibling_that_was_refused_under_a_lost_lock_is_not_forgotten() {
     scene.sibling_is_refused().await;
     scene.both_run().await;
 }
+
+/// A statement that was sent before takes the next one over, and is answered after the node has begun to stop.
+#[tokio::test]
+async fn a_sibling_that_is_taken_over_while_the_node_stops_is_given_back() {
+    recorded!(scene);
+    stop_at_commit(scene.store(), "jobwire.job_lease").await;
+    let shut = shut(scene.store()).await;
+    scene.create().await;
+    scene.gate.add_permits(1);
+    until_waiting(scene.store(), 1).await;
+    let Scene {
+        world, node, notes, ..
+    } = scene;
+    let stopping = tokio::spawn(node.stop());
+    // It is polled before this goes on, and says that it stops.
+    tokio::task::yield_now().await;
+    shut.commit().await.unwrap();
+    stopping.await.unwrap();
+    assert_eq!(
+        world.count("SELECT count(*) FROM jobwire.job_lease").await,
+        0
+    );
+    assert_eq!(world.count("SELECT count(*) FROM jobwire.job").await, 1);
+    assert_eq!(notes.all().len(), 1, "it was not started");
+}
