@@ -35,7 +35,7 @@
 //! | `endpoint` | the URL |
 //! | `security` | TLS and SASL |
 //! | `topology` | topics: made, checked; the rights they need |
-//! | `publisher`, `producers`, `partitioner` | packing by partition, confirms; the producer and its successors |
+//! | `publisher`, `producers`, `keys`, `partitioner` | packing by partition, confirms; the producer and its successors |
 //! | `receiver`, `lane`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
 //! | `settled` | up to when a lane has been settled, by offsets |
 //! | `control` | what nodes tell each other |
@@ -73,6 +73,7 @@ mod control;
 mod ending;
 mod endpoint;
 mod error;
+mod keys;
 mod lane;
 mod memory;
 mod options;

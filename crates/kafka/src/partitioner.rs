@@ -1,15 +1,7 @@
 //! Which partition a hint goes to: the one that a Java producer would choose for the same key.
 //!
-//! The key is the process instance, else the job's id, so all hints of an instance share a partition
-//! and keep their order. The hash is MurmurHash2 with the seed that Kafka's own default partitioner
+//! The hash is MurmurHash2 with the seed that Kafka's own default partitioner
 //! uses (org.apache.kafka.common.utils.Utils.murmur2), so that producers in other languages agree.
-
-use jobwire_core::Hint;
-
-/// The key of a hint.
-pub(crate) fn key(hint: &Hint) -> String {
-    hint.instance.clone().unwrap_or_else(|| hint.id.to_string())
-}
 
 /// The partition of a key, of so many.
 pub(crate) fn partition(key: &[u8], partitions: i32) -> i32 {
@@ -87,15 +79,6 @@ mod tests {
                 assert_eq!(*expected, at, "{key} of {partitions}");
             }
         }
-    }
-
-    #[test]
-    fn a_hint_is_keyed_by_its_instance_else_by_its_id() {
-        let id = "019A9E7C-1F0B-7C43-9C3E-5A5F3F6F2D11".parse().unwrap();
-        let mut hint = Hint::new(id);
-        assert_eq!(key(&hint), "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11");
-        hint.instance = Some("order-17".to_owned());
-        assert_eq!(key(&hint), "order-17");
     }
 
     #[test]

@@ -30,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Context, Link};
 use crate::error::{explain, is_missing_topic, is_outage};
+use crate::keys::Keys;
 use crate::options::KafkaOptions;
-use crate::partitioner::{key, partition};
+use crate::partitioner::partition;
 use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
@@ -144,6 +145,7 @@ pub(crate) struct LanePublishers {
     producers: Arc<Producers>,
     closing: CancellationToken,
     lanes: RwLock<HashMap<Lane, LaneState>>,
+    keys: Keys,
 }
 
 impl LanePublishers {
@@ -155,6 +157,7 @@ impl LanePublishers {
         closing: CancellationToken,
     ) -> Self {
         Self {
+            keys: Keys::new(options.hints_per_message),
             link,
             topology,
             options,
@@ -181,8 +184,7 @@ impl LanePublishers {
         }
         let partitions = self.partitions(lane).await?;
         let mut by_partition: BTreeMap<i32, (String, Vec<Hint>)> = BTreeMap::new();
-        for hint in hints {
-            let key = key(&hint);
+        for (key, hint) in self.keys.of(hints, Instant::now()) {
             let at = partition(key.as_bytes(), partitions);
             let group = by_partition.entry(at).or_insert_with(|| (key, Vec::new()));
             group.1.push(hint);

@@ -39,6 +39,7 @@ pub(super) async fn enter(
 /// lease is row-locked before it counts as dead, so a renewal that is under way wins; and it gets a new
 /// version, so that one which judged it alive an instant ago, and waits for the row, judges again. An instance that
 /// nobody holds leaves no row: the sweeper would take it for left over, and hint it again and again.
+/// The candidate's row is found again by its place; one that has been changed since stands elsewhere, and counts as busy.
 const TAKE_FIRST: &str = concat!(
     "
 WITH asked AS MATERIALIZED (
@@ -53,8 +54,8 @@ WITH asked AS MATERIALIZED (
        OR EXISTS (SELECT FROM dead d WHERE d.job_id = a.job_id)
        OR NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = a.job_id AND l.fence = a.fence)
 ), candidate AS MATERIALIZED (
-    SELECT f.process_instance, c.id FROM free f CROSS JOIN LATERAL (
-        SELECT j.id FROM jobwire.job j
+    SELECT f.process_instance, c.id, c.place FROM free f CROSS JOIN LATERAL (
+        SELECT j.id, j.ctid AS place FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = f.process_instance AND ",
     not_suspended!("j"),
     " AND ",
@@ -63,7 +64,7 @@ WITH asked AS MATERIALIZED (
         ORDER BY j.seq LIMIT 1
     ) c
 ), first AS MATERIALIZED (
-    SELECT j.* FROM candidate c JOIN jobwire.job j ON j.id = c.id
+    SELECT j.* FROM candidate c JOIN jobwire.job j ON j.ctid = c.place
     ORDER BY j.id
     FOR UPDATE OF j SKIP LOCKED
 ), leased AS (
@@ -85,10 +86,10 @@ WITH asked AS MATERIALIZED (
     FROM first f JOIN leased l ON l.job_id = f.id
     WHERE i.process_instance = f.process_instance
 ), idle AS (
-    DELETE FROM jobwire.instance_lock i USING free f
-    WHERE i.process_instance = f.process_instance
-      AND NOT EXISTS (SELECT FROM first x JOIN leased l ON l.job_id = x.id
-                      WHERE x.process_instance = f.process_instance)
+    DELETE FROM jobwire.instance_lock WHERE process_instance = ANY(ARRAY(
+        SELECT process_instance FROM free
+        EXCEPT
+        SELECT x.process_instance FROM first x JOIN leased l ON l.job_id = x.id))
 )
 SELECT a.process_instance, f.process_instance IS NOT NULL, c.id IS NOT NULL, first.id IS NOT NULL, leased.fence,
     leased.strikes, ",
