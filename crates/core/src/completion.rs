@@ -36,8 +36,8 @@ const SMALL_BATCH: usize = 64;
 /// Batches that may be under way at once.
 const COMMITS_AT_ONCE: usize = 2;
 /// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
-/// a second this makes one commit of four.
-const GATHER: Duration = Duration::from_millis(4);
+/// a second this makes one commit of sixteen.
+const GATHER: Duration = Duration::from_millis(16);
 
 /// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
 pub(crate) struct Gathering {
