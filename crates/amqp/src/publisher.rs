@@ -114,6 +114,8 @@ impl LanePublishers {
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
         }
+        // Whoever closes the transport waits for it.
+        let _under_way = self.tasks.token();
         let mut confirms = Confirms {
             under_way: FuturesUnordered::new(),
             session: session.clone(),

@@ -1,10 +1,10 @@
 //! The commit hook: what was committed leaves as hints, and nobody waits for the broker.
 //!
 //! * **Nothing waits before them**: the hints leave where their transaction has committed. The caller gives the
-//!   publication its first turn, in which a transport writes what it has to say ([`departure`]), and goes on; a
+//!   publication its first turn, in which a transport writes what it has to say (`departure.rs`), and goes on; a
 //!   task sees to the answer. So no hint waits for a task to be woken.
 //! * **Something waits**, or much is under way: the task gathers what has come together meanwhile and publishes it,
-//!   several publications under way at once ([`publishing`]). So under load many hints leave in one message.
+//!   several publications under way at once (`publishing.rs`). So under load many hints leave in one message.
 //!
 //! What it promises: it never blocks and never fails a commit, and its buffer is bounded. What it leaves
 //! to the sweeper: hints that found the buffer full, that the broker did not take, or that grew older
@@ -288,6 +288,7 @@ impl Inner {
         let nothing_waits = before == under_way && under_way < self.options.in_flight;
         if nothing_waits
             && count <= self.options.batch
+            && !self.died.load(Ordering::Relaxed)
             && let Ok(place) = self.departures.try_reserve()
         {
             return departure::begin(self, entry, place);

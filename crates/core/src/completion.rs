@@ -116,6 +116,8 @@ pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering
 async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
     let held: Vec<Held> = finished.iter().flat_map(Finished::holds).collect();
     if survived("commit", commit(&node, finished)).await.is_none() {
+        // The siblings among them may run already.
+        node.leases.lose(held.iter());
         for held in &held {
             node.let_go(held, End::Unsure);
         }

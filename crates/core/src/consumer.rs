@@ -130,6 +130,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         lanes: node.options.lane_names(),
         prefetch: node.options.prefetch(),
     };
+    let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
     let receiver = loop {
         match node.transport.subscribe(subscription.clone()).await {
@@ -138,6 +139,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
                 tracing::error!(%error, "hints can't be received");
                 node.report("consumer", Some(error.to_string()));
                 if idle(&node, pause).await {
+                    pass_on(&node, &mut own_hints).await;
                     return;
                 }
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -154,12 +156,18 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         undecided: HashMap::new(),
         receive_after: None,
     };
-    let mut own_hints = own_hints.lock().await;
     consumer.run(&mut own_hints).await;
-    while let Ok(ready) = own_hints.try_recv() {
-        consumer.note_own(ready);
-    }
+    let node = consumer.node.clone();
     consumer.let_go().await;
+    pass_on(&node, &mut own_hints).await;
+}
+
+/// The node drains: hints of its own making are for others, from now on at once.
+async fn pass_on(node: &Shared, own_hints: &mut mpsc::Receiver<Ready>) {
+    own_hints.close();
+    let mut rest = Vec::new();
+    while own_hints.recv_many(&mut rest, OWN_HINTS).await > 0 {}
+    node.hook.publish(Cause::Sweep, rest);
 }
 
 /// Wait; true when the node drains.
@@ -168,6 +176,16 @@ async fn idle(node: &Shared, pause: Duration) -> bool {
         biased;
         () = node.draining.cancelled() => true,
         () = tokio::time::sleep(pause) => false,
+    }
+}
+
+/// One that panics keeps no hint that nobody would deliver again.
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        for place in 0..self.node.options.lanes.len() {
+            let own = self.pending.take(place).own;
+            self.node.hook.publish(Cause::Sweep, own);
+        }
     }
 }
 
@@ -196,12 +214,12 @@ impl Consumer {
                 self.gather().await;
                 continue;
             }
-            if !self.wait_for_slot().await {
+            if !self.wait_for_slot(own_hints).await {
                 continue;
             }
             if !self.node.leases.healthy() {
                 // The database does not renew what is held: taking more would only lose more.
-                self.wait_for_renewals().await;
+                self.wait_for_renewals(own_hints).await;
                 continue;
             }
             if self.lock_some(own_hints).await {
@@ -316,7 +334,7 @@ impl Consumer {
     }
 
     /// Wait until a slot is free; after a while let the hints go, and wait on without them.
-    async fn wait_for_slot(&mut self) -> bool {
+    async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
         let slots = self.node.slots.clone();
         if slots.available_permits() > 0 {
             return true;
@@ -346,12 +364,12 @@ impl Consumer {
                 _ = slot => {}
             }
         };
-        self.step_aside(until).await;
+        self.step_aside(until, own_hints).await;
         false
     }
 
     /// Wait until leases can be renewed again; after a while without the hints, which another node may have.
-    async fn wait_for_renewals(&mut self) {
+    async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<Ready>) {
         let node = self.node.clone();
         let renewals =
             || async { while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {} };
@@ -362,14 +380,25 @@ impl Consumer {
             undecided = self.pending.len(),
             "leases could not be renewed for {LET_GO:?}; hints go back to the broker until they can"
         );
-        self.step_aside(renewals()).await;
+        self.step_aside(renewals(), own_hints).await;
     }
 
-    /// Leave every hint to the others for so long.
-    async fn step_aside(&mut self, until: impl Future<Output = ()>) {
+    /// Leave every hint to the others for so long, those of this node's own making, too.
+    async fn step_aside(
+        &mut self,
+        until: impl Future<Output = ()>,
+        own_hints: &mut mpsc::Receiver<Ready>,
+    ) {
         self.receiver.pause().await;
         self.let_go().await;
-        until.await;
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut until => break,
+                Some(ready) = own_hints.recv() => self.node.hook.publish(Cause::Sweep, vec![ready]),
+            }
+        }
         self.receiver.resume().await;
         self.gathers = self.node.options.lanes.len() > 1;
     }

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
+use crate::confession;
 use crate::finished::{Ending, Finished};
 use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
 use crate::job::{Held, Job, LockedJob};
@@ -481,7 +482,7 @@ pub(crate) async fn follow_up(
 }
 
 /// These were locked, and are not started any more.
-async fn give_back(node: &Shared, jobs: &[LockedJob]) {
+async fn give_back(node: &Arc<Shared>, jobs: &[LockedJob]) {
     if jobs.is_empty() {
         return;
     }
@@ -489,7 +490,8 @@ async fn give_back(node: &Shared, jobs: &[LockedJob]) {
     match node.store.release(node.id, &held).await {
         Ok(given_back) => node.hook.publish(Cause::GiveBack, given_back.ready),
         Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "siblings that were taken could not be given back; their leases are left to end");
+            tracing::warn!(jobs = held.len(), %error, "siblings that were taken could not be given back yet");
+            confession::give_back(node, held);
         }
     }
 }

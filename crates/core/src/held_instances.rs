@@ -55,7 +55,7 @@ impl HeldInstances {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job was locked. What its forerunner owed, its own end will see.
+    /// A job was locked. What its forerunner owed, its own end will see. An answer that comes late is of a lock that is lost.
     pub(crate) fn hold(&self, held: &Held) {
         let Some(instance) = &held.instance else {
             return;
@@ -65,7 +65,11 @@ impl HeldInstances {
             ends: false,
             owed: None,
         };
-        self.instances().insert(instance.clone(), holder);
+        let mut instances = self.instances();
+        let newer = instances.get(instance);
+        if newer.is_none_or(|newer| newer.held.fence < held.fence) {
+            instances.insert(instance.clone(), holder);
+        }
     }
 
     /// The statements that end these are about to be sent.
@@ -218,6 +222,18 @@ mod tests {
         assert!(refuses(&instances, &early));
         let owed = instances.end(&holder, End::Unsure).map(|ready| ready.hint);
         assert_eq!(owed, Some(early));
+    }
+
+    #[test]
+    fn a_lock_whose_answer_comes_late_replaces_no_newer_one() {
+        let (instances, late, new) = (HeldInstances::default(), held(1), held(2));
+        instances.hold(&new);
+        instances.end_soon([&new].into_iter());
+        let owed = hint("order-1");
+        assert!(refuses(&instances, &owed));
+        instances.hold(&late);
+        let ended = instances.end(&new, End::Over).map(|ready| ready.hint);
+        assert_eq!(ended, Some(owed));
     }
 
     #[test]

@@ -77,9 +77,13 @@ async fn partitions_that_are_added_to_a_live_topic_are_used() {
     admin.add_partitions(&world.topic(), 8).await;
     // A transport that starts now knows them at once; nodes learn of them while they run.
     let late = connect_with(&world.url, patient()).await;
-    for _ in 0..64 {
-        let hint = vec![Hint::new(JobId::generate())];
-        publish(&late, &Lane::default(), hint).await;
+    for order in 0..64 {
+        // Each instance has a key of its own.
+        let hint = Hint {
+            instance: Some(format!("order-{order}")),
+            ..Hint::new(JobId::generate())
+        };
+        publish(&late, &Lane::default(), vec![hint]).await;
     }
     let ends = admin.end_offsets(&world.topic()).await;
     assert!(ends[4..].iter().all(|end| *end > 0), "{ends:?}");

@@ -71,7 +71,10 @@ impl Work {
                 self.depart_some(inner, room);
             }
             if self.is_empty() && inner.stop.is_cancelled() {
-                return;
+                self.close().await;
+                if self.is_empty() {
+                    return;
+                }
             }
             tokio::select! {
                 biased;
@@ -85,11 +88,23 @@ impl Work {
                 () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
                     not_before = None;
                 }
-                _ = self.queue.recv_many(&mut arrived, 256), if room > 0 && !paused && self.waiting.is_empty() => {
+                _ = self.queue.recv_many(&mut arrived, 256), if room > 0 && !paused && self.waiting.is_empty() && !self.queue.is_closed() => {
                     self.waiting.append(&mut arrived);
                 }
                 () = inner.stop.cancelled(), if !inner.stop.is_cancelled() => {}
             }
+        }
+    }
+
+    /// Take nothing more but what is being handed over in this moment.
+    async fn close(&mut self) {
+        self.queue.close();
+        self.departed.close();
+        while let Some(entry) = self.queue.recv().await {
+            self.waiting.push(entry);
+        }
+        while let Some(departure) = self.departed.recv().await {
+            self.under_way.push(departure);
         }
     }
 
