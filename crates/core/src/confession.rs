@@ -30,6 +30,17 @@ pub(crate) fn give_back(node: &Arc<Shared>, held: Vec<Held>) {
     insist(node, held, false);
 }
 
+/// The same, at once: by a node that is about to stop.
+pub(crate) async fn give_back_now(node: &Arc<Shared>, held: Vec<Held>) {
+    if held.is_empty() {
+        return;
+    }
+    if let Err(error) = tell(node, &held, false).await {
+        tracing::warn!(jobs = held.len(), %error, "what was taken could not be given back yet");
+        give_back(node, held);
+    }
+}
+
 fn insist(node: &Arc<Shared>, lost: Vec<Held>, absolve: bool) {
     if lost.is_empty() {
         return;

@@ -459,7 +459,8 @@ pub(crate) async fn follow_up(
     node.hook.timer_set(settled.timer);
     if node.draining.is_cancelled() {
         // Taken by a statement that was sent before.
-        return give_back(node, &settled.next).await;
+        let taken = settled.next.iter().map(LockedJob::held);
+        return confession::give_back_now(node, taken.collect()).await;
     }
     let locked_at = Utc::now();
     for next in settled.next {
@@ -478,20 +479,5 @@ pub(crate) async fn follow_up(
             locked_at,
         };
         start(node, next, sent, stages, slot);
-    }
-}
-
-/// These were locked, and are not started any more.
-async fn give_back(node: &Arc<Shared>, jobs: &[LockedJob]) {
-    if jobs.is_empty() {
-        return;
-    }
-    let held: Vec<Held> = jobs.iter().map(LockedJob::held).collect();
-    match node.store.release(node.id, &held).await {
-        Ok(given_back) => node.hook.publish(Cause::GiveBack, given_back.ready),
-        Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "siblings that were taken could not be given back yet");
-            confession::give_back(node, held);
-        }
     }
 }

@@ -246,8 +246,7 @@ impl Leader {
                         return Some(ready);
                     }
                     room -= 1;
-                    let refused = node.own_hints.try_send(ready).err();
-                    refused.map(tokio::sync::mpsc::error::TrySendError::into_inner)
+                    node.try_here(ready)
                 };
                 let rest = found.into_iter().filter_map(try_here).collect();
                 node.hook.publish(Cause::Sweep, rest);

@@ -79,6 +79,12 @@ impl Shared {
         drop(kept);
     }
 
+    /// Try a hint here before any other node; it comes back where there is no room.
+    pub(crate) fn try_here(&self, ready: Ready) -> Option<Ready> {
+        let sent = self.own_hints.try_send(ready);
+        sent.err().map(mpsc::error::TrySendError::into_inner)
+    }
+
     /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there
     /// is room and this node takes work.
     pub(crate) fn let_go(&self, held: &Held, end: End) {
@@ -90,8 +96,7 @@ impl Shared {
         let refused = if self.draining.is_cancelled() {
             Some(owed)
         } else {
-            let sent = self.own_hints.try_send(owed);
-            sent.err().map(mpsc::error::TrySendError::into_inner)
+            self.try_here(owed)
         };
         if let Some(mut owed) = refused {
             // It has told of its commit once.

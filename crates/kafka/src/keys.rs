@@ -91,6 +91,16 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_is_keyed_by_its_instance_else_by_its_id() {
+        let id = "019A9E7C-1F0B-7C43-9C3E-5A5F3F6F2D11".parse().unwrap();
+        let (all, now, mut hint) = (Keys::new(16), Instant::now(), Hint::new(id));
+        let own = ["019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11"];
+        assert_eq!(keys(&all, &[hint.clone()], now), own);
+        hint.instance = Some("order-17".to_owned());
+        assert_eq!(keys(&all, &[hint], now), ["order-17"]);
+    }
+
+    #[test]
     fn others_share_the_key_of_the_first_of_their_run() {
         let all = Keys::new(4);
         let (hints, now) = (plain(10), Instant::now());
