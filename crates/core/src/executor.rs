@@ -71,7 +71,7 @@ pub(crate) fn start(
 pub(crate) fn start_under(
     node: &Arc<Shared>,
     locked: LockedJob,
-    lease: Lease,
+    lease: Arc<Lease>,
     stages: Stages,
     slot: OwnedSemaphorePermit,
     outcomes: Outcomes,

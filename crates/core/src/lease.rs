@@ -25,8 +25,7 @@ struct Entry {
     held: Held,
     renewed: Instant,
     hold: Hold,
-    stop: CancellationToken,
-    lost: CancellationToken,
+    lease: Arc<Lease>,
 }
 
 /// By what a job is held.
@@ -38,8 +37,8 @@ enum Hold {
     Row(Duration),
 }
 
-/// What a running job sees of its lease.
-#[derive(Clone)]
+/// What a running job sees of its lease. Shared, since a token's own clones count under a lock.
+#[derive(Default)]
 pub(crate) struct Lease {
     /// Asks the job to stop.
     pub(crate) stop: CancellationToken,
@@ -73,12 +72,12 @@ impl LeaseBook {
     }
 
     /// A job was locked by a statement that was sent at `sent`.
-    pub(crate) fn hold(&self, held: Held, sent: Instant) -> Lease {
+    pub(crate) fn hold(&self, held: Held, sent: Instant) -> Arc<Lease> {
         self.note(held, sent, Hold::Lease)
     }
 
     /// The row of a job was locked by a statement that was sent at `sent`, for so long at most.
-    pub(crate) fn hold_row(&self, held: Held, sent: Instant, at_most: Duration) -> Lease {
+    pub(crate) fn hold_row(&self, held: Held, sent: Instant, at_most: Duration) -> Arc<Lease> {
         self.note(held, sent, Hold::Row(at_most))
     }
 
@@ -102,8 +101,8 @@ impl LeaseBook {
             if let Some(entry) = entries.get(&held.id)
                 && entry.held.fence == held.fence
             {
-                entry.stop.cancel();
-                entry.lost.cancel();
+                entry.lease.stop.cancel();
+                entry.lease.lost.cancel();
             }
         }
     }
@@ -116,11 +115,8 @@ impl LeaseBook {
         }
     }
 
-    fn note(&self, held: Held, sent: Instant, hold: Hold) -> Lease {
-        let lease = Lease {
-            stop: CancellationToken::new(),
-            lost: CancellationToken::new(),
-        };
+    fn note(&self, held: Held, sent: Instant, hold: Hold) -> Arc<Lease> {
+        let lease = Arc::<Lease>::default();
         let mut entries = self.entries();
         entries.insert(
             held.id,
@@ -128,8 +124,7 @@ impl LeaseBook {
                 held,
                 renewed: sent,
                 hold,
-                stop: lease.stop.clone(),
-                lost: lease.lost.clone(),
+                lease: lease.clone(),
             },
         );
         self.in_flight.set(entries.len() as f64);
@@ -159,7 +154,7 @@ impl LeaseBook {
     /// Ask a job to stop.
     pub(crate) fn cancel(&self, id: JobId) -> bool {
         self.entries().get(&id).is_some_and(|e| {
-            e.stop.cancel();
+            e.lease.stop.cancel();
             true
         })
     }
@@ -180,7 +175,7 @@ impl LeaseBook {
             .values()
             .filter(|e| {
                 let due = matches!(e.hold, Hold::Lease) && e.renewed.elapsed() >= self.length / 3;
-                due && !e.lost.is_cancelled()
+                due && !e.lease.lost.is_cancelled()
             })
             .map(|e| e.held.clone())
             .collect()
@@ -201,8 +196,8 @@ impl LeaseBook {
             } else {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
-                entry.stop.cancel();
-                entry.lost.cancel();
+                entry.lease.stop.cancel();
+                entry.lease.lost.cancel();
             }
         }
     }
@@ -211,14 +206,14 @@ impl LeaseBook {
     fn expire(&self) {
         for (id, entry) in self.entries().iter() {
             let (age, lasts) = (entry.renewed.elapsed(), self.lasts(entry));
-            if age >= lasts && !entry.lost.is_cancelled() {
+            if age >= lasts && !entry.lease.lost.is_cancelled() {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
-                entry.stop.cancel();
-                entry.lost.cancel();
-            } else if age >= lasts * 5 / 6 && !entry.stop.is_cancelled() {
+                entry.lease.stop.cancel();
+                entry.lease.lost.cancel();
+            } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_cancelled() {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
-                entry.stop.cancel();
+                entry.lease.stop.cancel();
             }
         }
     }

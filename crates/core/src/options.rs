@@ -141,6 +141,6 @@ impl NodeOptions {
     /// each lane two, so that none is kept from arriving by the others.
     pub(crate) fn prefetch(&self) -> u16 {
         let wanted = self.concurrency.max(self.lanes.len()).saturating_mul(2);
-        u16::try_from(wanted.clamp(2, 512)).unwrap_or(512)
+        u16::try_from(wanted.clamp(2, 4_096)).unwrap_or(4_096)
     }
 }

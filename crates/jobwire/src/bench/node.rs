@@ -5,7 +5,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use jobwire_core::{Handlers, Hint, JobFilter, JobState, Lane, Outcome, Running, Transport};
-use tokio::io::{AsyncWriteExt, BufWriter};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +22,8 @@ use crate::signals::Signals;
 
 /// What may wait to be told.
 const BUFFER: usize = 100_000;
+/// Between two messages to the bench: one for each start would cost more than the job does.
+const PAUSE: Duration = Duration::from_millis(5);
 /// The first line that says so: whoever started this process waits for it.
 const READY: &str = "jobwire bench node is ready";
 
@@ -122,20 +124,22 @@ fn total(metrics: &str, name: &str) -> i64 {
 }
 
 async fn tell(
-    stream: TcpStream,
+    mut stream: TcpStream,
     mut told: mpsc::Receiver<Told>,
     swept: oneshot::Receiver<i64>,
 ) -> std::io::Result<()> {
-    let mut stream = BufWriter::new(stream);
-    let mut some = Vec::new();
-    while told.recv_many(&mut some, 1_024).await > 0 {
+    let (mut some, mut wire) = (Vec::new(), Vec::new());
+    while told.recv_many(&mut some, BUFFER).await > 0 {
         for told in some.drain(..) {
-            told.write(&mut stream).await?;
+            told.write(&mut wire);
         }
-        stream.flush().await?;
+        stream.write_all(&wire).await?;
+        wire.clear();
+        tokio::time::sleep(PAUSE).await;
     }
     if let Ok(jobs) = swept.await {
-        Told::Swept { jobs }.write(&mut stream).await?;
+        Told::Swept { jobs }.write(&mut wire);
+        stream.write_all(&wire).await?;
     }
     stream.shutdown().await
 }

@@ -3,7 +3,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// One thing that was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,30 +16,40 @@ pub(super) enum Told {
     Swept { jobs: i64 },
 }
 
+const FRAME: usize = 13;
 const STARTED: u8 = 1;
 const ENDED: u8 = 2;
 const SWEPT: u8 = 3;
 
 impl Told {
-    pub(super) async fn write(self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
+    /// As it goes over the wire.
+    pub(super) fn write(self, wire: &mut Vec<u8>) {
         let (what, n, number) = match self {
             Self::Started { n, at } => (STARTED, n, at),
             Self::Ended { n, at } => (ENDED, n, at),
             Self::Swept { jobs } => (SWEPT, 0, jobs),
         };
-        stream.write_u8(what).await?;
-        stream.write_u32(n).await?;
-        stream.write_i64(number).await
+        wire.push(what);
+        wire.extend(n.to_be_bytes());
+        wire.extend(number.to_be_bytes());
     }
 
     /// The next one; `None` at the end.
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Self>> {
-        let what = match stream.read_u8().await {
-            Ok(what) => what,
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let (n, number) = (stream.read_u32().await?, stream.read_i64().await?);
+        let mut frame = [0; FRAME];
+        let mut read = 0;
+        while let Some(rest) = frame.get_mut(read..)
+            && !rest.is_empty()
+        {
+            match stream.read(rest).await? {
+                0 if read == 0 => return Ok(None),
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                more => read += more,
+            }
+        }
+        let [what, n @ .., a, b, c, d, e, f, g, h] = frame;
+        let n = u32::from_be_bytes(n);
+        let number = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
         match what {
             STARTED => Ok(Some(Self::Started { n, at: number })),
             ENDED => Ok(Some(Self::Ended { n, at: number })),
@@ -68,9 +78,9 @@ mod tests {
         ];
         let mut wire = Vec::new();
         for one in told {
-            one.write(&mut wire).await.unwrap();
+            one.write(&mut wire);
         }
-        assert_eq!(wire.len(), 3 * 13);
+        assert_eq!(wire.len(), 3 * FRAME);
         let mut stream = wire.as_slice();
         for one in told {
             assert_eq!(Told::read(&mut stream).await.unwrap(), Some(one));

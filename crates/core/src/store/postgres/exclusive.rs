@@ -103,6 +103,52 @@ LEFT JOIN leased ON leased.job_id = first.id
 ORDER BY first.seq"
 );
 
+/// The same for instances whose last job was just completed by this transaction: nobody else holds them, so that no
+/// lease needs to be looked for. Every row is found by its key, and the full joins can't be planned as nested loops: this
+/// plan is kept.
+const TAKE_NEXT: &str = concat!(
+    "
+WITH candidate AS MATERIALIZED (
+    SELECT asked.instance, c.id, c.place FROM unnest($1::text[]) AS asked(instance) CROSS JOIN LATERAL (
+        SELECT j.id, j.ctid AS place FROM jobwire.job j
+        WHERE j.exclusive AND j.process_instance = asked.instance AND ",
+    not_suspended!("j"),
+    " AND ",
+    unlocked!("j"),
+    "
+        ORDER BY j.seq LIMIT 1
+    ) c
+), first AS MATERIALIZED (
+    SELECT nextval('jobwire.fence_seq') AS next_fence, j.* FROM jobwire.job j
+    WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
+    FOR UPDATE OF j SKIP LOCKED
+), leased AS (
+    INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
+    SELECT id, $3, next_fence, clock_timestamp(), clock_timestamp() + $4
+    FROM first WHERE type = ANY($2)
+    ON CONFLICT (job_id) DO UPDATE
+        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
+            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
+    strikes!("l"),
+    "
+        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+    RETURNING l.job_id, l.strikes
+), taken AS (
+    UPDATE jobwire.instance_lock i SET job_id = f.id, owner = $3, fence = f.next_fence FROM first f
+    WHERE i.process_instance = f.process_instance AND CASE WHEN f.id IN (SELECT job_id FROM leased) THEN true END
+), idle AS (
+    DELETE FROM jobwire.instance_lock WHERE process_instance = ANY(ARRAY(
+        SELECT unnest($1::text[])
+        EXCEPT
+        SELECT process_instance FROM first WHERE CASE WHEN id IN (SELECT job_id FROM leased) THEN true END))
+)
+SELECT candidate.instance, true, candidate.id IS NOT NULL, first.id IS NOT NULL,
+    CASE WHEN leased.job_id IS NOT NULL THEN first.next_fence END, leased.strikes, ",
+    job_columns!("first"),
+    "
+FROM candidate FULL JOIN first ON first.id = candidate.id FULL JOIN leased ON leased.job_id = first.id"
+);
+
 /// What trying an instance led to.
 pub(super) struct Tried {
     pub(super) instance: String,
@@ -115,8 +161,20 @@ pub(super) async fn take_first(
     terms: &LockTerms,
     instances: &[String],
 ) -> Result<Vec<Tried>, StoreError> {
+    take(TAKE_FIRST, connection, terms, instances).await
+}
+
+async fn take(
+    statement: &'static str,
+    connection: &mut PgConnection,
+    terms: &LockTerms,
+    instances: &[String],
+) -> Result<Vec<Tried>, StoreError> {
+    if instances.is_empty() {
+        return Ok(Vec::new());
+    }
     let lease: Duration = terms.lease;
-    sqlx::query(TAKE_FIRST)
+    sqlx::query(statement)
         .bind(instances)
         .bind(&terms.types[..])
         .bind(terms.owner.0)
@@ -173,16 +231,19 @@ FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
 WHERE NOT EXISTS (SELECT FROM jobwire.instance_lock i WHERE i.process_instance = name)"
 );
 
-/// Pass on the instances that were just released: take the next sibling of each, or say who is next.
-/// The instances' rows must be locked, and what held them must be gone in an earlier statement.
+/// Pass on the instances that were just released: take the next sibling of each, or say who is next. `vacated` are those
+/// whose rows name what this transaction has ended. The instances' rows must be locked, and what held them must be gone in
+/// an earlier statement.
 pub(super) async fn hand_over(
     connection: &mut PgConnection,
-    instances: &[String],
+    vacated: &[String],
+    others: &[String],
     then: &HandOver,
 ) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
     match then {
         HandOver::Take(terms) => {
-            let tried = take_first(connection, terms, instances).await?;
+            let mut tried = take(TAKE_NEXT, connection, terms, vacated).await?;
+            tried.extend(take_first(connection, terms, others).await?);
             let (mut taken, mut left) = (Vec::new(), Vec::new());
             for tried in tried {
                 match tried.result {
@@ -198,14 +259,23 @@ pub(super) async fn hand_over(
             };
             Ok((taken, ready))
         }
-        HandOver::Hint => {
-            sqlx::query(LEAVE)
-                .bind(instances)
-                .execute(&mut *connection)
-                .await?;
-            Ok((Vec::new(), next(connection, instances).await?))
-        }
+        HandOver::Hint => Ok((
+            Vec::new(),
+            leave(connection, &[vacated, others].concat()).await?,
+        )),
     }
+}
+
+/// Leave these instances to whoever is next in each.
+pub(super) async fn leave(
+    connection: &mut PgConnection,
+    instances: &[String],
+) -> Result<Vec<Ready>, StoreError> {
+    sqlx::query(LEAVE)
+        .bind(instances)
+        .execute(&mut *connection)
+        .await?;
+    next(connection, instances).await
 }
 
 /// Who is next in each of these instances, if nobody holds it.

@@ -105,7 +105,7 @@ impl PgStore {
 
         crash_point!("failure-unwritten");
         let mut tx = begin(&self.line).await?;
-        complete::enter_held(&mut tx, &names).await?;
+        let holders = complete::enter_held(&mut tx, &names).await?;
         let rows = sqlx::query(FAIL)
             .bind(ids)
             .bind(fences)
@@ -124,7 +124,8 @@ impl PgStore {
             let due: Option<DateTime<Utc>> = row.try_get(1)?;
             settled.timer = earliest(settled.timer, due);
         }
-        complete::pass_on(&mut tx, failed.iter().map(|f| &f.held), then, &mut settled).await?;
+        let held = failed.iter().map(|f| &f.held);
+        complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;
         crash_point!("failure-uncommitted");
         tx.commit().await?;
         crash_point!("failure-committed");

@@ -10,7 +10,7 @@ use super::{exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::query::Sweepable;
-use crate::store::{HandOver, OrphanQuery};
+use crate::store::OrphanQuery;
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
 /// behind it costs nothing; now and then the whole table is asked for, since an id may come from a clock that
@@ -122,9 +122,7 @@ pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError
     let ready = if names.is_empty() {
         Vec::new()
     } else {
-        exclusive::hand_over(&mut tx, &names, &HandOver::Hint)
-            .await?
-            .1
+        exclusive::leave(&mut tx, &names).await?
     };
     tx.commit().await?;
     Ok(ready)

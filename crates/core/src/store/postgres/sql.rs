@@ -110,11 +110,12 @@ macro_rules! ready_columns {
     };
 }
 
-/// Nothing that this job belongs to is suspended.
+/// Nothing that this job belongs to is suspended. Whether anything is at all is asked once in a statement; the four
+/// looks that each job needs else took a third of the time of a lock by row.
 macro_rules! not_suspended {
     ($t:literal) => {
         concat!(
-            "NOT EXISTS (SELECT FROM jobwire.suspension s WHERE \
+            "(NOT EXISTS (SELECT FROM jobwire.suspension) OR NOT EXISTS (SELECT FROM jobwire.suspension s WHERE \
              (s.scope = 'process_instance' AND s.value = ",
             $t,
             ".process_instance) \
@@ -126,7 +127,7 @@ macro_rules! not_suspended {
             ".type) \
              OR (s.scope = 'tenant' AND s.value = ",
             $t,
-            ".tenant))"
+            ".tenant)))"
         )
     };
 }
