@@ -46,6 +46,33 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     other.rollback().await.unwrap();
 }
 
+/// Protocol rules 10 and 11: a completion passes on what its own job held. Here the row says that it was another one.
+#[tokio::test]
+async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready((0..3).map(|_| work().instance("a")).collect())
+        .await;
+    let worker = node();
+    let job = w.hold(worker, &hints[0]).await;
+    let statements = [
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
+        "UPDATE jobwire.instance_lock SET job_id = $1, owner = $2, fence = 1000000",
+    ];
+    for statement in statements {
+        sqlx::query(statement)
+            .bind(hints[1].id.0)
+            .bind(node().0)
+            .execute(w.store.pool())
+            .await
+            .unwrap();
+    }
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(settled.applied, [hints[0].id]);
+    assert!(settled.next.is_empty() && settled.ready.is_empty());
+}
+
 /// Protocol rule 28: who claims at the same moment has its page locked; nobody waits for it.
 #[tokio::test]
 async fn claiming_passes_over_rows_that_somebody_has_locked() {
