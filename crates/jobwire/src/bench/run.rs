@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
                     "{left} jobs started and were not completed within {DONE:?}"
                 )));
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 

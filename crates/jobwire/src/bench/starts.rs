@@ -99,7 +99,7 @@ impl Starts {
                     "{started} of {jobs} jobs started, and none more for {SILENCE:?}; see what the nodes said above"
                 )));
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
