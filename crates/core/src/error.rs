@@ -56,7 +56,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
-    fn sqlstate(&self) -> Option<String> {
+    pub(crate) fn sqlstate(&self) -> Option<String> {
         match self {
             Self::Database(sqlx::Error::Database(e)) => e.code().map(|c| c.into_owned()),
             _ => None,

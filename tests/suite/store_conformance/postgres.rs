@@ -1,10 +1,12 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
+use std::time::Duration;
+
 use jobwire_core::store::{ClaimPage, Refusal};
 use jobwire_core::{JobId, Lane, LaneRule, PgStore, Store};
 use sqlx::AssertSqlSafe;
 
-use super::world::{World, ids, job_ids, node, take, terms, work};
+use super::world::{SqlBench, World, ids, job_ids, node, take, terms, work};
 
 #[tokio::test]
 async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
@@ -44,6 +46,35 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     other.rollback().await.unwrap();
+}
+
+/// A lease that is written while the batch is being locked costs its other jobs nothing.
+#[tokio::test]
+async fn a_lease_that_comes_between_refuses_its_own_job_only() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work()]).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
+    )
+    .bind(hints[1].id.0)
+    .bind(node().0)
+    .execute(&mut *other)
+    .await
+    .unwrap();
+    let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
+    let locking = tokio::spawn(async move { store.lock(&terms, &asked).await });
+    // The statement has seen no lease, and waits for the outcome of the one that it has met.
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while w.store.number(waiting).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    other.commit().await.unwrap();
+    let locked = locking.await.unwrap().unwrap();
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id, hints[2].id]);
+    assert_eq!(locked.refused, [(hints[1].id, Refusal::Locked)]);
 }
 
 /// Protocol rules 10 and 11: a completion passes on what its own job held. Here the row says that it was another one.

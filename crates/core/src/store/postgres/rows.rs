@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{job_columns, not_suspended};
-use super::{PgStore, complete, row};
+use super::{PgStore, complete, lock, row};
 use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob};
 use crate::metrics as m;
@@ -106,10 +106,7 @@ impl PgStore {
             transaction.rollback().await?;
             return Ok(None);
         }
-        // Ids are time-ordered, and so are these but for creators whose clocks differ.
-        if !jobs.is_sorted_by_key(|locked| locked.job.seq) {
-            jobs.sort_unstable_by_key(|locked| locked.job.seq);
-        }
+        lock::in_order(&mut jobs);
         Ok(Some(HeldRows {
             jobs,
             at_most: self.silence,
