@@ -440,15 +440,14 @@ impl Consumer {
         let mut under_way = FuturesUnordered::new();
         under_way.extend(self.ask_next().await);
         while !under_way.is_empty() {
+            if answered && under_way.len() < LOCKS_AT_ONCE && self.may_ask_at_once() {
+                under_way.extend(self.ask_next().await);
+            }
             tokio::select! {
                 biased;
                 Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
                 Some(ready) = own_hints.recv(), if self.has_room() => self.note_own(ready),
                 () = self.receive(), if self.has_room() => {}
-            }
-            let more = (1..LOCKS_AT_ONCE).contains(&under_way.len());
-            if more && answered && self.may_ask_at_once() {
-                under_way.extend(self.ask_next().await);
             }
         }
         answered

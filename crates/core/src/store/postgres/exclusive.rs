@@ -103,9 +103,10 @@ LEFT JOIN leased ON leased.job_id = first.id
 ORDER BY first.seq"
 );
 
-/// The same for instances whose last job was just completed by this transaction: nobody else holds them, so that no
-/// lease needs to be looked for. Every row is found by its key, and the full joins can't be planned as nested loops: this
-/// plan is kept.
+/// The same for instances whose last job was just ended by this transaction: nobody else holds them, so that no lease
+/// needs to be looked for. Nobody can write one for a sibling either while the instance's row is locked, so it is inserted
+/// plainly; a sibling whose holder died counts as busy, and is hinted. Every row is found by its key, and the full join
+/// can't be planned as a nested loop: this plan is kept.
 const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
@@ -119,34 +120,26 @@ WITH candidate AS MATERIALIZED (
         ORDER BY j.seq LIMIT 1
     ) c
 ), first AS MATERIALIZED (
-    SELECT nextval('jobwire.fence_seq') AS next_fence, j.* FROM jobwire.job j
+    SELECT nextval('jobwire.fence_seq') AS next_fence, j.type = ANY($2) AS served, j.* FROM jobwire.job j
     WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
+        AND (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NULL
     FOR UPDATE OF j SKIP LOCKED
 ), leased AS (
-    INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
+    INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, next_fence, clock_timestamp(), clock_timestamp() + $4
-    FROM first WHERE type = ANY($2)
-    ON CONFLICT (job_id) DO UPDATE
-        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
-    strikes!("l"),
-    "
-        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
-    RETURNING l.job_id, l.strikes
+    FROM first WHERE served
 ), taken AS (
-    UPDATE jobwire.instance_lock i SET job_id = f.id, owner = $3, fence = f.next_fence FROM first f
-    WHERE i.process_instance = f.process_instance AND CASE WHEN f.id IN (SELECT job_id FROM leased) THEN true END
+    UPDATE jobwire.instance_lock i SET job_id = f.id, owner = $3, fence = f.next_fence
+    FROM first f WHERE i.process_instance = f.process_instance AND f.served
 ), idle AS (
     DELETE FROM jobwire.instance_lock WHERE process_instance = ANY(ARRAY(
-        SELECT unnest($1::text[])
-        EXCEPT
-        SELECT process_instance FROM first WHERE CASE WHEN id IN (SELECT job_id FROM leased) THEN true END))
+        SELECT unnest($1::text[]) EXCEPT SELECT process_instance FROM first WHERE served))
 )
 SELECT candidate.instance, true, candidate.id IS NOT NULL, first.id IS NOT NULL,
-    CASE WHEN leased.job_id IS NOT NULL THEN first.next_fence END, leased.strikes, ",
+    CASE WHEN first.served THEN first.next_fence END, 0, ",
     job_columns!("first"),
     "
-FROM candidate FULL JOIN first ON first.id = candidate.id FULL JOIN leased ON leased.job_id = first.id"
+FROM candidate FULL JOIN first ON first.id = candidate.id"
 );
 
 /// What trying an instance led to.
