@@ -440,12 +440,12 @@ impl Consumer {
         let mut under_way = FuturesUnordered::new();
         under_way.extend(self.ask_next().await);
         while !under_way.is_empty() {
-            if answered && under_way.len() < LOCKS_AT_ONCE && self.may_ask_at_once() {
-                under_way.extend(self.ask_next().await);
-            }
+            let more = answered && under_way.len() < LOCKS_AT_ONCE && self.may_ask_at_once();
             tokio::select! {
+                // The one under way leaves before the next is put together, and that before more is received.
                 biased;
                 Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
+                () = std::future::ready(()), if more => under_way.extend(self.ask_next().await),
                 Some(ready) = own_hints.recv(), if self.has_room() => self.note_own(ready),
                 () = self.receive(), if self.has_room() => {}
             }

@@ -6,7 +6,7 @@ use jobwire_core::store::{ClaimPage, Refusal};
 use jobwire_core::{JobId, Lane, LaneRule, PgStore, Store};
 use sqlx::AssertSqlSafe;
 
-use super::world::{SqlBench, World, ids, job_ids, node, take, terms, work};
+use super::world::{Bench, SqlBench, World, ids, job_ids, node, take, terms, work};
 
 #[tokio::test]
 async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
@@ -75,6 +75,34 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     let locked = locking.await.unwrap().unwrap();
     assert_eq!(job_ids(&locked.jobs), [hints[0].id, hints[2].id]);
     assert_eq!(locked.refused, [(hints[1].id, Refusal::Locked)]);
+}
+
+/// What was locked before something went wrong is started, and the rest is tried again.
+#[tokio::test]
+async fn an_error_behind_a_lock_takes_nothing_back() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work().instance("a")]).await;
+    w.hold(node(), &hints[1]).await;
+    w.store.expire(hints[1].id).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job_lease FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
+    let locking = tokio::spawn(async move { store.lock(&terms, &asked).await });
+    // Who takes the lease over waits for it, and is sent away.
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while w.store.number(cancel).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let locked = locking.await.unwrap().unwrap();
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
+    let busy = [&hints[1], &hints[2]].map(|hint| (hint.id, Refusal::Busy));
+    assert_eq!(locked.refused, busy);
+    other.rollback().await.unwrap();
+    assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[1].id);
 }
 
 /// Protocol rules 10 and 11: a completion passes on what its own job held. Here the row says that it was another one.

@@ -146,6 +146,17 @@ fn leave_out(ids: &mut Vec<Uuid>, jobs: &[LockedJob]) {
     ids.retain(|id| !known.contains(id));
 }
 
+/// What nothing was decided about is tried again.
+fn call_busy(hints: &[Hint], locked: &mut Locked) {
+    let rows = locked.rows.iter().flat_map(|rows| &rows.jobs);
+    let jobs = rows.chain(&locked.jobs).map(|locked| locked.job.id);
+    let decided = jobs.chain(locked.refused.iter().map(|(id, _)| *id));
+    let decided: HashSet<JobId> = decided.collect();
+    let open = hints.iter().filter(|hint| !decided.contains(&hint.id));
+    let busy = open.map(|hint| (hint.id, Refusal::Busy));
+    locked.refused.extend(busy);
+}
+
 impl PgStore {
     /// Lock what has no lease. None at all where one was written meanwhile.
     async fn lock_new(
@@ -193,11 +204,33 @@ impl PgStore {
         }
         if !plain.is_empty() {
             locked.jobs = self.lock_new(terms, &plain).await?;
-            if locked.jobs.len() < plain.len() {
-                leave_out(&mut plain, &locked.jobs);
-                self.classify(terms, &plain, &mut locked, &mut instances)
-                    .await?;
+            leave_out(&mut plain, &locked.jobs);
+        }
+        let in_hand = locked.rows.is_some() || !locked.jobs.is_empty();
+        match self
+            .lock_others(terms, &plain, instances, &mut locked)
+            .await
+        {
+            // What is locked already must be started: its lease would be waited for else.
+            Err(error) if in_hand => {
+                tracing::warn!(%error, "not all hints of a batch could be decided; they are tried again");
+                call_busy(hints, &mut locked);
             }
+            decided => decided?,
+        }
+        Ok(locked)
+    }
+
+    /// What is not new, and what is exclusive.
+    async fn lock_others(
+        &self,
+        terms: &LockTerms,
+        plain: &[Uuid],
+        mut instances: HashMap<String, Vec<JobId>>,
+        locked: &mut Locked,
+    ) -> Result<(), StoreError> {
+        if !plain.is_empty() {
+            self.classify(terms, plain, locked, &mut instances).await?;
         }
         if !instances.is_empty() {
             let mut tx = begin(&self.line).await?;
@@ -224,7 +257,7 @@ impl PgStore {
                 }
             }
         }
-        Ok(locked)
+        Ok(())
     }
 
     /// Why were these not locked as new ones? What may be free after all is tried once more.
