@@ -20,7 +20,7 @@ macro_rules! crash_point {
     };
 }
 
-/// A place at which a test may kill the process. See the [module](crate::crash_point).
+/// A place at which a test may kill the process. See the [module](mod@crate::crash_point).
 #[cfg(not(feature = "failpoints"))]
 #[macro_export]
 macro_rules! crash_point {
