@@ -83,6 +83,25 @@ pub(crate) async fn patient_file(url: &str) -> SqliteStore {
     SqliteStore::connect_with(url, options).await.unwrap()
 }
 
+/// Sessions of this database that wait for a lock.
+pub(crate) async fn waiting(store: &PgStore) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_one(store.pool())
+    .await
+    .unwrap()
+}
+
+/// Until so many do.
+pub(crate) async fn until_waiting(store: &PgStore, sessions: i64) {
+    eventually("a session that waits for a lock", SOON, async || {
+        (waiting(store).await >= sessions).then_some(())
+    })
+    .await;
+}
+
 /// Options for tests: what lost its hint is found within seconds. The lease is a long one, so that no job runs
 /// twice because the machine stood still; a test of expiry says so itself.
 pub(crate) fn quick() -> NodeOptions {

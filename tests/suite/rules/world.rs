@@ -18,7 +18,8 @@ use sqlx::{Postgres, Transaction};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::world::{Notes, patient, quick};
+pub(super) use crate::world::until_waiting;
+use crate::world::{Notes, patient, quick, waiting};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Longer than any test, on any machine.
@@ -125,24 +126,6 @@ pub(super) fn refused(scraped: &PrometheusHandle, reason: &str) -> u64 {
     let text = scraped.render();
     let count = text.lines().find_map(|line| line.strip_prefix(&*counter));
     count.map_or(0, |count| count.parse().unwrap())
-}
-
-/// Sessions of this database that wait for a lock.
-async fn waiting(store: &PgStore) -> i64 {
-    sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    )
-    .fetch_one(store.pool())
-    .await
-    .unwrap()
-}
-
-pub(super) async fn until_waiting(store: &PgStore, sessions: i64) {
-    eventually("a session that waits for a lock", SOON, async || {
-        (waiting(store).await >= sessions).then_some(())
-    })
-    .await;
 }
 
 /// Until so many sessions wait, or this has ended without waiting.

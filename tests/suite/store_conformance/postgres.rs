@@ -1,12 +1,12 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
-use std::time::Duration;
-
 use jobwire_core::store::{ClaimPage, Refusal};
 use jobwire_core::{JobId, Lane, LaneRule, PgStore, Store};
+use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
 
 use super::world::{Bench, SqlBench, World, ids, job_ids, node, take, terms, work};
+use crate::world::{SOON, until_waiting};
 
 #[tokio::test]
 async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
@@ -66,11 +66,7 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
     let locking = tokio::spawn(async move { store.lock(&terms, &asked).await });
     // The statement has seen no lease, and waits for the outcome of the one that it has met.
-    let waiting = "SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while w.store.number(waiting).await == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_waiting(&w.store, 1).await;
     other.commit().await.unwrap();
     let locked = locking.await.unwrap().unwrap();
     assert_eq!(job_ids(&locked.jobs), [hints[0].id, hints[2].id]);
@@ -94,9 +90,10 @@ async fn an_error_behind_a_lock_takes_nothing_back() {
     // Who takes the lease over waits for it, and is sent away.
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while w.store.number(cancel).await == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("a session that can be sent away", SOON, async || {
+        (w.store.number(cancel).await > 0).then_some(())
+    })
+    .await;
     let locked = locking.await.unwrap().unwrap();
     assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
     let busy = [&hints[1], &hints[2]].map(|hint| (hint.id, Refusal::Busy));
