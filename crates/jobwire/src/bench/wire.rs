@@ -37,16 +37,11 @@ impl Told {
     /// The next one; `None` at the end.
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Self>> {
         let mut frame = [0; FRAME];
-        let mut read = 0;
-        while let Some(rest) = frame.get_mut(read..)
-            && !rest.is_empty()
-        {
-            match stream.read(rest).await? {
-                0 if read == 0 => return Ok(None),
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                more => read += more,
-            }
+        let [first, rest @ ..] = &mut frame;
+        if stream.read(std::slice::from_mut(first)).await? == 0 {
+            return Ok(None);
         }
+        stream.read_exact(rest).await?;
         let [what, n @ .., a, b, c, d, e, f, g, h] = frame;
         let n = u32::from_be_bytes(n);
         let number = i64::from_be_bytes([a, b, c, d, e, f, g, h]);

@@ -104,12 +104,18 @@ pub(super) async fn pass_on<'a>(
         _ => false,
     };
     let names = instances(released.into_iter());
-    if !names.is_empty() {
-        let (vacated, others): (Vec<_>, Vec<_>) = names.into_iter().partition(is_vacated);
-        let (next, ready) = exclusive::hand_over(connection, &vacated, &others, then).await?;
-        settled.next = next;
-        settled.ready.extend(ready);
-    }
+    let others = match then {
+        HandOver::Hint => names,
+        HandOver::Take(terms) => {
+            let (vacated, others): (Vec<_>, Vec<_>) = names.into_iter().partition(is_vacated);
+            let (next, ready) = exclusive::take_next(connection, terms, &vacated).await?;
+            settled.next = next;
+            settled.ready.extend(ready);
+            others
+        }
+    };
+    let ready = exclusive::leave(connection, &others).await?;
+    settled.ready.extend(ready);
     Ok(())
 }
 

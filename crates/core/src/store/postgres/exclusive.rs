@@ -10,11 +10,11 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row};
 
 use super::row;
-use super::sql::{job_columns, not_suspended, ready_columns, strikes, unlocked};
+use super::sql::{job_columns, not_suspended, ready_columns, take_over, unleased, unlocked};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
-use crate::store::{HandOver, LockTerms, Refusal};
+use crate::store::{LockTerms, Refusal};
 
 /// The condition that never holds makes the conflicting row locked without a new version of it.
 const ENTER: &str = "
@@ -70,14 +70,9 @@ WITH asked AS MATERIALIZED (
 ), leased AS (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
-    FROM first WHERE type = ANY($2)
-    ON CONFLICT (job_id) DO UPDATE
-        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
-    strikes!("l"),
+    FROM first WHERE type = ANY($2)",
+    take_over!(),
     "
-        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
-    RETURNING l.job_id, l.fence, l.strikes
 ), buried AS (
     UPDATE jobwire.job_lease l SET expires_at = l.expires_at FROM dead d
     WHERE l.job_id = d.job_id AND l.owner IS NOT NULL AND NOT EXISTS (SELECT FROM first f WHERE f.id = d.job_id)
@@ -123,7 +118,9 @@ WITH candidate AS MATERIALIZED (
 ), first AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, j.type = ANY($2) AS served, j.* FROM jobwire.job j
     WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
-        AND (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NULL
+        AND ",
+    unleased!("j"),
+    "
     FOR UPDATE OF j SKIP LOCKED
 ), leased AS (
     INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
@@ -228,38 +225,25 @@ FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
 WHERE (SELECT i.process_instance FROM jobwire.instance_lock i WHERE i.process_instance = name) IS NULL"
 );
 
-/// Pass on the instances that were just released: take the next sibling of each, or say who is next. `vacated` are those
-/// whose rows name what this transaction has ended; of `others` only the next is told, where nobody holds them. The
-/// instances' rows must be locked, and what held them must be gone in an earlier statement.
-pub(super) async fn hand_over(
+/// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in an
+/// earlier statement; where it can't be taken here, say who is next.
+pub(super) async fn take_next(
     connection: &mut PgConnection,
+    terms: &LockTerms,
     vacated: &[String],
-    others: &[String],
-    then: &HandOver,
 ) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
-    match then {
-        HandOver::Take(terms) => {
-            let tried = take(TAKE_NEXT, connection, terms, vacated).await?;
-            let (mut taken, mut left) = (Vec::new(), Vec::new());
-            for tried in tried {
-                match tried.result {
-                    Ok(job) => taken.push(*job),
-                    Err(Refusal::Unserved | Refusal::Busy) => left.push(tried.instance),
-                    Err(_) => {}
-                }
-            }
-            let mut ready = next(connection, &left).await?;
-            ready.extend(leave(connection, others).await?);
-            Ok((taken, ready))
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    for tried in take(TAKE_NEXT, connection, terms, vacated).await? {
+        match tried.result {
+            Ok(job) => taken.push(*job),
+            Err(Refusal::Unserved | Refusal::Busy) => left.push(tried.instance),
+            Err(_) => {}
         }
-        HandOver::Hint => Ok((
-            Vec::new(),
-            leave(connection, &[vacated, others].concat()).await?,
-        )),
     }
+    Ok((taken, next(connection, &left).await?))
 }
 
-/// Leave these instances to whoever is next in each.
+/// Leave these instances, whose rows are locked, to whoever is next in each, where nobody holds them.
 pub(super) async fn leave(
     connection: &mut PgConnection,
     instances: &[String],

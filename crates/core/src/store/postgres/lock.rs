@@ -6,7 +6,7 @@ use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::sql::{job_columns, not_suspended, strikes, unlocked};
+use super::sql::{job_columns, not_suspended, take_over, unleased, unlocked};
 use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -16,8 +16,8 @@ use crate::store::{LockTerms, Locked, Refusal};
 /// What the server says of a key that is there already.
 const DUPLICATE: &str = "23505";
 
-/// Row locks first, with SKIP LOCKED: a job that is being completed or moved is seen as such, and the statement never
-/// waits. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is inserted plainly:
+/// Row locks first, with SKIP LOCKED: a job that is being completed or moved is seen as such, and nobody's row is
+/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is inserted plainly:
 /// asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the time. A lease that was
 /// written between the statement's beginning and its lock of the row makes it fail as a whole; then [`LOCK`] is asked.
 macro_rules! lock_new {
@@ -29,7 +29,9 @@ WITH ready AS MATERIALIZED (
     WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND ",
             not_suspended!("j"),
             "
-        AND (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NULL
+        AND ",
+            unleased!("j"),
+            "
     FOR UPDATE OF j SKIP LOCKED
 ), leased AS (
     INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
@@ -72,14 +74,9 @@ WITH ready AS MATERIALIZED (
 ), leased AS (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
-    FROM ready
-    ON CONFLICT (job_id) DO UPDATE
-        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
-    strikes!("l"),
+    FROM ready",
+    take_over!(),
     "
-        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
-    RETURNING l.job_id, l.fence, l.strikes
 )
 SELECT leased.fence, leased.strikes, ",
     job_columns!("ready"),
@@ -206,13 +203,12 @@ impl PgStore {
             locked.jobs = self.lock_new(terms, &plain).await?;
             leave_out(&mut plain, &locked.jobs);
         }
-        let in_hand = locked.rows.is_some() || !locked.jobs.is_empty();
         match self
             .lock_others(terms, &plain, instances, &mut locked)
             .await
         {
             // What is locked already must be started: its lease would be waited for else.
-            Err(error) if in_hand => {
+            Err(error) if locked.rows.is_some() || !locked.jobs.is_empty() => {
                 tracing::warn!(%error, "not all hints of a batch could be decided; they are tried again");
                 call_busy(hints, &mut locked);
             }

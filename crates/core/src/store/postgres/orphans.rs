@@ -119,11 +119,7 @@ pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError
         .iter()
         .map(|r| r.try_get(0))
         .collect::<Result<_, _>>()?;
-    let ready = if names.is_empty() {
-        Vec::new()
-    } else {
-        exclusive::leave(&mut tx, &names).await?
-    };
+    let ready = exclusive::leave(&mut tx, &names).await?;
     tx.commit().await?;
     Ok(ready)
 }

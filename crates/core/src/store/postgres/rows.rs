@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::sql::{job_columns, not_suspended};
+use super::sql::{job_columns, not_suspended, unleased};
 use super::{PgStore, complete, lock, row};
 use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob};
@@ -36,7 +36,9 @@ WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND j.hints <= 1 A
     AND j.repeat IS NULL AND ",
     not_suspended!("j"),
     "
-    AND (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NULL
+    AND ",
+    unleased!("j"),
+    "
 FOR UPDATE OF j SKIP LOCKED"
 );
 

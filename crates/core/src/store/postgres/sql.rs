@@ -132,6 +132,33 @@ macro_rules! not_suspended {
     };
 }
 
+/// No lock on this job, alive or dead. Asked for as a value: that can't be planned as a join, which would read all leases.
+macro_rules! unleased {
+    ($t:literal) => {
+        concat!(
+            "(SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = ",
+            $t,
+            ".id) IS NULL"
+        )
+    };
+}
+
+/// The end of an insert into `jobwire.job_lease AS l`: a lease whose holder died is taken over, one that lives is not.
+macro_rules! take_over {
+    () => {
+        concat!(
+            "
+    ON CONFLICT (job_id) DO UPDATE
+        SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
+            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
+            $crate::store::postgres::sql::strikes!("l"),
+            "
+        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+    RETURNING l.job_id, l.fence, l.strikes"
+        )
+    };
+}
+
 /// No living lock on this job.
 macro_rules! unlocked {
     ($t:literal) => {
@@ -168,5 +195,6 @@ macro_rules! in_turn {
 }
 
 pub(super) use {
-    in_turn, job_columns, moved_columns, not_suspended, ready_columns, strikes, unlocked,
+    in_turn, job_columns, moved_columns, not_suspended, ready_columns, strikes, take_over,
+    unleased, unlocked,
 };
