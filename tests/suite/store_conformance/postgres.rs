@@ -111,22 +111,44 @@ async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
         .await;
     let worker = node();
     let job = w.hold(worker, &hints[0]).await;
-    let statements = [
-        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
-         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
-        "UPDATE jobwire.instance_lock SET job_id = $1, owner = $2, fence = 1000000",
-    ];
-    for statement in statements {
-        sqlx::query(statement)
-            .bind(hints[1].id.0)
-            .bind(node().0)
-            .execute(w.store.pool())
-            .await
-            .unwrap();
-    }
+    lease_by_hand(&w, hints[1].id).await;
+    sqlx::query("UPDATE jobwire.instance_lock SET job_id = $1, fence = 1000000")
+        .bind(hints[1].id.0)
+        .execute(w.store.pool())
+        .await
+        .unwrap();
     let settled = w.complete(worker, &job, &take(worker)).await;
     assert_eq!(settled.applied, [hints[0].id]);
     assert!(settled.next.is_empty() && settled.ready.is_empty());
+}
+
+/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance; if something does, nobody younger
+/// runs beside it.
+#[tokio::test]
+async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready((0..3).map(|_| work().instance("a")).collect())
+        .await;
+    let worker = node();
+    let job = w.hold(worker, &hints[0]).await;
+    lease_by_hand(&w, hints[1].id).await;
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(settled.applied, [hints[0].id]);
+    assert!(settled.next.is_empty());
+}
+
+/// A living lease that no statement of ours has written.
+async fn lease_by_hand(w: &World<PgStore>, id: JobId) {
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
+    )
+    .bind(id.0)
+    .bind(node().0)
+    .execute(w.store.pool())
+    .await
+    .unwrap();
 }
 
 /// Protocol rule 28: who claims at the same moment has its page locked; nobody waits for it.

@@ -99,10 +99,11 @@ ORDER BY first.seq"
 );
 
 /// The same for instances whose last job was just ended by this transaction: nobody else holds them, so that no lease
-/// needs to be looked for. Nobody can write one for a sibling either while the instance's row is locked, so it is inserted
-/// plainly; a sibling whose holder died counts as busy, and is hinted. This plan is kept, so no table is joined, and the
-/// full join can't be planned as a nested loop. The instance's row is there, and changed by way of a conflict: an update
-/// from `first` is a join, which was planned for a table of one row and took three seconds for ten thousand.
+/// needs to be looked for before the first sibling is known. Nobody can write one while the instance's row is locked, so it
+/// is inserted plainly; a sibling that has one, whose holder died, counts as busy, and is hinted. This plan is kept, so no
+/// table is joined, and what was not taken is told apart by hashed sets. The instance's row is there, and changed by way of
+/// a conflict: an update from `first` is a join, which was planned for a table of one row and took three seconds for ten
+/// thousand.
 const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
@@ -110,8 +111,6 @@ WITH candidate AS MATERIALIZED (
         SELECT j.id, j.ctid AS place FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = asked.instance AND ",
     not_suspended!("j"),
-    " AND ",
-    unlocked!("j"),
     "
         ORDER BY j.seq LIMIT 1
     ) c
@@ -133,13 +132,17 @@ WITH candidate AS MATERIALIZED (
         SET job_id = excluded.job_id, owner = excluded.owner, fence = excluded.fence
 ), idle AS (
     DELETE FROM jobwire.instance_lock WHERE process_instance = ANY(ARRAY(
-        SELECT unnest($1::text[]) EXCEPT SELECT process_instance FROM first WHERE served))
+        SELECT name FROM unnest($1::text[]) AS name WHERE name NOT IN (SELECT process_instance FROM first WHERE served)))
 )
-SELECT candidate.instance, true, candidate.id IS NOT NULL, first.id IS NOT NULL,
-    CASE WHEN first.served THEN first.next_fence END, 0, ",
+SELECT process_instance, true, true, true, CASE WHEN served THEN next_fence END, 0, ",
     job_columns!("first"),
     "
-FROM candidate FULL JOIN first ON first.id = candidate.id"
+FROM first
+UNION ALL
+SELECT instance, true, true, false, NULL, 0, ",
+    job_columns!("(NULL::jobwire.job)"),
+    "
+FROM candidate WHERE id NOT IN (SELECT id FROM first)"
 );
 
 /// What trying an instance led to.
