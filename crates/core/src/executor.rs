@@ -6,6 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 use crate::commit_hook::Cause;
 use crate::confession;
 use crate::finished::{Ending, Finished};
-use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Verdict};
+use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Stop, Verdict};
 use crate::job::{Held, Job, LockedJob};
 use crate::lease::Lease;
 use crate::meters::TypeMeters;
@@ -126,7 +127,7 @@ async fn run(
     node: &Arc<Shared>,
     job: &Arc<Job>,
     held: &Held,
-    lease: &Lease,
+    lease: &Arc<Lease>,
     stages: Stages,
 ) -> Ending {
     let Some(registration) = node.handlers.get(&job.job_type).cloned() else {
@@ -173,7 +174,7 @@ async fn run(
         job: job.clone(),
         fence: held.fence,
         node: node.id,
-        stop: lease.stop.clone(),
+        stop: Stop(lease.clone()),
         transaction: transaction.clone(),
     };
     crash_point!("before-handler");
@@ -253,7 +254,7 @@ async fn type_slot(
     let slots = node.type_slots(&job.job_type, || Arc::new(Semaphore::new(limit)));
     tokio::select! {
         biased;
-        () = lease.stop.cancelled() => None,
+        () = lease.stop.token().cancelled() => None,
         permit = slots.acquire_owned() => permit.ok().map(Some),
         // What cannot start is given back, not held until the end of the shutdown.
         () = node.draining.cancelled() => None,
@@ -261,7 +262,7 @@ async fn type_slot(
 }
 
 fn interrupted(node: &Shared, lease: &Lease) -> Ending {
-    if lease.lost.is_cancelled() {
+    if lease.lost.is_given() {
         Ending::Lost
     } else {
         tracing::debug!(node = %node.id, "a job is given back before it started");
@@ -289,6 +290,10 @@ async fn attempt(
 ) -> Ended {
     let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
+    // Most short jobs end at once: nothing else is made ready to be waited for.
+    if let Poll::Ready(ended) = futures_util::poll!(&mut handler) {
+        return answer(ended);
+    }
     let limit = registration.options.timeout;
     let timeout = after(limit);
     tokio::pin!(timeout);
@@ -296,11 +301,11 @@ async fn attempt(
         biased;
         ended = &mut handler => return answer(ended),
         () = &mut timeout => Ended::TimedOut(limit.unwrap_or_default()),
-        () = lease.lost.cancelled() => Ended::LostLease,
+        () = lease.lost.token().cancelled() => Ended::LostLease,
         () = line_ends => Ended::LostLine,
         () = node.stop_jobs.cancelled() => Ended::Stopped,
     };
-    lease.stop.cancel();
+    lease.stop.give();
     tokio::select! {
         biased;
         ended = &mut handler => match reason {

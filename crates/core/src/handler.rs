@@ -33,6 +33,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::job::{Fence, Job, NodeId};
+use crate::lease::Lease;
 use crate::retry::RetryPolicy;
 use crate::transaction::{HandlerTransaction, TransactionError, TransactionGuard};
 
@@ -153,8 +155,20 @@ pub struct Running<P = ()> {
     /// The node that runs it.
     pub node: NodeId,
     /// Cancelled when the job shall stop: shutdown, timeout, a lost lease, an operator's cancel.
-    pub stop: CancellationToken,
+    pub stop: Stop,
     pub(crate) transaction: HandlerTransaction,
+}
+
+/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`, `job.stop.is_cancelled()`,
+/// or, to hand it on, `CancellationToken::clone(&job.stop)`.
+pub struct Stop(pub(crate) Arc<Lease>);
+
+impl Deref for Stop {
+    type Target = CancellationToken;
+
+    fn deref(&self) -> &CancellationToken {
+        self.0.stop.token()
+    }
 }
 
 impl<P> Running<P> {

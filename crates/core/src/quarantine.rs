@@ -102,7 +102,7 @@ pub(crate) async fn admit(
     };
     let waited = tokio::select! {
         biased;
-        () = lease.stop.cancelled() => None,
+        () = lease.stop.token().cancelled() => None,
         // What cannot start is given back, not held until the end of the shutdown.
         () = node.draining.cancelled() => None,
         waited = wait => waited.ok(),
@@ -113,7 +113,7 @@ pub(crate) async fn admit(
             Err(ending) => Admission::End(ending, Some(slots)),
         },
         Some((slot, false)) => Admission::Start(slot, Some(suspect)),
-        None if lease.lost.is_cancelled() => Admission::End(Ending::Lost, None),
+        None if lease.lost.is_given() => Admission::End(Ending::Lost, None),
         None => Admission::End(Ending::Release, None),
     }
 }
