@@ -4,6 +4,7 @@ import json
 import re
 
 from kit import processes
+from kit.figures import Cpu, Result, percentiles
 from kit.machine import REPOSITORY
 from kit.processes import Failure
 
@@ -73,6 +74,13 @@ class Pgbench:
         return float(tps[1])
 
 
+def message(packed):
+    """One like Jobwire's."""
+    return json.dumps({"v": 1, "at": 1_763_740_000_000_000, "hints": [
+        {"id": "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11", "c": 1_763_740_000_000_000}] * packed},
+        separators=(",", ":"))
+
+
 class Amqp:
     """Hints a second that pass RabbitMQ, by the number of hints in a message."""
 
@@ -88,9 +96,7 @@ class Amqp:
 
     def _measure(self, load, packed):
         vhost = self.kit.rabbitmq.create_vhost()
-        body = json.dumps({"v": 1, "at": 1_763_740_000_000_000, "hints": [
-            {"id": "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11", "c": 1_763_740_000_000_000}] * packed},
-            separators=(",", ":"))
+        body = message(packed)
         messages = max(100, load.jobs // packed)
         with self.kit.open_log(f"rabbitmq-{packed}") as log:
             printed, _ = processes.run(
@@ -98,3 +104,25 @@ class Amqp:
         self.kit.rabbitmq.delete_vhost(vhost)
         said = dict(line.split() for line in printed.splitlines())
         return {"hints": packed, "bytes": len(body)} | {name: packed * float(rate) for name, rate in said.items()}
+
+
+class AmqpLatency:
+    """How long a message of one hint is on its way from one process to another: what no hint can be faster than."""
+
+    name = "RabbitMQ by itself, publish to receive"
+
+    def __init__(self, kit, command):
+        self.kit, self.command = kit, command
+        self.workloads = {"latency": self.latency}
+
+    def latency(self, load, rate):
+        vhost, messages = self.kit.rabbitmq.create_vhost(), rate * load.seconds
+        with self.kit.open_log(f"rabbitmq-latency-{rate}") as log:
+            printed, _ = processes.run(
+                [*self.command, self.kit.rabbitmq.url(vhost), str(messages), str(len(message(1))), str(rate)], log)
+        self.kit.rabbitmq.delete_vhost(vhost)
+        took = [[int(micros) for micros in line.split()] for line in printed.splitlines()]
+        if len(took) != messages:
+            raise Failure(f"{len(took)} of {messages} messages were received")
+        from_sent, from_due = map(percentiles, zip(*took))
+        return Result(self.name, "latency", messages, load.seconds, messages / load.seconds, None, None, Cpu(), from_sent, from_due)

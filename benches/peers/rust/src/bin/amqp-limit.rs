@@ -3,10 +3,15 @@
 //! `amqp-limit URL MESSAGES BYTES`: messages are transient, in a durable classic queue, confirmed, at most 512 of them
 //! unconfirmed; consumed with a prefetch of 512, acknowledged 64 at a time. Publisher and consumer have a connection
 //! each. Prints what was published and then consumed in a second, and what went through when both worked at once.
+//!
+//! `amqp-limit URL MESSAGES BYTES RATE`: the same messages, so many a second, each published and acknowledged by itself, to
+//! a consumer that is another process. Prints for each message two numbers of microseconds: from its publication until it
+//! was received, and from when it should have been published.
 
 use std::env;
 use std::error::Error;
-use std::time::Instant;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
@@ -16,11 +21,17 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::{MissedTickBehavior, interval};
 
 const QUEUE: &str = "limit";
 const UNCONFIRMED: usize = 512;
 const PREFETCH: u16 = 512;
 const ACKED: u64 = 64;
+
+/// In place of a rate: be the other process.
+const RECEIVE: &str = "receive";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -30,9 +41,13 @@ async fn main() -> Result<()> {
     let mut next = || {
         arguments
             .next()
-            .ok_or("usage: amqp-limit URL MESSAGES BYTES")
+            .ok_or("usage: amqp-limit URL MESSAGES BYTES [RATE]")
     };
     let (url, messages, bytes) = (next()?, next()?.parse::<u64>()?, next()?.parse()?);
+    let rate = next().ok();
+    if rate.as_deref() == Some(RECEIVE) {
+        return receive(&url, messages).await;
+    }
     let body = vec![b'x'; bytes];
     let publisher = channel(&url).await?;
     publisher
@@ -48,6 +63,9 @@ async fn main() -> Result<()> {
     publisher
         .queue_purge(QUEUE.into(), QueuePurgeOptions::default())
         .await?;
+    if let Some(rate) = rate {
+        return arrive(&url, &publisher, messages, body, rate.parse()?).await;
+    }
 
     let began = Instant::now();
     publish(&publisher, messages, &body).await?;
@@ -108,6 +126,82 @@ async fn consume(consumer: &mut Consumer, messages: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Publish at a rate, and print what the other process says of it.
+async fn arrive(
+    url: &str,
+    channel: &Channel,
+    messages: u64,
+    mut body: Vec<u8>,
+    rate: u32,
+) -> Result<()> {
+    body.resize(body.len().max(16), b'x');
+    let mut receiver = Command::new(env::current_exe()?)
+        .args([url, &messages.to_string(), "0", RECEIVE])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let said = receiver.stdout.take().ok_or("the receiver has no output")?;
+    let mut said = BufReader::new(said).lines();
+    said.next_line()
+        .await?
+        .ok_or("the receiver did not begin")?;
+    let period = Duration::from_secs(1) / rate;
+    let (mut ticks, mut due) = (interval(period), now());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut confirms = FuturesOrdered::new();
+    for _ in 0..messages {
+        ticks.tick().await;
+        body[..8].copy_from_slice(&now().to_le_bytes());
+        body[8..16].copy_from_slice(&due.to_le_bytes());
+        due += period.as_micros() as u64;
+        let transient = BasicProperties::default().with_delivery_mode(1);
+        let (key, options) = (QUEUE.into(), BasicPublishOptions::default());
+        let confirm = channel.basic_publish("".into(), key, options, &body, transient);
+        confirms.push_back(confirm.await?);
+    }
+    while confirms.next().await.transpose()?.is_some() {}
+    while let Some(line) = said.next_line().await? {
+        println!("{line}");
+    }
+    let ended = receiver.wait().await?;
+    if ended.success() {
+        Ok(())
+    } else {
+        Err(format!("the receiver: {ended}").into())
+    }
+}
+
+/// The other process: receive so many, then say how long each was on its way.
+async fn receive(url: &str, messages: u64) -> Result<()> {
+    let mut consumer = consumer(url).await?;
+    println!("ready");
+    let mut took = Vec::new();
+    for _ in 0..messages {
+        let delivery = consumer
+            .next()
+            .await
+            .ok_or("the consumer was cancelled")??;
+        let received = now();
+        let (sent, rest) = delivery.data.split_first_chunk().ok_or("a short message")?;
+        let due = rest.first_chunk().ok_or("a short message")?;
+        let since = |moment: &[u8; 8]| received.saturating_sub(u64::from_le_bytes(*moment));
+        took.push((since(sent), since(due)));
+        delivery.ack(BasicAckOptions::default()).await?;
+    }
+    for (from_sent, from_due) in took {
+        println!("{from_sent} {from_due}");
+    }
+    Ok(())
+}
+
+/// Microseconds of the system's clock.
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros() as u64
 }
 
 fn report(what: &str, messages: u64, began: Instant) {
