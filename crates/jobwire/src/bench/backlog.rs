@@ -1,6 +1,11 @@
 //! The first jobs of a backlog: is the last million of those that wait behind them felt?
 //!
-//! The rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
+//! A backlog has waited for some time: the work that its creation left to the servers is done before the measurement. The
+//! rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::clients::{Commits, Hints};
 use super::report::{Report, seconds};
@@ -10,6 +15,9 @@ use super::{job, make};
 use crate::commands::bench::BacklogArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// The servers are left in peace for as long as filling took, or so long, if they need it.
+const REST: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(
     settings: &Settings,
@@ -24,8 +32,10 @@ pub(super) async fn run(
 
 async fn one(settings: &Settings, args: &BacklogArgs, waiting: u32) -> Result<Report, Error> {
     let mut run = Run::open(settings, args.crew.nodes, waiting).await?;
+    let filling = Instant::now();
     run.fill(waiting, Hints::Sent, &make(job), &Commits::forgotten())
         .await?;
+    run.rest(filling.elapsed().max(REST)).await?;
     let jobs = args.jobs.min(waiting);
     run.hold_nodes(args.crew.nodes, Hints::Sent).await?;
     let before = run.mark().await;

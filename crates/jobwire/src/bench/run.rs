@@ -27,6 +27,8 @@ use crate::settings::Settings;
 const FILLING: u32 = 1_000;
 /// How long it may take until one more of the last jobs is completed.
 const DONE: Duration = Duration::from_secs(60);
+/// The machine is at rest when all of it was busy for no more than a tenth of this.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
 pub(super) struct Run<'a> {
@@ -93,6 +95,28 @@ impl<'a> Run<'a> {
         clients.create(1, &plan, make, commits).await?;
         clients.close().await?;
         self.rows = self.observer.rows().await?;
+        Ok(())
+    }
+
+    /// Filling leaves work behind: the database writes to disk and clears away, the broker tidies up. What has waited for
+    /// long is found with all that done, so do it, and wait until the machine has little left to do.
+    pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
+        self.observer.vacuum().await?;
+        let until = Instant::now() + at_most;
+        let mut before = self.groups.look(&[]).machine;
+        while Instant::now() + LOOK <= until {
+            tokio::time::sleep(LOOK).await;
+            let now = self.groups.look(&[]).machine;
+            let busy = now
+                .zip(before)
+                .map(|(now, before)| now.saturating_sub(before));
+            if busy.is_none_or(|micros| u128::from(micros) <= LOOK.as_micros() / 10) {
+                return Ok(());
+            }
+            before = now;
+        }
+        let note = format!("the machine was still busy {at_most:.0?} after the jobs were created");
+        self.notes.push(note);
         Ok(())
     }
 
