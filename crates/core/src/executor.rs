@@ -86,17 +86,18 @@ pub(crate) fn start_under(
     // Boxed, since the runtime moves what it is given several times, and this is many kilobytes large.
     jobs.spawn(Box::pin(async move {
         let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
-        let (ending, slot) = match admission {
-            Admission::Start(slot, _suspect) => {
+        let (ending, slot, suspect) = match admission {
+            Admission::Start(slot, suspect) => {
                 let running = run(&node, &job, &held, &lease, stages);
                 // The lease would be renewed for ever if the job had no end.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
-                (ending, Some(one_of(slot)))
+                (ending, Some(slot), suspect)
             }
-            Admission::End(ending, slot) => (ending, slot.map(one_of)),
+            Admission::End(ending, slot) => (ending, slot, None),
         };
-        // An exclusive job's slot passes to the next one of its instance.
-        let (passed_on, kept) = if job.exclusive {
+        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome is
+        // committed: if the next suspect took the node down before, this one would be blamed for it.
+        let (passed_on, kept) = if job.exclusive || suspect.is_some() {
             (slot, None)
         } else {
             (None, slot)
@@ -472,7 +473,7 @@ pub(crate) async fn follow_up(
         crash_point!("hand-over-taken");
         // As many were released as were taken, so there is a slot for each.
         let slot = match slots.pop() {
-            Some(slot) => slot,
+            Some(slot) => one_of(slot),
             None => match node.slots.clone().acquire_owned().await {
                 Ok(slot) => slot,
                 Err(_) => return,
