@@ -81,6 +81,15 @@ def message(packed):
         separators=(",", ":"))
 
 
+def amqp_limit(kit, command, log, *arguments):
+    """What the program says, in a virtual host of its own."""
+    vhost = kit.rabbitmq.create_vhost()
+    with kit.open_log(log) as said:
+        printed, _ = processes.run([*command, kit.rabbitmq.url(vhost), *map(str, arguments)], said)
+    kit.rabbitmq.delete_vhost(vhost)
+    return printed
+
+
 class Amqp:
     """Hints a second that pass RabbitMQ, by the number of hints in a message."""
 
@@ -95,13 +104,9 @@ class Amqp:
         return [self._measure(load, packed) for packed in self.PACKED]
 
     def _measure(self, load, packed):
-        vhost = self.kit.rabbitmq.create_vhost()
         body = message(packed)
         messages = max(100, load.jobs // packed)
-        with self.kit.open_log(f"rabbitmq-{packed}") as log:
-            printed, _ = processes.run(
-                [*self.command, self.kit.rabbitmq.url(vhost), str(messages), str(len(body))], log)
-        self.kit.rabbitmq.delete_vhost(vhost)
+        printed = amqp_limit(self.kit, self.command, f"rabbitmq-{packed}", messages, len(body))
         said = dict(line.split() for line in printed.splitlines())
         return {"hints": packed, "bytes": len(body)} | {name: packed * float(rate) for name, rate in said.items()}
 
@@ -116,11 +121,8 @@ class AmqpLatency:
         self.workloads = {"latency": self.latency}
 
     def latency(self, load, rate):
-        vhost, messages = self.kit.rabbitmq.create_vhost(), rate * load.seconds
-        with self.kit.open_log(f"rabbitmq-latency-{rate}") as log:
-            printed, _ = processes.run(
-                [*self.command, self.kit.rabbitmq.url(vhost), str(messages), str(len(message(1))), str(rate)], log)
-        self.kit.rabbitmq.delete_vhost(vhost)
+        messages = rate * load.seconds
+        printed = amqp_limit(self.kit, self.command, f"rabbitmq-latency-{rate}", messages, len(message(1)), rate)
         took = [[int(micros) for micros in line.split()] for line in printed.splitlines()]
         if len(took) != messages:
             raise Failure(f"{len(took)} of {messages} messages were received")

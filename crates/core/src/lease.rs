@@ -46,6 +46,13 @@ pub(crate) struct Lease {
     pub(crate) lost: Signal,
 }
 
+impl Lease {
+    fn lose(&self) {
+        self.stop.give();
+        self.lost.give();
+    }
+}
+
 /// A token that is made when somebody gives the signal or wants to wait for it. Most jobs end before either, and two tokens
 /// for each, with what their clones count under a lock, were a twentieth of what a node spends on a job.
 #[derive(Default)]
@@ -121,8 +128,7 @@ impl LeaseBook {
             if let Some(entry) = entries.get(&held.id)
                 && entry.held.fence == held.fence
             {
-                entry.lease.stop.give();
-                entry.lease.lost.give();
+                entry.lease.lose();
             }
         }
     }
@@ -216,8 +222,7 @@ impl LeaseBook {
             } else {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
-                entry.lease.stop.give();
-                entry.lease.lost.give();
+                entry.lease.lose();
             }
         }
     }
@@ -229,8 +234,7 @@ impl LeaseBook {
             if age >= lasts && !entry.lease.lost.is_given() {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
-                entry.lease.stop.give();
-                entry.lease.lost.give();
+                entry.lease.lose();
             } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_given() {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
                 entry.lease.stop.give();

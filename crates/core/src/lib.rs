@@ -65,7 +65,7 @@ mod unreceived;
 pub use commit_hook::{CommitHook, HookOptions};
 pub use error::StoreError;
 pub use handler::{
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Verdict,
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Stop, Verdict,
 };
 pub use hint::Hint;
 pub use job::{Fence, Job, JobId, JobKind, JobState, Lane, NodeId};

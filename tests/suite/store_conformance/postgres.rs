@@ -1,7 +1,8 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
+use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimPage, Refusal};
-use jobwire_core::{JobId, Lane, LaneRule, PgStore, Store};
+use jobwire_core::{JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
 
@@ -106,19 +107,15 @@ async fn an_error_behind_a_lock_takes_nothing_back() {
 #[tokio::test]
 async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
     let w = World::<PgStore>::open().await;
-    let hints = w
-        .ready((0..3).map(|_| work().instance("a")).collect())
-        .await;
-    let worker = node();
-    let job = w.hold(worker, &hints[0]).await;
-    lease_by_hand(&w, hints[1].id).await;
-    sqlx::query("UPDATE jobwire.instance_lock SET job_id = $1, fence = 1000000")
-        .bind(hints[1].id.0)
+    let (worker, job, owner, sibling) = hold_two_by_hand(&w).await;
+    sqlx::query("UPDATE jobwire.instance_lock SET job_id = $1, owner = $2, fence = 1000000")
+        .bind(sibling.0)
+        .bind(owner.0)
         .execute(w.store.pool())
         .await
         .unwrap();
     let settled = w.complete(worker, &job, &take(worker)).await;
-    assert_eq!(settled.applied, [hints[0].id]);
+    assert_eq!(settled.applied, [job.job.id]);
     assert!(settled.next.is_empty() && settled.ready.is_empty());
 }
 
@@ -127,28 +124,30 @@ async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
 #[tokio::test]
 async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
     let w = World::<PgStore>::open().await;
-    let hints = w
-        .ready((0..3).map(|_| work().instance("a")).collect())
-        .await;
-    let worker = node();
-    let job = w.hold(worker, &hints[0]).await;
-    lease_by_hand(&w, hints[1].id).await;
+    let (worker, job, ..) = hold_two_by_hand(&w).await;
     let settled = w.complete(worker, &job, &take(worker)).await;
-    assert_eq!(settled.applied, [hints[0].id]);
+    assert_eq!(settled.applied, [job.job.id]);
     assert!(settled.next.is_empty());
 }
 
-/// A living lease that no statement of ours has written.
-async fn lease_by_hand(w: &World<PgStore>, id: JobId) {
+/// Of three siblings a worker holds the first as it should; the second has a living lease that no statement of ours has
+/// written. Returns the worker and its job, and the other owner and its.
+async fn hold_two_by_hand(w: &World<PgStore>) -> (NodeId, LockedJob, NodeId, JobId) {
+    let hints = w
+        .ready((0..3).map(|_| work().instance("a")).collect())
+        .await;
+    let (worker, owner, sibling) = (node(), node(), hints[1].id);
+    let job = w.hold(worker, &hints[0]).await;
     sqlx::query(
         "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
          VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
     )
-    .bind(id.0)
-    .bind(node().0)
+    .bind(sibling.0)
+    .bind(owner.0)
     .execute(w.store.pool())
     .await
     .unwrap();
+    (worker, job, owner, sibling)
 }
 
 /// Protocol rule 28: who claims at the same moment has its page locked; nobody waits for it.

@@ -89,8 +89,8 @@ fn parse(id: u32, stat: &str) -> Option<Process> {
     })
 }
 
-/// User and system time of all processors.
-fn machine() -> Option<u64> {
+/// User and system time of all processors, in microseconds.
+pub(super) fn machine() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let fields = stat.lines().next()?.split_whitespace().skip(1);
     let times: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();

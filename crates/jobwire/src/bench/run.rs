@@ -11,6 +11,7 @@ use super::clients::{Clients, Commits, Hints};
 use super::groups::Groups;
 use super::observer::Observer;
 use super::plan::Plan;
+use super::processors;
 use super::refusal::refuse_lonely;
 use super::report::{Report, rate};
 use super::resources::{Cost, Mark, Spent};
@@ -103,10 +104,10 @@ impl<'a> Run<'a> {
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;
-        let mut before = self.groups.look(&[]).machine;
+        let mut before = processors::machine();
         while Instant::now() + LOOK <= until {
             tokio::time::sleep(LOOK).await;
-            let now = self.groups.look(&[]).machine;
+            let now = processors::machine();
             let busy = now
                 .zip(before)
                 .map(|(now, before)| now.saturating_sub(before));

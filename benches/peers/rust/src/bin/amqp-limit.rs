@@ -20,7 +20,9 @@ use lapin::options::{
     ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
 };
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, Consumer, PublisherConfirm,
+};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval};
@@ -100,16 +102,22 @@ async fn consumer(url: &str) -> Result<Consumer> {
         .await?)
 }
 
-async fn publish(channel: &Channel, messages: u64, body: &[u8]) -> Result<()> {
+/// One transient message; its confirm comes later.
+async fn send(channel: &Channel, body: &[u8]) -> lapin::Result<PublisherConfirm> {
     let transient = BasicProperties::default().with_delivery_mode(1);
+    let (key, options) = (QUEUE.into(), BasicPublishOptions::default());
+    channel
+        .basic_publish("".into(), key, options, body, transient)
+        .await
+}
+
+async fn publish(channel: &Channel, messages: u64, body: &[u8]) -> Result<()> {
     let mut confirms = FuturesOrdered::new();
     for _ in 0..messages {
         if confirms.len() >= UNCONFIRMED {
             confirms.next().await.transpose()?;
         }
-        let (key, options) = (QUEUE.into(), BasicPublishOptions::default());
-        let confirm = channel.basic_publish("".into(), key, options, body, transient.clone());
-        confirms.push_back(confirm.await?);
+        confirms.push_back(send(channel, body).await?);
     }
     while confirms.next().await.transpose()?.is_some() {}
     Ok(())
@@ -156,10 +164,7 @@ async fn arrive(
         body[..8].copy_from_slice(&now().to_le_bytes());
         body[8..16].copy_from_slice(&due.to_le_bytes());
         due += period.as_micros() as u64;
-        let transient = BasicProperties::default().with_delivery_mode(1);
-        let (key, options) = (QUEUE.into(), BasicPublishOptions::default());
-        let confirm = channel.basic_publish("".into(), key, options, &body, transient);
-        confirms.push_back(confirm.await?);
+        confirms.push_back(send(channel, &body).await?);
     }
     while confirms.next().await.transpose()?.is_some() {}
     while let Some(line) = said.next_line().await? {
