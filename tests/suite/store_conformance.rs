@@ -7,6 +7,7 @@
 
 mod claiming;
 mod concurrency;
+mod connections;
 mod creating;
 mod exclusive;
 mod fencing;

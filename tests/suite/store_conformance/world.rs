@@ -294,6 +294,14 @@ impl<S: Bench> World<S> {
         world
     }
 
+    /// On a store that is there already.
+    pub(super) fn over(store: S) -> Self {
+        Self {
+            store,
+            _scratch: None,
+        }
+    }
+
     /// Without tables.
     pub(super) async fn empty() -> Self {
         let (store, scratch) = S::open().await;

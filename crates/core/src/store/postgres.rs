@@ -18,6 +18,7 @@ mod complete;
 pub mod examine;
 mod exclusive;
 mod fail;
+mod hot;
 mod insert;
 mod lanes;
 mod line;
@@ -44,6 +45,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 use tokio::sync::Semaphore;
 
+use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::session::Plans;
 use super::{
@@ -118,7 +120,7 @@ pub struct PgStore {
     /// Renewals never queue behind jobs.
     renewals: Line,
     /// Locks and plain completions: the same few statements, whose plans are kept.
-    hot: Line,
+    hot: HotLine,
     /// Everything else.
     line: Line,
     durable_locks: bool,
@@ -186,7 +188,7 @@ impl PgStore {
         let store = Self {
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
             renewals: line(2, Plans::Fresh, options.idle_in_transaction_timeout),
-            hot: line(hot, Plans::Kept, silence),
+            hot: HotLine::new(line(hot, Plans::Kept, silence)),
             line: line(
                 options.max_connections.max(hot + 2) - hot,
                 Plans::Fresh,
@@ -221,10 +223,10 @@ impl PgStore {
     /// Connections that are open, and how many of them idle.
     #[must_use]
     pub fn connections(&self) -> (u32, usize) {
-        let lines = [&self.renewals, &self.hot, &self.line];
+        let lines = [&self.renewals, self.hot.line(), &self.line];
         let open = lines.iter().map(|line| line.pool.size()).sum();
-        let idle = lines.iter().map(|line| line.pool.num_idle()).sum();
-        (open, idle)
+        let idle = [&self.renewals, &self.line].map(|line| line.pool.num_idle());
+        (open, idle.iter().sum::<usize>() + self.hot.idle())
     }
 
     /// Bring the schema up to this program's version.
@@ -251,12 +253,11 @@ impl PgStore {
 
     /// What locks and what completes is there from now on, however full the server becomes.
     async fn open_hot(&self) -> Result<()> {
-        let pool = &self.hot.pool;
-        let locks = pool.acquire().await?;
-        if pool.options().get_max_connections() > 1 {
-            drop(pool.acquire().await?);
+        let locks = self.hot.lend().await?;
+        if self.hot.line().pool.options().get_max_connections() > 1 {
+            self.hot.lend().await?.keep();
         }
-        drop(locks);
+        locks.keep();
         Ok(())
     }
 
@@ -271,9 +272,13 @@ impl PgStore {
         let line = &self.line;
         let result = super::measured(statement, deadline, move || line.answer(transition()));
         let result = result.await;
-        if result.as_ref().is_err_and(StoreError::is_read_only) {
-            // The address may lead to the primary by now.
-            self.line.suspect();
+        if let Err(error) = &result {
+            if error.is_read_only() {
+                // The address may lead to the primary by now.
+                self.line.suspect();
+            } else if error.is_transient() && !error.is_conflict() {
+                self.line.doubt();
+            }
         }
         result
     }
@@ -491,7 +496,8 @@ impl Store for PgStore {
 
     async fn close(&self) {
         // A connection that somebody still waits on is not waited for longer than that one may.
-        for line in [&self.renewals, &self.hot, &self.line] {
+        self.hot.clear();
+        for line in [&self.renewals, self.hot.line(), &self.line] {
             let _ = tokio::time::timeout(line.within, line.pool.close()).await;
         }
     }

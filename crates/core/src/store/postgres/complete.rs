@@ -190,13 +190,20 @@ impl PgStore {
     ) -> Result<Settled, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
         if ends && done.iter().all(|d| d.held.instance.is_none()) {
+            let mut connection = self.hot.lend().await?;
+            let applied = delete(&mut *connection, owner, done).await?;
+            connection.keep();
             return Ok(Settled {
-                applied: delete(&self.hot.pool, owner, done).await?,
+                applied,
                 ..Settled::default()
             });
         }
         // What happens where no next occurrence is made is all found by key.
-        let mut tx = begin(if ends { &self.hot } else { &self.line }).await?;
+        let mut tx = if ends {
+            self.hot.begin().await?
+        } else {
+            begin(&self.line).await?
+        };
         let settled = complete_in(&mut tx, owner, done, then).await?;
         tx.commit().await?;
         Ok(settled)

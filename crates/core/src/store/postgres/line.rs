@@ -9,10 +9,14 @@
 //!
 //! A server that has become a standby is treated alike: whoever answers at the address now may be another.
 //! A wrong suspicion costs a few new connections.
+//!
+//! Where a connection says that it is gone, or an error that passes by itself, the idle ones are only **doubted**: each is asked
+//! whether it lives before it is used again. A server that was restarted would fail a statement on every one of them else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sqlx::Connection;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgPool, Postgres};
 use tokio::sync::watch;
@@ -20,36 +24,53 @@ use tokio::sync::watch;
 use crate::error::StoreError;
 
 /// Since when connections are believed in again. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Suspicion(Arc<watch::Sender<Option<Instant>>>);
+#[derive(Clone, Default)]
+pub(super) struct Suspicion {
+    /// Whatever was open then is closed.
+    raised: Moment,
+    /// Whatever was idle then is asked.
+    doubted: Moment,
+}
 
-impl Default for Suspicion {
+/// The newest moment of its kind, if there was one.
+#[derive(Clone)]
+struct Moment(Arc<watch::Sender<Option<Instant>>>);
+
+impl Default for Moment {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(None)))
     }
 }
 
-impl Suspicion {
-    /// Nothing is known any more of the connections that are open now.
-    fn raise(&self) {
+impl Moment {
+    fn is_now(&self) {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    fn believes_in(&self, age: Duration) -> bool {
-        let raised = *self.0.borrow();
-        raised.is_none_or(|since| age < since.elapsed())
+    /// What is so old was there at that moment.
+    fn has_met(&self, age: Duration) -> bool {
+        let moment = *self.0.borrow();
+        moment.is_some_and(|moment| age >= moment.elapsed())
+    }
+}
+
+impl Suspicion {
+    /// A connection that was opened so long ago, and was idle for so long, may be used at once.
+    pub(super) fn believes_in(&self, age: Duration, idle: Duration) -> bool {
+        !self.raised.has_met(age) && !self.doubted.has_met(idle)
     }
 
-    /// Connections of this pool are closed once they are suspected.
+    /// Connections of this pool are closed once they are suspected, and asked where they are doubted.
     pub(super) fn watch(&self, pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
         let (taken, given_back) = (self.clone(), self.clone());
-        pool.before_acquire(move |_, connection| {
-            let believed = taken.believes_in(connection.age);
-            Box::pin(async move { Ok(believed) })
+        pool.before_acquire(move |connection, known| {
+            let suspected = taken.raised.has_met(known.age);
+            let doubted = taken.doubted.has_met(known.idle_for);
+            Box::pin(async move { Ok(!suspected && (!doubted || connection.ping().await.is_ok())) })
         })
-        .after_release(move |_, connection| {
-            let believed = given_back.believes_in(connection.age);
-            Box::pin(async move { Ok(believed) })
+        .after_release(move |_, known| {
+            let suspected = given_back.raised.has_met(known.age);
+            Box::pin(async move { Ok(!suspected) })
         })
     }
 }
@@ -65,13 +86,18 @@ pub(super) struct Line {
 impl Line {
     /// Nothing is known any more of the connections that are open now.
     pub(super) fn suspect(&self) {
-        self.suspicion.raise();
+        self.suspicion.raised.is_now();
+    }
+
+    /// What one connection met, those that are idle now may have met, too.
+    pub(super) fn doubt(&self) {
+        self.suspicion.doubted.is_now();
     }
 
     /// Ready when connections that are open now have been suspected, and as much time has passed since as any
     /// answer may take.
     pub(super) fn ends(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (mut raised, within) = (self.suspicion.0.subscribe(), self.within);
+        let (mut raised, within) = (self.suspicion.raised.0.subscribe(), self.within);
         async move {
             if raised.changed().await.is_err() {
                 // The store is gone, and its transactions with it.
@@ -94,6 +120,12 @@ impl Line {
 mod tests {
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn believed(line: &Line, age: Duration) -> bool {
+        line.suspicion.believes_in(age, Duration::ZERO)
+    }
+
     fn line(within: Duration) -> Line {
         let nowhere = sqlx::postgres::PgConnectOptions::new_without_pgpass();
         Line {
@@ -106,11 +138,19 @@ mod tests {
     #[tokio::test]
     async fn what_was_open_when_a_deadline_passed_is_suspected_and_what_came_later_is_not() {
         let line = line(Duration::from_millis(10));
-        assert!(line.suspicion.believes_in(Duration::from_secs(3600)));
+        assert!(believed(&line, HOUR));
         let silence = line.answer(std::future::pending::<Result<(), _>>()).await;
         assert!(matches!(silence, Err(StoreError::Timeout(_))));
-        assert!(!line.suspicion.believes_in(Duration::from_secs(3600)));
-        assert!(line.suspicion.believes_in(Duration::ZERO));
+        assert!(!believed(&line, HOUR));
+        assert!(believed(&line, Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn what_was_idle_at_a_doubt_is_asked_and_what_answered_later_is_not() {
+        let line = line(HOUR);
+        line.doubt();
+        assert!(!line.suspicion.believes_in(HOUR, HOUR));
+        assert!(line.suspicion.believes_in(HOUR, Duration::ZERO));
     }
 
     #[tokio::test]
@@ -118,6 +158,6 @@ mod tests {
         let line = line(Duration::from_secs(60));
         let answer = line.answer(std::future::ready(Ok(7))).await;
         assert_eq!(answer.ok(), Some(7));
-        assert!(line.suspicion.believes_in(Duration::from_secs(3600)));
+        assert!(believed(&line, HOUR));
     }
 }

@@ -166,8 +166,10 @@ impl PgStore {
         } else {
             LOCK_NEW_SOON_DURABLE
         };
-        match lock_by(statement, &self.hot.pool, terms, ids).await {
+        let mut connection = self.hot.lend().await?;
+        match lock_by(statement, &mut *connection, terms, ids).await {
             Ok(mut jobs) => {
+                connection.keep();
                 in_order(&mut jobs);
                 Ok(jobs)
             }
@@ -264,10 +266,11 @@ impl PgStore {
         locked: &mut Locked,
         instances: &mut HashMap<String, Vec<JobId>>,
     ) -> Result<(), StoreError> {
+        let mut connection = self.hot.lend().await?;
         let rows = sqlx::query(CLASSIFY)
             .bind(ids)
             .bind(&terms.types[..])
-            .fetch_all(&self.hot.pool)
+            .fetch_all(&mut *connection)
             .await?;
         let mut found = HashSet::with_capacity(rows.len());
         let mut free = Vec::new();
@@ -305,12 +308,13 @@ impl PgStore {
             .refused
             .extend(gone.map(|id| (JobId(*id), Refusal::Gone)));
         if !free.is_empty() {
-            let taken = lock_plain(&self.hot.pool, terms, &free).await?;
+            let taken = lock_plain(&mut *connection, terms, &free).await?;
             leave_out(&mut free, &taken);
             locked.jobs.extend(taken);
             let busy = free.into_iter().map(|id| (JobId(id), Refusal::Busy));
             locked.refused.extend(busy);
         }
+        connection.keep();
         Ok(())
     }
 }

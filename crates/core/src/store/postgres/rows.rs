@@ -8,7 +8,6 @@ use sqlx::{Postgres, Row, Transaction};
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use super::begin::begin;
 use super::line::Line;
 use super::sql::{job_columns, not_suspended, unleased};
 use super::{PgStore, complete, lock, row};
@@ -85,7 +84,7 @@ impl PgStore {
         let Ok(Ok(turn)) = turn.await else {
             return Ok(None);
         };
-        let mut transaction = begin(&self.hot).await?;
+        let mut transaction = self.hot.begin().await?;
         let rows = sqlx::query(HOLD)
             .bind(ids)
             .bind(&terms.rows.types[..])
@@ -113,7 +112,7 @@ impl PgStore {
             jobs,
             at_most: self.silence,
             hold: Box::new(PgRowHold {
-                line: self.hot.clone(),
+                line: self.hot.line().clone(),
                 transaction,
                 terms: terms.clone(),
                 _turn: turn,
