@@ -7,7 +7,7 @@ use jobwire_core::store::{HandOver, SqlStore};
 use jobwire_core::{NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{eventually, shared};
 
-use super::world::{World, node, work};
+use super::world::{World, node, terms, work};
 use crate::world::SOON;
 
 /// Sessions that have locked and completed.
@@ -75,10 +75,7 @@ async fn connections_that_were_cut_fail_one_statement() {
     assert_eq!(cut as usize, sessions.len());
     let ended = async || hot_sessions(&w).await.is_empty().then_some(());
     eventually("the sessions have ended", SOON, ended).await;
-    let failed = w
-        .store
-        .lock(&super::world::terms(owner), &hints[3..4])
-        .await;
+    let failed = w.store.lock(&terms(owner), &hints[3..4]).await;
     assert!(failed.unwrap_err().is_transient());
     lock_and_complete(&w, owner, &hints[4]).await;
     // None is missing when the store closes, which would wait for it.

@@ -270,17 +270,7 @@ impl PgStore {
         // The line's own deadline comes first: it suspects the connection before it is let go.
         let deadline = self.line.within + Duration::from_secs(1);
         let line = &self.line;
-        let result = super::measured(statement, deadline, move || line.answer(transition()));
-        let result = result.await;
-        if let Err(error) = &result {
-            if error.is_read_only() {
-                // The address may lead to the primary by now.
-                self.line.suspect();
-            } else if error.is_transient() && !error.is_conflict() {
-                self.line.doubt();
-            }
-        }
-        result
+        super::measured(statement, deadline, move || line.answer(transition())).await
     }
 }
 

@@ -90,7 +90,7 @@ impl Line {
     }
 
     /// What one connection met, those that are idle now may have met, too.
-    pub(super) fn doubt(&self) {
+    fn doubt(&self) {
         self.suspicion.doubted.is_now();
     }
 
@@ -112,7 +112,16 @@ impl Line {
         &self,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        crate::store::answer_within(self.within, || self.suspect(), question).await
+        let answer = crate::store::answer_within(self.within, || self.suspect(), question).await;
+        if let Err(error) = &answer {
+            if error.is_read_only() {
+                // The address may lead to the primary by now.
+                self.suspect();
+            } else if error.is_transient() && !error.is_conflict() {
+                self.doubt();
+            }
+        }
+        answer
     }
 }
 
@@ -151,6 +160,17 @@ mod tests {
         line.doubt();
         assert!(!line.suspicion.believes_in(HOUR, HOUR));
         assert!(line.suspicion.believes_in(HOUR, Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn a_lost_connection_is_a_doubt_and_no_suspicion() {
+        let line = line(HOUR);
+        let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let lost = StoreError::from(sqlx::Error::Io(lost));
+        let answer = line.answer(std::future::ready(Err::<(), _>(lost))).await;
+        assert!(answer.is_err());
+        assert!(believed(&line, HOUR));
+        assert!(!line.suspicion.believes_in(HOUR, HOUR));
     }
 
     #[tokio::test]
