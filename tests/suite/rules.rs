@@ -3,6 +3,7 @@
 mod accounts;
 mod busy;
 mod doors;
+mod first_turn;
 mod held_back;
 mod own_instances;
 mod packed;

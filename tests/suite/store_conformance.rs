@@ -154,6 +154,7 @@ conformance! {
             what_is_suspended_is_put_aside_and_comes_back,
             a_locked_job_goes_on_and_its_failure_is_put_aside,
             a_job_created_during_suspension_is_refused_and_hinted_on_activation,
+            a_suspension_keeps_only_its_own_jobs_from_being_locked,
             what_is_suspended_twice_stays_until_both_are_lifted,
             activating_what_was_never_suspended_does_nothing,
         ]

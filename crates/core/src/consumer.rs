@@ -31,13 +31,13 @@ use std::time::Duration;
 use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use metrics::histogram;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
 use crate::hint::{Body, Hint, Ready};
 use crate::job::Held;
+use crate::meters::LaneMeters;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Locked, StoreError};
@@ -77,6 +77,8 @@ struct Consumer {
     receiver: Box<dyn Receiver>,
     pending: Pending,
     schedule: Schedule,
+    /// Of each lane, in their order.
+    meters: Vec<Arc<LaneMeters>>,
     /// Hints of each message that are not decided yet.
     undecided: HashMap<Ticket, usize>,
     /// The last call failed: not before this moment again, and the next pause is so long.
@@ -113,7 +115,7 @@ struct Answer {
 }
 
 async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
-    histogram!(m::LOCK_BATCH).record(batch.hints.len() as f64);
+    node.meters.lock_batch.record(batch.hints.len() as f64);
     let sent = Instant::now();
     let terms = node.terms_for_hints();
     let locked = node.store.lock(&terms, &batch.hints).await;
@@ -147,7 +149,9 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         }
     };
     node.report("consumer", None);
+    let lanes = subscription.lanes.iter();
     let mut consumer = Consumer {
+        meters: lanes.map(|lane| node.meters.lane(lane)).collect(),
         pending: Pending::new(subscription.lanes.into_iter()),
         schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
         gathers: node.options.lanes.len() > 1,
@@ -270,24 +274,10 @@ impl Consumer {
 
     fn note(&mut self, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
-            let Delivery { lane, ticket, .. } = delivery;
-            let place = self.pending.place(&lane);
-            let meters = self.node.meters.lane(&lane);
-            if let Body::Hints(hints) = &delivery.body {
-                let count = hints.len() as u64;
-                meters.received.increment(count);
-                if delivery.redelivered {
-                    meters.redelivered.increment(count);
-                }
-            }
-            if let Some(published) = delivery.published_at {
-                let received = delivery.received_at;
-                m::latency(
-                    &meters.publish_to_receive,
-                    "publish_to_receive",
-                    published,
-                    received,
-                );
+            let ticket = delivery.ticket;
+            let place = self.pending.place(&delivery.lane);
+            if let Some(meters) = self.meters.get(place) {
+                meters.received(&delivery);
             }
             match delivery.body {
                 Body::Marker(marker) => self.pending.push_marker(place, marker, ticket),

@@ -62,10 +62,33 @@ pub(crate) fn start(
     stages: Stages,
     slot: OwnedSemaphorePermit,
 ) {
+    let lease = hold(node, &locked, sent);
+    start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
+}
+
+/// The same for a job that came alone: where its handler will not keep this thread for long, it has its first turn here and
+/// now, and a task only if that is not its last.
+pub(crate) fn start_at_once(
+    node: &Arc<Shared>,
+    locked: LockedJob,
+    sent: Instant,
+    stages: Stages,
+    slot: OwnedSemaphorePermit,
+) {
+    let lease = hold(node, &locked, sent);
+    let handler = node.handlers.get(&locked.job.job_type);
+    let is_short = handler.is_some_and(|handler| handler.first_turns.are_short());
+    let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
+    if is_short && (&mut life).now_or_never().is_some() {
+        return;
+    }
+    node.jobs.spawn(life);
+}
+
+fn hold(node: &Shared, locked: &LockedJob, sent: Instant) -> Arc<Lease> {
     let held = locked.held();
     node.instances.hold(&held);
-    let lease = node.leases.hold(held, sent);
-    start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
+    node.leases.hold(held, sent)
 }
 
 /// Start a job under a lock that is held; its outcome goes where it is said.
@@ -77,14 +100,27 @@ pub(crate) fn start_under(
     slot: OwnedSemaphorePermit,
     outcomes: Outcomes,
 ) -> Arc<Job> {
+    let (job, life) = life(node, locked, lease, stages, slot, outcomes);
+    node.jobs.spawn(life);
+    job
+}
+
+/// The job, and what happens to it from here to where its outcome is passed on.
+fn life(
+    node: &Arc<Shared>,
+    locked: LockedJob,
+    lease: Arc<Lease>,
+    stages: Stages,
+    slot: OwnedSemaphorePermit,
+    outcomes: Outcomes,
+) -> (Arc<Job>, BoxFuture<'static, ()>) {
     let held = locked.held();
     let node = node.clone();
     let LockedJob { job, strikes, .. } = locked;
     let job = Arc::new(job);
     let started = job.clone();
-    let jobs = node.jobs.clone();
-    // Boxed, since the runtime moves what it is given several times, and this is many kilobytes large.
-    jobs.spawn(Box::pin(async move {
+    // Boxed, since the runtime moves what it is given several times, and this is kilobytes large.
+    let life = Box::pin(async move {
         let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
         let (ending, slot, suspect) = match admission {
             Admission::Start(slot, suspect) => {
@@ -115,8 +151,8 @@ pub(crate) fn start_under(
             // There is room for every job of the batch. It keeps the slot for us.
             Outcomes::OfBatch(batch) => drop(batch.send(finished).await),
         }
-    }));
-    started
+    });
+    (started, life)
 }
 
 /// A suspect had all slots of the node; what comes after it needs one.
@@ -147,7 +183,7 @@ async fn run(
         return Ending::Done(completion(held, job, None));
     }
     let meters = node.meters.job_type(&job.job_type);
-    record_start(node, &meters, job, stages);
+    let starts = Utc::now();
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %held.fence, "job starts");
     let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
     let transaction = if registration.options.in_transaction {
@@ -180,7 +216,12 @@ async fn run(
     };
     crash_point!("before-handler");
     let started = Instant::now();
-    let ended = attempt(node, &registration, running, lease, line_ends).await;
+    // Told once the handler has had its first turn: it need not wait for that.
+    let told = || {
+        registration.first_turns.note(started.elapsed());
+        record_start(node, &meters, job, stages, starts);
+    };
+    let ended = attempt(node, &registration, running, lease, line_ends, told).await;
     let result = match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
             crash_point!("effect-done");
@@ -288,11 +329,14 @@ async fn attempt(
     running: Running,
     lease: &Lease,
     line_ends: BoxFuture<'static, ()>,
+    started: impl FnOnce(),
 ) -> Ended {
     let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
     // Most short jobs end at once: nothing else is made ready to be waited for.
-    if let Poll::Ready(ended) = futures_util::poll!(&mut handler) {
+    let first = futures_util::poll!(&mut handler);
+    started();
+    if let Poll::Ready(ended) = first {
         return answer(ended);
     }
     let limit = registration.options.timeout;
@@ -441,8 +485,7 @@ fn cut(text: String, bytes: usize) -> String {
     text
 }
 
-fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages) {
-    let now = Utc::now();
+fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages, now: DateTime<Utc>) {
     let lane = node.meters.lane(&job.lane);
     m::latency(&lane.lock_to_start, "lock_to_start", stages.locked_at, now);
     // A retry or a timer became ready long after its commit: what its users wait for starts there.

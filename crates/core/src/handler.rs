@@ -41,6 +41,7 @@ use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::first_turn::FirstTurns;
 use crate::job::{Fence, Job, NodeId};
 use crate::lease::Lease;
 use crate::retry::RetryPolicy;
@@ -300,6 +301,7 @@ pub struct Registration {
     pub handler: Arc<dyn Handler>,
     /// How.
     pub options: HandlerOptions,
+    pub(crate) first_turns: Arc<FirstTurns>,
 }
 
 /// The handlers of a node, by type. Adding a type again replaces its handler.
@@ -344,8 +346,12 @@ impl Handlers {
         options: HandlerOptions,
         handler: Arc<dyn Handler>,
     ) {
-        self.by_type
-            .insert(job_type.into(), Registration { handler, options });
+        let registration = Registration {
+            handler,
+            options,
+            first_turns: Arc::default(),
+        };
+        self.by_type.insert(job_type.into(), registration);
     }
 
     /// Add all of these.

@@ -30,6 +30,7 @@ pub mod duration;
 pub mod error;
 mod executor;
 mod finished;
+mod first_turn;
 mod fleet;
 pub mod handler;
 mod health;

@@ -10,14 +10,18 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
+use crate::hint::Body;
 use crate::job::Lane;
 use crate::metrics as m;
+use crate::transport::Delivery;
 
 /// The meters of a node.
 pub(crate) struct Meters {
     lanes: Kept<LaneMeters>,
     types: Kept<TypeMeters>,
     pub(crate) finish_to_complete: Histogram,
+    pub(crate) lock_batch: Histogram,
+    pub(crate) locked_by_hint: Counter,
 }
 
 /// What is measured of each lane.
@@ -28,6 +32,7 @@ pub(crate) struct LaneMeters {
     pub(crate) commit_to_start: Histogram,
     pub(crate) received: Counter,
     pub(crate) redelivered: Counter,
+    pub(crate) decided: Counter,
 }
 
 /// What is measured of each type. Of the outcomes the common one is kept; the others are rare, and named when they
@@ -37,6 +42,23 @@ pub(crate) struct TypeMeters {
     pub(crate) queue_wait: Histogram,
     execution_done: Histogram,
     finished_done: Counter,
+}
+
+impl LaneMeters {
+    /// A message came.
+    pub(crate) fn received(&self, delivery: &Delivery) {
+        if let Body::Hints(hints) = &delivery.body {
+            let count = hints.len() as u64;
+            self.received.increment(count);
+            if delivery.redelivered {
+                self.redelivered.increment(count);
+            }
+        }
+        if let Some(published) = delivery.published_at {
+            let (stage, received) = ("publish_to_receive", delivery.received_at);
+            m::latency(&self.publish_to_receive, stage, published, received);
+        }
+    }
 }
 
 /// The common outcome.
@@ -71,6 +93,8 @@ impl Meters {
             lanes: Kept::default(),
             types: Kept::default(),
             finish_to_complete: histogram!(m::FINISH_TO_COMPLETE),
+            lock_batch: histogram!(m::LOCK_BATCH),
+            locked_by_hint: counter!(m::JOBS_LOCKED, "source" => "hint"),
         }
     }
 
@@ -82,6 +106,7 @@ impl Meters {
             commit_to_start: histogram!(m::COMMIT_TO_START, "lane" => name.to_owned()),
             received: counter!(m::HINTS_RECEIVED, "lane" => name.to_owned()),
             redelivered: counter!(m::HINTS_REDELIVERED, "lane" => name.to_owned()),
+            decided: counter!(m::HINTS_DECIDED, "lane" => name.to_owned()),
         })
     }
 

@@ -83,3 +83,46 @@ async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable()
     }
     assert!(forgotten > 0, "every lock was durable at once");
 }
+
+/// What must wait for the disk does so where locks don't: nothing that comes after it brings it there.
+#[tokio::test]
+async fn a_completion_waits_for_the_disk_where_locks_do_not() {
+    let mut server = Postgres::start_with(&["wal_writer_delay=10s"]).await;
+    let url = server.create_database().await;
+    store(&url, true).await.migrate().await.unwrap();
+    let owner = NodeId::generate();
+    // A plain completion, one of an exclusive job in a transaction, and one whose row was held.
+    for kind in ["plain", "exclusive", "row"] {
+        let soon = store(&url, false).await;
+        let job = NewJob::of("noop", &json!({}));
+        let job = if kind == "exclusive" {
+            job.instance("i")
+        } else {
+            job
+        };
+        let mut terms = terms(owner);
+        if kind == "row" {
+            terms.rows.types = terms.types.clone();
+            terms.rows.from = 1;
+        }
+        let instance = (kind == "exclusive").then(|| "i".to_owned());
+        let jobs = soon.jobs(CommitHook::disconnected());
+        let id = jobs.create(job).await.unwrap();
+        let hint = Hint {
+            instance,
+            ..Hint::new(id)
+        };
+        let locked = soon.lock(&terms, &[hint]).await.unwrap();
+        match locked.rows {
+            Some(rows) => rows.hold.commit(&[id], &[]).await.unwrap(),
+            None => {
+                let held = locked.jobs.first().unwrap().held();
+                assert_eq!(complete(&soon, owner, &held).await, 1);
+            }
+        }
+        server.stop(Stop::Immediate).await;
+        server.start_again().await;
+        let left = store(&url, true).await.get(id).await.unwrap();
+        assert!(left.is_none(), "the completion was forgotten: {kind}");
+    }
+}

@@ -3,7 +3,7 @@ use std::time::Duration;
 use jobwire_core::JobState;
 use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
 
-use super::world::{Bench, SqlBench, World, ids, node, retry_after, work};
+use super::world::{Bench, SqlBench, World, ids, job_ids, node, retry_after, why, work};
 
 fn instance(name: &str) -> SuspensionScope {
     SuspensionScope::ProcessInstance(name.to_owned())
@@ -86,6 +86,33 @@ pub(super) async fn a_job_created_during_suspension_is_refused_and_hinted_on_act
     hinted.sort_unstable();
     assert_eq!(hinted, [plain.id, exclusive.id]);
     assert_eq!(w.lock(node(), &[plain, exclusive]).await.jobs.len(), 2);
+}
+
+/// Each looks for itself, whatever was seen before: none, then one that is there already.
+pub(super) async fn a_suspension_keeps_only_its_own_jobs_from_being_locked<S: Bench>(w: &World<S>) {
+    let before = w.one(work().instance("b").concurrent()).await;
+    w.hold(node(), &before).await;
+    w.store.suspend(&instance("a")).await.unwrap();
+    for _ in 0..3 {
+        let other = w.one(work().instance("b").concurrent()).await;
+        let own = w.one(work().instance("a").concurrent()).await;
+        let locked = w.lock(node(), &[own.clone(), other.clone()]).await;
+        assert_eq!(job_ids(&locked.jobs), [other.id]);
+        assert_eq!(why(&locked, own.id), Some(Refusal::Suspended));
+    }
+    let ready = w.store.activate(&instance("a")).await.unwrap();
+    assert_eq!(
+        w.lock(
+            node(),
+            &ready.into_iter().map(|r| r.hint).collect::<Vec<_>>()
+        )
+        .await
+        .jobs
+        .len(),
+        3
+    );
+    let after = w.one(work().instance("b").concurrent()).await;
+    w.hold(node(), &after).await;
 }
 
 pub(super) async fn a_timer_comes_back_as_a_timer<S: SqlBench>(w: &World<S>) {

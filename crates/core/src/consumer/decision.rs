@@ -17,6 +17,9 @@ use crate::row_batch;
 use crate::store::{HeldRows, Locked, Refusal};
 use crate::transport::Ticket;
 
+/// So few jobs are started before anything else is done; more than one are better begun by several threads.
+const AT_ONCE: usize = 1;
+
 impl Consumer {
     pub(super) async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
         let locked_at = Utc::now();
@@ -24,16 +27,12 @@ impl Consumer {
         let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
         let jobs = locked.jobs.len() + by_row;
-        counter!(m::JOBS_LOCKED, "source" => "hint").increment(jobs as u64);
+        self.node.meters.locked_by_hint.increment(jobs as u64);
         let mut slots = std::mem::take(&mut batch.slots);
-        let lanes = 0..self.node.options.lanes.len();
-        let meters: Vec<_> = lanes
-            .map(|place| self.node.meters.lane(&self.pending.lane(place)))
-            .collect();
         let stages = |job: &LockedJob| {
             let hinted = by_id.get(&job.job.id).copied();
             if let Some(of) = hinted.and_then(|at| batch.of.get(at))
-                && let Some(meters) = meters.get(of.lane)
+                && let Some(meters) = self.meters.get(of.lane)
             {
                 m::latency(
                     &meters.receive_to_lock,
@@ -50,10 +49,15 @@ impl Consumer {
             }
         };
         // No more jobs come back than hints were asked for, each with its slot.
+        let start = if jobs <= AT_ONCE {
+            executor::start_at_once
+        } else {
+            executor::start
+        };
         for job in locked.jobs {
             let Some(slot) = slots.pop() else { break };
             let stages = stages(&job);
-            executor::start(&self.node, job, sent, stages, slot);
+            start(&self.node, job, sent, stages, slot);
         }
         if let Some(HeldRows {
             jobs,
@@ -160,8 +164,8 @@ impl Consumer {
                 settled.push(ticket);
             }
         }
-        for (place, hints) in decided.into_iter().enumerate() {
-            self.count(m::HINTS_DECIDED, place, hints);
+        for (meters, hints) in self.meters.iter().zip(decided) {
+            meters.decided.increment(hints);
         }
         if !settled.is_empty() {
             settled.reverse();

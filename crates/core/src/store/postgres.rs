@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -47,7 +48,8 @@ use tokio::sync::Semaphore;
 
 use self::hot::HotLine;
 use self::line::{Line, Suspicion};
-use self::session::Plans;
+use self::lock::Suspended;
+use self::session::{Commits, Plans};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
@@ -123,7 +125,7 @@ pub struct PgStore {
     hot: HotLine,
     /// Everything else.
     line: Line,
-    durable_locks: bool,
+    suspended: Suspended,
     /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
     row_turns: Option<Arc<Semaphore>>,
     /// The longest silence in a transaction on `hot`.
@@ -163,8 +165,8 @@ impl PgStore {
             Duration::ZERO => rows::SILENCE,
             limit => limit.min(rows::SILENCE),
         };
-        let line = |size, plans, silence| {
-            let session = session::settings(options.statement_timeout, silence, plans);
+        let line = |size, plans, commits, silence| {
+            let session = session::settings(options.statement_timeout, silence, plans, commits);
             let pool = PgPoolOptions::new()
                 .after_connect(move |connection, _| {
                     Box::pin(session::begin(connection, session.clone()))
@@ -185,16 +187,27 @@ impl PgStore {
         // Two lock and two complete. All but one may hold rows, for a tenth of a second: with one less, a drain with row locks was a
         // tenth slower.
         let hot = (options.max_connections / 2).clamp(1, 4);
+        let hot_commits = if options.durable_locks {
+            Commits::AsConfigured
+        } else {
+            Commits::Soon
+        };
         let store = Self {
             // One is enough, and is kept; the second steps in where the first one leads nowhere.
-            renewals: line(2, Plans::Fresh, options.idle_in_transaction_timeout),
-            hot: HotLine::new(line(hot, Plans::Kept, silence)),
+            renewals: line(
+                2,
+                Plans::Fresh,
+                Commits::AsConfigured,
+                options.idle_in_transaction_timeout,
+            ),
+            hot: HotLine::new(line(hot, Plans::Kept, hot_commits, silence), hot_commits),
             line: line(
                 options.max_connections.max(hot + 2) - hot,
                 Plans::Fresh,
+                Commits::AsConfigured,
                 options.idle_in_transaction_timeout,
             ),
-            durable_locks: options.durable_locks,
+            suspended: Suspended::default(),
             row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
             silence,
         };
@@ -270,7 +283,11 @@ impl PgStore {
         // The line's own deadline comes first: it suspects the connection before it is let go.
         let deadline = self.line.within + Duration::from_secs(1);
         let line = &self.line;
-        super::measured(statement, deadline, move || line.answer(transition())).await
+        // Boxed: it passes through several hands, and is many kilobytes large.
+        super::measured(statement, deadline, move || {
+            line.answer(transition().boxed())
+        })
+        .await
     }
 }
 

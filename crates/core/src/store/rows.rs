@@ -27,6 +27,13 @@ impl Default for RowTerms {
     }
 }
 
+impl RowTerms {
+    /// Whether it is worth trying with so many hints.
+    pub(crate) fn admit(&self, hints: usize) -> bool {
+        !self.types.is_empty() && hints >= self.from
+    }
+}
+
 /// Jobs held by a transaction.
 pub struct HeldRows {
     /// Ours to run now.

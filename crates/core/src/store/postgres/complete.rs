@@ -7,6 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, exclusive, insert, row};
 use crate::error::StoreError;
@@ -21,14 +22,16 @@ use crate::store::{Completion, HandOver, Origin, Settled, instances};
 /// Each row's fence is looked up in a hashed set, which the CASE keeps from becoming a join; looking it up in the array
 /// compared each of 512 with half of the others.
 macro_rules! complete {
-    ($also:literal) => {
+    ($when:expr, $also:literal) => {
         concat!(
             "
 WITH held AS (
     DELETE FROM jobwire.job_lease l
     WHERE l.job_id = ANY($1) AND l.owner = $3
         AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
-        AND l.expires_at > clock_timestamp()
+        AND l.expires_at > clock_timestamp()",
+            $when,
+            "
     RETURNING l.job_id
 )",
             $also,
@@ -39,14 +42,34 @@ RETURNING j.id"
     };
 }
 
-const COMPLETE: &str = complete!("");
-
 /// What jobs that failed before left behind goes with them.
-const COMPLETE_AND_FORGET: &str = complete!(
-    ", forgotten AS (
+macro_rules! complete_and_forget {
+    ($when:expr) => {
+        complete!(
+            $when,
+            ", forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
 )"
-);
+        )
+    };
+}
+
+/// A completion, and one among whose jobs some failed before.
+struct Complete {
+    plain: &'static str,
+    and_forget: &'static str,
+}
+
+const COMPLETE: Complete = Complete {
+    plain: complete!("", ""),
+    and_forget: complete_and_forget!(""),
+};
+
+/// Where the connection's commits do not wait for the disk, these do.
+const COMPLETE_DURABLY: Complete = Complete {
+    plain: complete!(concat!("\n        AND ", wait_for_disk!()), ""),
+    and_forget: complete_and_forget!(concat!("\n        AND ", wait_for_disk!())),
+};
 
 const RELEASE: &str = concat!(
     "
@@ -121,6 +144,7 @@ pub(super) async fn pass_on<'a>(
 
 async fn delete<'e>(
     executor: impl sqlx::PgExecutor<'e>,
+    complete: Complete,
     owner: NodeId,
     done: &[Completion],
 ) -> Result<Vec<JobId>, StoreError> {
@@ -137,9 +161,9 @@ async fn delete<'e>(
         .map(|d| d.held.id.0)
         .collect();
     let statement = if failed_before.is_empty() {
-        COMPLETE
+        complete.plain
     } else {
-        COMPLETE_AND_FORGET
+        complete.and_forget
     };
     let mut query = sqlx::query_scalar(statement)
         .bind(ids)
@@ -162,7 +186,7 @@ pub(super) async fn complete_in(
     let names = instances(done.iter().map(|d| &d.held));
     let holders = enter_held(connection, &names).await?;
     let mut settled = Settled {
-        applied: delete(&mut *connection, owner, done).await?,
+        applied: delete(&mut *connection, COMPLETE, owner, done).await?,
         ..Settled::default()
     };
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
@@ -191,7 +215,12 @@ impl PgStore {
         let ends = done.iter().all(|d| d.next.is_none());
         if ends && done.iter().all(|d| d.held.instance.is_none()) {
             let mut connection = self.hot.lend().await?;
-            let applied = delete(&mut *connection, owner, done).await?;
+            let complete = if self.hot.commits_soon() {
+                COMPLETE_DURABLY
+            } else {
+                COMPLETE
+            };
+            let applied = delete(&mut *connection, complete, owner, done).await?;
             connection.keep();
             return Ok(Settled {
                 applied,

@@ -11,14 +11,16 @@ use std::time::Instant;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres, Transaction};
 
-use super::begin::begin;
+use super::begin::{begin, begin_durably};
 use super::line::Line;
+use super::session::Commits;
 use crate::error::StoreError;
 
 /// See the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub(super) struct HotLine {
     line: Line,
+    commits: Commits,
     shelf: Arc<Mutex<Shelf>>,
 }
 
@@ -48,9 +50,11 @@ pub(super) struct Lent<'a> {
 struct Waiting<'a>(&'a HotLine);
 
 impl HotLine {
-    pub(super) fn new(line: Line) -> Self {
+    /// Of connections whose statements commit so.
+    pub(super) fn new(line: Line, commits: Commits) -> Self {
         Self {
             line,
+            commits,
             shelf: Arc::default(),
         }
     }
@@ -92,14 +96,22 @@ impl HotLine {
         Ok(Lent { line: self, taken })
     }
 
-    /// A transaction on a connection of the pool, which is given one that was at hand.
+    /// Whether what has to wait for the disk has to say so.
+    pub(super) fn commits_soon(&self) -> bool {
+        self.commits == Commits::Soon
+    }
+
+    /// A transaction on a connection of the pool, which is given one that was at hand. Its commit waits for the disk.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
         let _waiting = {
             let mut shelf = self.shelf();
             shelf.at_hand.pop();
             self.wait(&mut shelf)
         };
-        begin(&self.line).await
+        match self.commits {
+            Commits::AsConfigured => begin(&self.line).await,
+            Commits::Soon => begin_durably(&self.line).await,
+        }
     }
 
     /// Give all back to the pool, which is to be closed.

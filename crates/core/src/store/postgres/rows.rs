@@ -68,15 +68,12 @@ fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
 }
 
 impl PgStore {
-    /// Hold what may be held so; `None` where nothing may.
+    /// Hold what may be held so, of as many as [are admitted](crate::store::RowTerms::admit); `None` where nothing may.
     pub(super) async fn hold_rows(
         &self,
         terms: &LockTerms,
         ids: &[Uuid],
     ) -> Result<Option<HeldRows>, StoreError> {
-        if terms.rows.types.is_empty() || ids.len() < terms.rows.from {
-            return Ok(None);
-        }
         let Some(turns) = self.row_turns.clone() else {
             return Ok(None);
         };

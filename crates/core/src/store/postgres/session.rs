@@ -32,17 +32,46 @@ impl Plans {
     }
 }
 
+/// When the commit of a statement that is a transaction by itself returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Commits {
+    /// As the server is configured: when its disk has it, unless somebody chose otherwise.
+    AsConfigured,
+    /// Before that. What has to wait says so itself (`wait_for_disk!`, [`begin_durably`](super::begin::begin_durably)).
+    Soon,
+}
+
+impl Commits {
+    const fn setting(self) -> &'static str {
+        match self {
+            Self::AsConfigured => "",
+            Self::Soon => "SET synchronous_commit = off; ",
+        }
+    }
+}
+
+/// A condition that holds, and makes the commit of its statement wait where the connection's other commits return
+/// [soon](Commits::Soon). Without a value the setting is what it was before the connection set it.
+macro_rules! wait_for_disk {
+    () => {
+        "(SELECT set_config('synchronous_commit', NULL, true)) IS NOT NULL"
+    };
+}
+pub(super) use wait_for_disk;
+
 /// What is set on every connection. As statements, since poolers refuse options at the start of a session.
 pub(super) fn settings(
     statement_timeout: Duration,
     silence_in_transaction: Duration,
     plans: Plans,
+    commits: Commits,
 ) -> String {
     format!(
-        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {NO_JIT}",
+        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {}{NO_JIT}",
         statement_timeout.as_millis(),
         silence_in_transaction.as_millis(),
         plans.setting(),
+        commits.setting(),
     )
 }
 

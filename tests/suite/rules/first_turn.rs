@@ -1,0 +1,56 @@
+//! A job that comes alone has its first turn with the consumer, unless jobs of its type keep their thread (ADR 0022).
+
+use std::time::Duration;
+
+use jobwire_core::{NewJob, Outcome, Running};
+
+use crate::world::{Notes, SOON, World};
+
+/// Which task a job began in shows who gave it its first turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("moody", move |job: Running<bool>| {
+            let seen = seen.clone();
+            async move {
+                if job.payload {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                seen.add(tokio::task::id().to_string());
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let run_one = async |long: bool| {
+        let job = NewJob::of("moody", &long);
+        world.jobs.create(job).await.unwrap();
+        let task = notes.until(1).await.remove(0);
+        notes.clear();
+        task
+    };
+    // However slow the machine is, at some time so many turns in a row are short.
+    let twice_the_same = async {
+        let mut last = run_one(false).await;
+        loop {
+            let task = run_one(false).await;
+            if task == last {
+                return task;
+            }
+            last = task;
+        }
+    };
+    let consumer = tokio::time::timeout(SOON, twice_the_same).await;
+    let consumer = consumer.expect("two jobs in one task");
+    run_one(true).await;
+    for _ in 0..3 {
+        assert_ne!(run_one(false).await, consumer);
+    }
+    world.until_empty().await;
+    node.stop().await;
+}
