@@ -13,6 +13,7 @@
 //!   is free: no hint waits unsettled behind a long job (protocol rule 18). A lane of which nothing was
 //!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
 //! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
+//! * A job that was locked **alone** begins at once ([`first_turn`](crate::first_turn)).
 //! * A **busy** row (protocol rule 7) is tried again here.
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen

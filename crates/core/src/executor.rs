@@ -76,11 +76,19 @@ pub(crate) fn start_at_once(
     slot: OwnedSemaphorePermit,
 ) {
     let lease = hold(node, &locked, sent);
-    let handler = node.handlers.get(&locked.job.job_type);
-    let is_short = handler.is_some_and(|handler| handler.first_turns.are_short());
+    // A shutdown waits for it as for a task.
+    let _counted = node.jobs.token();
+    let turns = node.handlers.get(&locked.job.job_type);
+    let turns = turns.map(|handler| &handler.first_turns);
+    let short = turns.filter(|turns| turns.are_short());
     let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
-    if is_short && (&mut life).now_or_never().is_some() {
-        return;
+    if let Some(turns) = short {
+        let began = Instant::now();
+        let ended = (&mut life).now_or_never();
+        turns.note_whole(began.elapsed());
+        if ended.is_some() {
+            return;
+        }
     }
     node.jobs.spawn(life);
 }

@@ -29,6 +29,10 @@
 //! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
 //! | panic, timeout | as `retry` |
+//!
+//! Handlers share the threads of the node's runtime, with whatever else runs on it: what computes or blocks for more than a
+//! fraction of a millisecond belongs in `tokio::task::spawn_blocking`. None may keep its thread (`block_on`, `block_in_place`) to
+//! wait for another job: nobody may be left to lock that one.
 
 use std::collections::HashMap;
 use std::future::Future;

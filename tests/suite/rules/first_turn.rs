@@ -6,6 +6,14 @@ use jobwire_core::{NewJob, Outcome, Running};
 
 use crate::world::{Notes, SOON, World};
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is what no handler should do"
+)]
+fn keep_the_thread() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
 /// Which task a job began in shows who gave it its first turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
@@ -18,7 +26,7 @@ async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
             let seen = seen.clone();
             async move {
                 if job.payload {
-                    std::thread::sleep(Duration::from_millis(20));
+                    keep_the_thread();
                 }
                 seen.add(tokio::task::id().to_string());
                 Ok(Outcome::Done)

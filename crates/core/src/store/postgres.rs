@@ -98,8 +98,8 @@ pub struct PgOptions {
     /// Give it the nodes' lease. Default 30 s, as that one's.
     pub idle_in_transaction_timeout: Duration,
     /// Whether a lock waits until the disk has it. Without, jobs start sooner by the time of one flush, and a
-    /// crash of the server forgets the locks of its last half second: those jobs run again, and what their
-    /// first runs say is refused, as where a lease has ended. Completions always wait, and so do the locks of
+    /// crash of the server forgets the locks of its last half second, and the strikes that came with them: those jobs run again,
+    /// and what their first runs say is refused, as where a lease has ended. Completions always wait, and so do the locks of
     /// exclusive jobs. Default true.
     pub durable_locks: bool,
 }
