@@ -39,7 +39,6 @@ use crate::commit_hook::Cause;
 use crate::hint::{Body, Hint, Ready};
 use crate::job::Held;
 use crate::meters::LaneMeters;
-use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Locked, StoreError};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
@@ -403,7 +402,7 @@ impl Consumer {
     /// Give back everything of one lane.
     async fn give_back(&mut self, place: usize) {
         let undecided = self.pending.take(place);
-        self.count(m::HINTS_RETURNED, place, undecided.hints);
+        self.count_returned(place, undecided.hints);
         self.node.hook.publish(Cause::Sweep, undecided.own);
         for ticket in &undecided.tickets {
             self.undecided.remove(ticket);

@@ -78,11 +78,10 @@ pub(crate) fn start_at_once(
     let lease = hold(node, &locked, sent);
     // A shutdown waits for it as for a task.
     let _counted = node.jobs.token();
-    let turns = node.handlers.get(&locked.job.job_type);
-    let turns = turns.map(|handler| &handler.first_turns);
-    let short = turns.filter(|turns| turns.are_short());
+    let handler = node.handlers.get(&locked.job.job_type);
+    let turns = handler.map(|handler| &handler.first_turns);
     let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
-    if let Some(turns) = short {
+    if let Some(turns) = turns.filter(|turns| turns.are_short()) {
         let began = Instant::now();
         let ended = (&mut life).now_or_never();
         turns.note_whole(began.elapsed());

@@ -101,16 +101,8 @@ pub(super) async fn a_suspension_keeps_only_its_own_jobs_from_being_locked<S: Be
         assert_eq!(why(&locked, own.id), Some(Refusal::Suspended));
     }
     let ready = w.store.activate(&instance("a")).await.unwrap();
-    assert_eq!(
-        w.lock(
-            node(),
-            &ready.into_iter().map(|r| r.hint).collect::<Vec<_>>()
-        )
-        .await
-        .jobs
-        .len(),
-        3
-    );
+    let hints: Vec<_> = ready.into_iter().map(|r| r.hint).collect();
+    assert_eq!(w.lock(node(), &hints).await.jobs.len(), 3);
     let after = w.one(work().instance("b").concurrent()).await;
     w.hold(node(), &after).await;
 }

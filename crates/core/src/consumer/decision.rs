@@ -148,7 +148,7 @@ impl Consumer {
                 continue;
             };
             if is_busy {
-                self.count(m::HINTS_RETURNED, waiting.of.lane, 1);
+                self.count_returned(waiting.of.lane, 1);
             } else if let Some(decided) = decided.get_mut(waiting.of.lane) {
                 *decided += 1;
             }
@@ -174,7 +174,7 @@ impl Consumer {
         }
         for (place, ticket) in &returned {
             let others = self.pending.forget(&[*ticket]);
-            self.count(m::HINTS_RETURNED, *place, others);
+            self.count_returned(*place, others);
         }
         if !returned.is_empty() {
             let tickets: Vec<Ticket> = returned.into_iter().map(|(_, ticket)| ticket).collect();
@@ -182,9 +182,10 @@ impl Consumer {
         }
     }
 
-    pub(super) fn count(&self, metric: &'static str, place: usize, hints: usize) {
+    pub(super) fn count_returned(&self, place: usize, hints: usize) {
         if hints > 0 {
-            counter!(metric, "lane" => self.pending.lane(place).0).increment(hints as u64);
+            counter!(m::HINTS_RETURNED, "lane" => self.pending.lane(place).0)
+                .increment(hints as u64);
         }
     }
 }
