@@ -20,16 +20,23 @@ fn seed() -> u64 {
     now.expect("the clock is right").as_secs()
 }
 
-async fn bounded(broker: Broker, time: Duration) {
+/// Nodes with the settings of docs/performance.md: nothing there is bought with a promise.
+fn benchmark() -> Options {
+    Options {
+        concurrency: 2_048,
+        durable_locks: false,
+        ..Options::default()
+    }
+}
+
+async fn bounded(options: Options) {
     let options = Options {
         seed: seed(),
-        time,
-        broker,
         // What a busy machine can keep up with: slow is no failure, but a backlog takes time to drain.
         rate: 40,
         // Only what stands still for so long has been lost.
         patience: Duration::from_secs(300),
-        ..Options::default()
+        ..options
     };
     println!("seed {}", options.seed);
     let outcome = run(options).await;
@@ -48,11 +55,21 @@ async fn bounded(broker: Broker, time: Duration) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a step of its own in scripts/test: cargo test --workspace --test suite chaos:: -- --ignored"]
 async fn every_promise_is_kept_while_everything_breaks_on_rabbitmq() {
-    bounded(Broker::RabbitMq, Duration::from_secs(75)).await;
+    bounded(Options {
+        time: Duration::from_secs(75),
+        broker: Broker::RabbitMq,
+        ..benchmark()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a step of its own in scripts/test: cargo test --workspace --test suite chaos:: -- --ignored"]
 async fn every_promise_is_kept_while_everything_breaks_on_kafka() {
-    bounded(Broker::Kafka, Duration::from_secs(60)).await;
+    bounded(Options {
+        time: Duration::from_secs(60),
+        broker: Broker::Kafka,
+        ..Options::default()
+    })
+    .await;
 }

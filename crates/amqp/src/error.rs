@@ -175,17 +175,27 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
     format!("give user {user} in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
 }
 
-/// `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…': received … but current is …`
+/// Whether the broker refused a declaration for this argument alone being another one.
+pub(crate) fn differs_in(error: &lapin::Error, argument: &str) -> bool {
+    answer(error).is_some_and(|(code, said)| {
+        code == PRECONDITION_FAILED && argument_of(&said) == Some(argument)
+    })
+}
+
+/// The argument in `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…': received … but
+/// current is …`
+fn argument_of(said: &str) -> Option<&str> {
+    let (_, named) = said.split_once("inequivalent arg '")?;
+    named.split_once('\'').map(|(argument, _)| argument)
+}
+
+/// What to do about a queue or exchange that was declared otherwise.
 fn differing(said: &str, name: &str, queue_type: QueueType) -> String {
-    let argument = said
-        .split_once("inequivalent arg '")
-        .and_then(|(_, rest)| rest.split_once('\''))
-        .map(|(argument, _)| argument);
     let other = match queue_type {
         QueueType::Classic => QueueType::Quorum,
         QueueType::Quorum => QueueType::Classic,
     };
-    match argument {
+    match argument_of(said) {
         Some("x-queue-type") => format!(
             "'{name}' exists with another 'x-queue-type': set the queue type to {other}, or delete \
              the queue (hints that wait in it are sent again by the sweeper), or use another prefix"

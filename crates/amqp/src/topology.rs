@@ -12,6 +12,10 @@
 //! are only looked at: what is missing is refused with its name.
 //!
 //! A refused declaration closes its channel, so each one has a channel of its own.
+//!
+//! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory and is
+//! the only one from RabbitMQ 4.0 on ([what a version is](https://www.rabbitmq.com/docs/3.13/persistence-conf)).
+//! One that is there with another version, and else the same, is used as it is: it differs in speed only.
 
 use jobwire_core::job::Lane;
 use jobwire_core::transport::TransportError;
@@ -32,6 +36,10 @@ use crate::session::Session;
 const CONTROL_PREFETCH: u16 = 64;
 /// Control messages that may wait for a process; older ones are dropped. Losing one is harmless.
 const CONTROL_LENGTH: i64 = 1_000;
+/// The argument that chooses how a classic queue stores its messages.
+const VERSION: &str = "x-queue-version";
+/// What it is declared with, and what one that is there may have been declared with.
+const VERSIONS: [Option<i32>; 3] = [Some(2), None, Some(1)];
 
 /// Names everything and declares it.
 #[derive(Clone, Debug)]
@@ -80,19 +88,48 @@ impl Topology {
             });
         }
         let queue = self.queue(lane);
+        if !self.declare {
+            let looking = async |channel: &Channel| there(channel, &queue).await;
+            let looked = self.apart(session, Operation::Declare(&queue), looking);
+            return looked.await.map(drop);
+        }
+        let versions = match self.queue_type {
+            QueueType::Classic => &VERSIONS[..],
+            QueueType::Quorum => &[None],
+        };
+        let mut outcome = Ok(());
+        for version in versions {
+            outcome = match self.declare_lane(session, &queue, *version).await? {
+                None => return Ok(()),
+                Some(problem) => Err(self.explain(&problem, Operation::Declare(&queue))),
+            };
+        }
+        outcome
+    }
+
+    /// Declare a lane's queue, unless it is there with another version.
+    async fn declare_lane(
+        &self,
+        session: &Session,
+        queue: &str,
+        version: Option<i32>,
+    ) -> Result<Option<lapin::Error>, TransportError> {
         let mut arguments = FieldTable::default();
-        if self.declare {
-            let kind = AMQPValue::LongString(self.queue_type.as_str().into());
-            arguments.insert("x-queue-type".into(), kind);
+        let kind = AMQPValue::LongString(self.queue_type.as_str().into());
+        arguments.insert("x-queue-type".into(), kind);
+        if let Some(version) = version {
+            arguments.insert(VERSION.into(), AMQPValue::LongInt(version));
         }
         let options = QueueDeclareOptions {
-            passive: !self.declare,
             durable: true,
             ..QueueDeclareOptions::default()
         };
-        self.apart(session, Operation::Declare(&queue), async |channel| {
-            let declared = channel.queue_declare(queue.as_str().into(), options, arguments);
-            declared.await.map(drop)
+        self.apart(session, Operation::Declare(queue), async |channel| {
+            let declared = channel.queue_declare(queue.into(), options, arguments);
+            match declared.await {
+                Err(problem) if error::differs_in(&problem, VERSION) => Ok(Some(problem)),
+                declared => declared.map(|_| None),
+            }
         })
         .await
     }
@@ -104,12 +141,7 @@ impl Topology {
         lane: &Lane,
     ) -> Result<lapin::Queue, TransportError> {
         let queue = self.queue(lane);
-        let options = QueueDeclareOptions {
-            passive: true,
-            ..QueueDeclareOptions::default()
-        };
-        let looked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
-        let looked = looked.await;
+        let looked = there(channel, &queue).await;
         looked.map_err(|e| self.explain(&e, Operation::Declare(&queue)))
     }
 
@@ -199,21 +231,31 @@ impl Topology {
     }
 
     /// Do something that the broker may refuse, on a channel of its own.
-    async fn apart(
+    async fn apart<T>(
         &self,
         session: &Session,
         operation: Operation<'_>,
-        act: impl AsyncFnOnce(&Channel) -> lapin::Result<()>,
-    ) -> Result<(), TransportError> {
+        act: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
+    ) -> Result<T, TransportError> {
         let channel = session.channel().await?;
         session
             .answer(async {
                 let done = act(&channel).await;
-                done.map_err(|e| self.explain(&e, operation))?;
+                let done = done.map_err(|e| self.explain(&e, operation))?;
                 // It has done its work; if it can't be closed, it is closed already.
                 let _ = channel.close(200, "OK".into()).await;
-                Ok(())
+                Ok(done)
             })
             .await
     }
+}
+
+/// Look at a queue without declaring it.
+async fn there(channel: &Channel, queue: &str) -> lapin::Result<lapin::Queue> {
+    let options = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let looked = channel.queue_declare(queue.into(), options, FieldTable::default());
+    looked.await
 }

@@ -19,7 +19,7 @@ macro_rules! uuid_newtype {
         #[serde(transparent)]
         pub struct $name(pub Uuid);
 
-        impl fmt::Display for $name {
+        impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.hyphenated().fmt(f)
             }
@@ -128,8 +128,8 @@ macro_rules! text_enum {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }

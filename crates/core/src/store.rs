@@ -9,357 +9,50 @@
 //! * **Time is the database's.** Leases and due dates are written and compared by its clock.
 //! * **Lock order** is instance rows sorted, then job rows sorted.
 
+mod answer;
+mod locking;
+mod moving;
+mod operating;
 pub mod postgres;
 mod rows;
+mod schema;
+mod settling;
 pub mod sqlite;
+mod sweeping;
 
 use std::any::Any;
-use std::collections::HashSet;
 use std::fmt;
-use std::future::Future;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
 use futures_util::future::BoxFuture;
-use uuid::Uuid;
 
 use crate::commit_hook::CommitHook;
 pub use crate::created::{Created, TransactionId};
 pub use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, JobState, Lane, LockedJob, NodeId, text_enum};
+use crate::job::{Held, Job, JobId, Lane, NodeId, text_enum};
 use crate::lane_rule::{self, LaneRule};
-use crate::metrics as m;
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 
+pub(crate) use answer::answer_within;
+use answer::measured;
+pub use locking::{ClaimPage, Claimed, LockTerms, Locked, Refusal};
+pub(crate) use moving::LANE_SLICE;
+pub use moving::{LanePage, MovedPage};
+pub use operating::{Operated, SuspensionScope};
 pub use rows::{HeldRows, RowHold, RowTerms};
+use schema::schema_status;
+pub use schema::{SCHEMA_VERSION, SchemaStatus};
+pub use settling::{Completion, Destination, Failure, HandOver, Settled};
+use settling::{instances, released};
+pub use sweeping::{
+    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanQuery, Turn, TurnOutcome, TurnReport,
+};
 
 /// Shorthand for this layer.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
-
-/// Under which terms a node locks jobs.
-#[derive(Clone, Debug)]
-pub struct LockTerms {
-    /// The node.
-    pub owner: NodeId,
-    /// How long the lease lasts from the moment of the lock.
-    pub lease: Duration,
-    /// The handler types that the node serves; others are refused as [`Refusal::Unserved`].
-    pub types: Arc<[String]>,
-    /// Which of them may be held by row locks.
-    pub rows: RowTerms,
-}
-
-text_enum! {
-    /// Why a hinted job was not locked. All but [`Refusal::Busy`] settle the hint.
-    Refusal {
-        /// No such executable job: done, moved, deleted, or never there.
-        Gone = "gone",
-        /// Another lock on it lives.
-        Locked = "locked",
-        /// Another exclusive job of its instance runs; whoever finishes takes the next.
-        InstanceHeld = "instance-held",
-        /// The job, or what it belongs to, is suspended.
-        Suspended = "suspended",
-        /// No handler for its type on this node.
-        Unserved = "unserved",
-        /// Its row was busy for an instant: try again, here.
-        Busy = "busy",
-    }
-}
-
-/// What became of a batch of hints.
-#[derive(Debug, Default)]
-pub struct Locked {
-    /// Ours to run now.
-    pub jobs: Vec<LockedJob>,
-    /// Ours, too, as long as a transaction lasts.
-    pub rows: Option<HeldRows>,
-    /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
-    /// be another one of the same instance; the hinted id then stands in neither list.
-    pub refused: Vec<(JobId, Refusal)>,
-}
-
-/// What a finished or given-back batch led to.
-#[derive(Debug, Default)]
-pub struct Settled {
-    /// The jobs whose guard held: the change is committed. Whoever is missing here lost its lock.
-    pub applied: Vec<JobId>,
-    /// The next exclusive jobs of the instances that were released, locked for the same node.
-    pub next: Vec<LockedJob>,
-    /// Jobs that became ready and were not taken: to be hinted.
-    pub ready: Vec<Ready>,
-    /// The earliest due date that was written, if any.
-    pub timer: Option<DateTime<Utc>>,
-}
-
-/// A job that is done.
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// The proof.
-    pub held: Held,
-    /// The next occurrence of a repeating job, created in the same transaction. Boxed: few have one, and every
-    /// completion is passed on several times.
-    pub next: Option<Box<NewJob>>,
-    /// An earlier attempt failed: its stack has to go too.
-    pub failed_before: bool,
-}
-
-/// Where a failed or interrupted job goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// Waits this long in the timer table, with so many attempts left.
-    Retry {
-        /// Time to wait.
-        delay: Duration,
-        /// Attempts left.
-        retries: i32,
-        /// Failures so far, this one included if it counts.
-        failures: i32,
-    },
-    /// An operator decides.
-    DeadLetter,
-}
-
-/// A job that did not finish.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The proof.
-    pub held: Held,
-    /// Where it goes.
-    pub to: Destination,
-    /// For people; `None` keeps the last message (a snooze is no failure).
-    pub message: Option<String>,
-    /// The stack or the chain of causes.
-    pub stack: Option<String>,
-}
-
-/// What happens with an instance that is released.
-#[derive(Clone, Debug)]
-pub enum HandOver {
-    /// Lock the next sibling for this node, in the same transaction.
-    Take(LockTerms),
-    /// Only say who is next: the node takes no more work.
-    Hint,
-}
-
-/// Timers that were due.
-#[derive(Debug, Default)]
-pub struct MovedTimers {
-    /// Executable now; to be hinted.
-    pub ready: Vec<Ready>,
-    /// The next due date.
-    pub next_due: Option<DateTime<Utc>>,
-    /// The database's clock.
-    pub now: DateTime<Utc>,
-}
-
-/// What the leader asks of the database in one turn.
-#[derive(Clone, Debug)]
-pub struct Turn {
-    /// Who asks.
-    pub node: NodeId,
-    /// How long it leads from now on.
-    pub lease: Duration,
-    /// The transport's name, for the record.
-    pub transport: &'static str,
-    /// Take up to so many expired locks off their owners; 0 only looks.
-    pub reset_at_most: i64,
-    /// Take none while the database's clock is outside (protocol rule 25).
-    pub clock: Option<ClockWindow>,
-    /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
-    pub hint_at_most: i64,
-}
-
-/// What the database's clock may show, judging by what it showed before and the time since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockWindow {
-    /// Not before.
-    pub from: DateTime<Utc>,
-    /// Not after.
-    pub until: DateTime<Utc>,
-}
-
-/// What the database answered.
-#[derive(Debug)]
-pub enum TurnOutcome {
-    /// The asking node leads.
-    Leads(Box<TurnReport>),
-    /// Another node does.
-    Follows {
-        /// The leader.
-        leader: NodeId,
-        /// Its transport.
-        transport: String,
-        /// How long its lease still lasts.
-        remaining: Duration,
-    },
-}
-
-/// What the leader learned in its turn.
-#[derive(Debug, Default)]
-pub struct TurnReport {
-    /// Grows with every change of leader.
-    pub term: i64,
-    /// The database's clock when the turn began: what the turn itself marked became ready later.
-    pub now: DateTime<Utc>,
-    /// Jobs whose lock had expired; their owner is gone and they are to be hinted.
-    pub expired: Vec<Ready>,
-    /// Jobs that nobody hinted yet; to be hinted.
-    pub unhinted: Vec<Ready>,
-    /// The next due date.
-    pub next_due: Option<DateTime<Utc>>,
-    /// Jobs with a living lock.
-    pub leased: i64,
-    /// Executable jobs, exact up to [`COUNT_LIMIT`], an estimate beyond.
-    pub executable: i64,
-    /// Timers and waiting retries, likewise.
-    pub timers: i64,
-    /// Dead letters, likewise.
-    pub dead_letters: i64,
-    /// Since when the oldest executable job has been ready.
-    pub oldest_ready_at: Option<DateTime<Utc>>,
-}
-
-/// Up to here a turn counts exactly.
-pub const COUNT_LIMIT: i64 = 10_000;
-
-/// The question after jobs whose hint was lost.
-#[derive(Clone, Debug)]
-pub struct OrphanQuery {
-    /// Ready at or before this moment (the database's clock).
-    pub ready_before: DateTime<Utc>,
-    /// Types that some node serves; others are gated, not orphaned.
-    pub types: Arc<[String]>,
-    /// The lane asked after.
-    pub lane: Lane,
-    /// Go on behind this id.
-    pub after: Option<JobId>,
-    /// At most so many.
-    pub limit: i64,
-    /// Also look at ids from the future, of creators whose clocks run ahead: reads every row of the table.
-    pub whole: bool,
-    /// Write `ready_at` and count the hint, so that the row is not suspected again at once; otherwise
-    /// only look (dry run).
-    pub mark: bool,
-}
-
-/// What a node that hints don't reach takes from a lane (protocol rule 28).
-#[derive(Clone, Debug)]
-pub struct ClaimPage {
-    /// The lane.
-    pub lane: Lane,
-    /// Go on behind this id.
-    pub after: Option<JobId>,
-    /// At most so many: the free slots.
-    pub at_most: i64,
-    /// Look at so many rows, however few of them can be taken.
-    pub look_at: i64,
-}
-
-/// What was taken.
-#[derive(Debug, Default)]
-pub struct Claimed {
-    /// Ours to run now.
-    pub jobs: Vec<LockedJob>,
-    /// Behind which id to go on; `None` where the lane was looked through to its end.
-    pub after: Option<JobId>,
-}
-
-/// A page of jobs that change their lane.
-#[derive(Clone, Debug)]
-pub struct LanePage {
-    /// The lane that they leave.
-    pub from: Lane,
-    /// The lane that they get.
-    pub to: Lane,
-    /// Those of this state; of executable ones the unlocked.
-    pub state: JobState,
-    /// Go on behind this id.
-    pub after: Option<JobId>,
-    /// At most so many.
-    pub at_most: i64,
-    /// Who hints what is ready: the caller, or a leader that finds it.
-    pub origin: Origin,
-}
-
-/// What became of it.
-#[derive(Debug, Default)]
-pub struct MovedPage {
-    /// Jobs that changed their lane.
-    pub moved: u64,
-    /// Those of them to hint; of an instance only the first ready one.
-    pub ready: Vec<Ready>,
-    /// Behind which id to go on; `None` where everything has been looked at.
-    pub after: Option<JobId>,
-}
-
-/// Rows that a page looks at, however few of them are of its lane.
-pub(crate) const LANE_SLICE: i64 = 20_000;
-
-impl LanePage {
-    /// Behind which id to go on, having found these among `seen` rows up to `last`.
-    pub(crate) fn next(&self, found: &[Uuid], last: Option<Uuid>, seen: i64) -> Option<Uuid> {
-        if i64::try_from(found.len()).is_ok_and(|n| n >= self.at_most) {
-            found.last().copied()
-        } else if seen >= LANE_SLICE {
-            last
-        } else {
-            None
-        }
-    }
-}
-
-/// What a suspension names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SuspensionScope {
-    /// One process instance.
-    ProcessInstance(String),
-    /// All instances of a definition.
-    ProcessDefinition(String),
-    /// One handler type (job definition).
-    Type(String),
-    /// One tenant.
-    Tenant(String),
-}
-
-impl SuspensionScope {
-    /// The word in the table, and the value.
-    #[must_use]
-    pub fn parts(&self) -> (&'static str, &str) {
-        match self {
-            Self::ProcessInstance(v) => ("process_instance", v),
-            Self::ProcessDefinition(v) => ("process_definition", v),
-            Self::Type(v) => ("type", v),
-            Self::Tenant(v) => ("tenant", v),
-        }
-    }
-}
-
-/// What became of a transaction whose COMMIT was not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It committed.
-    Committed,
-    /// It did not.
-    RolledBack,
-    /// The database can't say (any more, or yet).
-    Unknown,
-}
-
-/// What an operator's call did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operated {
-    /// Done.
-    Done,
-    /// No such job.
-    NotFound,
-    /// The job runs; it has to finish or lose its lock first.
-    Running,
-}
 
 /// Where jobs live. See the [module](self) for the rules; every method is one transition or question.
 #[async_trait]
@@ -557,6 +250,17 @@ pub trait SqlStore: Store + Clone {
     ) -> Result<Settled>;
 }
 
+/// What became of a transaction whose COMMIT was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It committed.
+    Committed,
+    /// It did not.
+    RolledBack,
+    /// The database can't say (any more, or yet).
+    Unknown,
+}
+
 text_enum! {
     /// Who hints a new job: the creating process, or somebody who finds it (protocol rule 20).
     Origin {
@@ -567,150 +271,7 @@ text_enum! {
     }
 }
 
-/// Does the database's schema fit this program?
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SchemaStatus {
-    /// It does.
-    Ready {
-        /// The schema's version.
-        version: i32,
-        /// The server's own version, for people.
-        server: String,
-    },
-    /// No Jobwire tables, or older ones than this program works with.
-    Outdated {
-        /// What is there.
-        found: i32,
-        /// What this program brings.
-        wanted: i32,
-    },
-    /// Written by a newer program that older ones can't work with.
-    TooNew {
-        /// What is there.
-        found: i32,
-        /// The oldest program that may still work with it.
-        readable_by: i32,
-        /// What this program knows.
-        known: i32,
-    },
-}
-
-/// The schema version that this program brings.
-pub const SCHEMA_VERSION: i32 = 1;
-
-/// The instances that a batch holds, sorted, each once.
-fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
-    let mut names: Vec<String> = held.filter_map(|h| h.instance.clone()).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-/// The instances whose holders were among `applied`: only those may be passed on.
-fn released<'a>(held: impl Iterator<Item = &'a Held>, applied: &[JobId]) -> Vec<String> {
-    let applied: HashSet<&JobId> = applied.iter().collect();
-    instances(held.filter(|h| applied.contains(&h.id)))
-}
-
-/// Wait for an answer as long as it may take. The connection is suspected before it is let go.
-pub(crate) async fn answer_within<T>(
-    within: Duration,
-    suspect: impl FnOnce(),
-    question: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::pin!(question);
-    match tokio::time::timeout(within, &mut question).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            suspect();
-            Err(StoreError::Timeout(within))
-        }
-    }
-}
-
 /// Refuse rules that can't work.
 fn check_rules(rules: &[LaneRule]) -> Result<()> {
     lane_rule::validate(rules).map_err(StoreError::InvalidRules)
-}
-
-/// Judge the newest row of `schema_version`.
-fn schema_status(newest: Option<(i32, i32)>, server: String) -> SchemaStatus {
-    match newest {
-        Some((version, readable_by)) if readable_by > SCHEMA_VERSION => SchemaStatus::TooNew {
-            found: version,
-            readable_by,
-            known: SCHEMA_VERSION,
-        },
-        Some((version, _)) if version >= SCHEMA_VERSION => SchemaStatus::Ready { version, server },
-        older => SchemaStatus::Outdated {
-            found: older.map_or(0, |(version, _)| version),
-            wanted: SCHEMA_VERSION,
-        },
-    }
-}
-
-impl SchemaStatus {
-    /// Go on, or say what to do.
-    ///
-    /// # Errors
-    /// [`StoreError::Schema`] with the remedy.
-    pub fn ready(&self) -> Result<()> {
-        match self {
-            Self::Ready { .. } => Ok(()),
-            Self::Outdated { found: 0, .. } => Err(StoreError::Schema(
-                "the database has no Jobwire tables; run `jobwire migrate up`".to_owned(),
-            )),
-            Self::Outdated { found, wanted } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, this program needs {wanted}; run `jobwire migrate up`"
-            ))),
-            Self::TooNew {
-                found,
-                readable_by,
-                known,
-            } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, written for programs that know version {readable_by} or \
-                 newer; this one knows {known}: upgrade it"
-            ))),
-        }
-    }
-}
-
-/// How often a transition is tried when two transactions met (deadlock, serialization failure).
-const CONFLICT_ATTEMPTS: u32 = 4;
-
-/// Run one transition: with a deadline, measured, tried again where two transactions met.
-async fn measured<T, F, Fut>(
-    statement: &'static str,
-    deadline: Duration,
-    transition: F,
-) -> Result<T>
-where
-    F: Fn() -> Fut + Send,
-    Fut: Future<Output = Result<T>> + Send,
-{
-    let mut attempt = 1;
-    loop {
-        let started = Instant::now();
-        let result = tokio::time::timeout(deadline, transition())
-            .await
-            .unwrap_or(Err(StoreError::Timeout(deadline)));
-        metrics::histogram!(m::STATEMENT, "statement" => statement)
-            .record(started.elapsed().as_secs_f64());
-        let Err(error) = result else { return result };
-        let class = if error.is_conflict() {
-            "conflict"
-        } else if error.is_transient() {
-            "transient"
-        } else {
-            "permanent"
-        };
-        metrics::counter!(m::STATEMENT_ERRORS, "statement" => statement, "class" => class)
-            .increment(1);
-        if !error.is_conflict() || attempt >= CONFLICT_ATTEMPTS {
-            return Err(error);
-        }
-        tracing::debug!(statement, attempt, %error, "two transactions met; trying again");
-        tokio::time::sleep(Duration::from_millis(u64::from(5 * attempt))).await;
-        attempt += 1;
-    }
 }

@@ -27,6 +27,10 @@ pub struct Options {
     pub rate: u32,
     /// The lease of the nodes.
     pub lease: Duration,
+    /// How many jobs a node runs at once.
+    pub concurrency: usize,
+    /// Whether locks wait for the database's disk.
+    pub durable_locks: bool,
     /// From one fault to the next, on average.
     pub pace: Duration,
     /// Give up when nothing was finished for so long after all was healed.
@@ -48,6 +52,8 @@ impl Default for Options {
             nodes: 3,
             rate: 150,
             lease: Duration::from_secs(3),
+            concurrency: 32,
+            durable_locks: true,
             pace: Duration::from_secs(3),
             patience: Duration::from_secs(240),
             report: None,
@@ -83,6 +89,12 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             "--nodes" => options.nodes = value.parse().map_err(bad)?,
             "--rate" => options.rate = value.parse().map_err(bad)?,
             "--lease" => options.lease = Duration::from_secs(value.parse().map_err(bad)?),
+            "--concurrency" => options.concurrency = value.parse().map_err(bad)?,
+            "--durable-locks" => {
+                options.durable_locks = value
+                    .parse()
+                    .map_err(|_| format!("{name} {value}: true or false"))?;
+            }
             "--node" => options.node = Some(value.into()),
             "--report" => options.report = Some(value.into()),
             "--broker" => {
@@ -95,11 +107,15 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             _ => return Err(format!("{name}: unknown; there are {USAGE}")),
         }
     }
-    if options.nodes == 0 || options.rate == 0 || options.lease < Duration::from_secs(1) {
-        return Err("--nodes, --rate and --lease must be 1 or more".to_owned());
+    let least = options
+        .nodes
+        .min(options.concurrency)
+        .min(options.rate as usize);
+    if least == 0 || options.lease < Duration::from_secs(1) {
+        return Err("--nodes, --rate, --lease and --concurrency must be 1 or more".to_owned());
     }
     Ok(options)
 }
 
 /// The arguments there are.
-pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --report FILE --node PROGRAM";
+pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --report FILE --node PROGRAM";

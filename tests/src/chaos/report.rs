@@ -66,7 +66,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 24] = [
+        let rows: [(&str, String); 25] = [
             (
                 "nodes, and how often one was started",
                 format!("{}, {}", self.options.nodes, self.starts),
@@ -74,6 +74,13 @@ impl Outcome {
             (
                 "lease, sweep interval",
                 format!("{:?}, 1s", self.options.lease),
+            ),
+            (
+                "jobs that a node runs at once; locks wait for the disk",
+                format!(
+                    "{}; {}",
+                    self.options.concurrency, self.options.durable_locks
+                ),
             ),
             (
                 "jobs created for",

@@ -67,8 +67,7 @@ pub struct World {
     /// How often nodes were started.
     pub starts: AtomicU64,
     program: PathBuf,
-    lease: Duration,
-    talk: bool,
+    options: Options,
     /// Shifts the clock of a process, where that can be done.
     pub clock_library: Option<&'static PathBuf>,
 }
@@ -111,8 +110,7 @@ impl World {
             surprises: StdMutex::default(),
             starts: AtomicU64::new(0),
             program: options.node.clone().unwrap_or_else(|| chaos_node().clone()),
-            lease: options.lease,
-            talk: options.talk,
+            options: options.clone(),
             clock_library: clock_library(options.broker),
         }
     }
@@ -134,7 +132,7 @@ impl World {
     /// Say what happens.
     #[allow(clippy::print_stderr, reason = "for who watches a long run")]
     pub fn say(&self, what: &str) {
-        if self.talk {
+        if self.options.talk {
             eprintln!("{} {what}", chrono::Utc::now().format("%H:%M:%S%.3f"));
         }
     }
@@ -167,13 +165,20 @@ impl World {
             .env("JOBWIRE_BROKER_URL", node.broker.url(&self.broker_url))
             .env("JOBWIRE_AMQP_PREFIX", PREFIX)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
-            .env("JOBWIRE_CONCURRENCY", "32")
+            .env("JOBWIRE_CONCURRENCY", self.options.concurrency.to_string())
+            .env(
+                "JOBWIRE_DURABLE_LOCKS",
+                self.options.durable_locks.to_string(),
+            )
             .env(
                 "JOBWIRE_ROW_LOCK_TYPES",
                 Kind::BY_ROW.map(Kind::job_type).join(","),
             )
             .env("JOBWIRE_ROW_LOCK_FROM", "1")
-            .env("JOBWIRE_LEASE", format!("{}ms", self.lease.as_millis()))
+            .env(
+                "JOBWIRE_LEASE",
+                format!("{}ms", self.options.lease.as_millis()),
+            )
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "2s")

@@ -48,7 +48,7 @@ async fn one_lane_that_is_refused_does_not_harm_the_others() {
     let stranger = world.stranger().await;
     let bad = Lane("bad".into());
     let queue = format!("{}.lane.bad", world.space.prefix);
-    stranger.declare(&queue, "quorum").await;
+    stranger.declare(&queue, &[kind("quorum")]).await;
     let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
     for _ in 0..3 {
         // The broker closes a channel each time.
@@ -61,4 +61,55 @@ async fn one_lane_that_is_refused_does_not_harm_the_others() {
     let mut receiver = subscribe(&transport, &bad, 10).await.unwrap();
     let id = publish_at_last(&transport, &bad).await;
     arrives(&mut receiver, id).await;
+}
+
+const VERSION: &str = "x-queue-version";
+
+#[tokio::test]
+async fn a_lane_is_a_classic_queue_of_version_2() {
+    let world = World::new().await;
+    let transport = world.transport().await;
+    publish_at_last(&transport, &world.lane).await;
+    // Whoever declares it in the same words is not refused, and nobody else is let in.
+    let (queue, stranger) = (world.queue(), world.stranger().await);
+    let ours = [kind("classic"), number(VERSION, 2)];
+    stranger.declare(&queue, &ours).await;
+    let theirs = [kind("classic"), number(VERSION, 1)];
+    let refused = stranger.try_declare(&queue, &theirs).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains(VERSION), "{refused}");
+}
+
+#[tokio::test]
+async fn a_queue_of_another_version_is_used_as_it_is() {
+    for theirs in [
+        vec![kind("classic")],
+        vec![kind("classic"), number(VERSION, 1)],
+    ] {
+        let world = World::new().await;
+        let stranger = world.stranger().await;
+        stranger.declare(&world.queue(), &theirs).await;
+        let transport = world.transport().await;
+        let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+        let id = publish_at_last(&transport, &world.lane).await;
+        arrives(&mut receiver, id).await;
+        // It is the same queue still.
+        stranger.declare(&world.queue(), &theirs).await;
+    }
+}
+
+#[tokio::test]
+async fn what_else_differs_is_refused_whatever_the_version() {
+    for version in [None, Some(1), Some(2)] {
+        let world = World::new().await;
+        let stranger = world.stranger().await;
+        let mut theirs = vec![kind("classic"), number("x-max-length", 10)];
+        theirs.extend(version.map(|version| number(VERSION, version)));
+        stranger.declare(&world.queue(), &theirs).await;
+        let transport = world.transport().await;
+        let refused = refused_to_publish(&transport, &world.lane)
+            .await
+            .to_string();
+        assert!(refused.contains("'x-max-length'"), "{refused}");
+    }
 }

@@ -78,7 +78,7 @@ async fn a_queue_declared_otherwise() {
     world
         .stranger()
         .await
-        .declare(&world.queue(), "quorum")
+        .declare(&world.queue(), &[kind("quorum")])
         .await;
     let transport = world.transport().await;
     let remedy = [

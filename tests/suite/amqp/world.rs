@@ -203,15 +203,26 @@ impl Stranger {
         }
     }
 
-    pub(super) async fn declare(&self, queue: &str, kind: &str) {
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+    /// A durable queue, with these arguments.
+    pub(super) async fn declare(&self, queue: &str, arguments: &[(&str, AMQPValue)]) {
+        self.try_declare(queue, arguments).await.unwrap();
+    }
+
+    pub(super) async fn try_declare(
+        &self,
+        queue: &str,
+        arguments: &[(&str, AMQPValue)],
+    ) -> lapin::Result<lapin::Queue> {
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert((*name).into(), value.clone());
+        }
         let options = QueueDeclareOptions {
             durable: true,
             ..QueueDeclareOptions::default()
         };
-        let declared = self.channel.queue_declare(queue.into(), options, arguments);
-        declared.await.unwrap();
+        let declared = self.channel.queue_declare(queue.into(), options, table);
+        declared.await
     }
 
     pub(super) async fn delete(&self, queue: &str) {
@@ -243,4 +254,14 @@ impl Stranger {
         );
         sent.await.unwrap().await.unwrap();
     }
+}
+
+/// The argument that makes a queue classic, or quorum.
+pub(super) fn kind(name: &str) -> (&'static str, AMQPValue) {
+    ("x-queue-type", AMQPValue::LongString(name.into()))
+}
+
+/// An argument that is a number.
+pub(super) fn number(name: &str, value: i32) -> (&str, AMQPValue) {
+    (name, AMQPValue::LongInt(value))
 }

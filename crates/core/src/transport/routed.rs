@@ -18,37 +18,28 @@
 //!   it have brought it back. A former broker that is away is not waited for: its hints come late or
 //!   never, and the jobs are hinted again.
 
+mod markers;
+mod receiver;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, select_all};
+use futures_util::future::join_all;
 use tokio::sync::broadcast;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use self::markers::Markers;
+use self::receiver::{MOST, RoutedReceiver, Source};
 use super::{
-    Control, Delivery, Publisher, Receiver, Subscription, Ticket, Transport, TransportError,
-    TransportHealth,
+    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
 };
 use crate::hint::{Hint, Marker};
 use crate::job::Lane;
 
-/// Brokers in one map, the former ones included.
-const MOST: usize = 16;
-/// Where a ticket says which broker it is of.
-const SHIFT: u32 = 59;
-/// A broker that can't be received from is tried again after this.
-const AGAIN: Duration = Duration::from_millis(500);
 /// Messages that a slow listener may be behind.
 const LISTEN_BUFFER: usize = 1024;
-/// Markers under way that are remembered.
-const MARKERS: usize = 256;
-/// Numbers of markers to former brokers begin here; a sweeper counts from one.
-const FORMER_MARKERS: u64 = 1 << 48;
-
 /// See the [module](self).
 ///
 /// ```no_run
@@ -106,7 +97,7 @@ impl Builder {
     pub fn build(self) -> RoutedTransport {
         let stop = CancellationToken::new();
         let heard = broadcast::Sender::new(LISTEN_BUFFER);
-        let markers = Arc::new(Mutex::new(Markers::default()));
+        let markers = Arc::new(Markers::default());
         for transport in &self.all {
             let listening = hear(transport.listen(), heard.clone(), markers.clone());
             let stop = stop.clone();
@@ -120,7 +111,6 @@ impl Builder {
             former: self.former,
             heard,
             markers,
-            next_marker: AtomicU64::new(FORMER_MARKERS),
             _stop: stop.drop_guard(),
         }))
     }
@@ -133,54 +123,22 @@ struct Shared {
     by_lane: HashMap<Lane, usize>,
     former: Vec<usize>,
     heard: broadcast::Sender<Control>,
-    markers: Arc<Mutex<Markers>>,
-    next_marker: AtomicU64,
+    markers: Arc<Markers>,
     _stop: DropGuard,
-}
-
-/// Markers that travel several brokers.
-#[derive(Default)]
-struct Markers(Vec<Split>);
-
-/// One marker of the sweeper, as it travels: itself on the lane's broker, others on the former ones.
-struct Split {
-    marker: Marker,
-    /// Numbers that are not back yet.
-    left: Vec<u64>,
-}
-
-impl Markers {
-    /// A marker is back. Which one of the sweeper's is back with it, if any.
-    fn back(&mut self, marker: Marker) -> Option<Marker> {
-        let is_of =
-            |split: &Split| split.marker.node == marker.node && split.left.contains(&marker.number);
-        let Some(at) = self.0.iter().position(is_of) else {
-            // It travelled alone, or is another node's.
-            let known = self.0.iter().any(|s| s.marker == marker);
-            return (!known && marker.number < FORMER_MARKERS).then_some(marker);
-        };
-        let split = &mut self.0[at];
-        split.left.retain(|number| *number != marker.number);
-        split.left.is_empty().then(|| self.0.swap_remove(at).marker)
-    }
 }
 
 async fn hear(
     mut from: broadcast::Receiver<Control>,
     heard: broadcast::Sender<Control>,
-    markers: Arc<Mutex<Markers>>,
+    markers: Arc<Markers>,
 ) {
     loop {
         let control = match from.recv().await {
             Ok(Control::MarkerBack { lane, marker }) => {
-                let back = markers
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .back(marker);
-                match back {
-                    Some(marker) => Control::MarkerBack { lane, marker },
-                    None => continue,
-                }
+                let Some(marker) = markers.back(marker) else {
+                    continue;
+                };
+                Control::MarkerBack { lane, marker }
             }
             Ok(control) => control,
             Err(broadcast::error::RecvError::Lagged(_)) => continue,
@@ -218,47 +176,23 @@ impl Publisher for RoutedTransport {
         if self.0.former.is_empty() {
             return self.publisher_of(lane).publish_marker(lane, marker).await;
         }
-        let others: Vec<(usize, Marker)> = self
-            .0
-            .former
-            .iter()
-            .map(|at| {
-                let number = self.0.next_marker.fetch_add(1, Ordering::Relaxed);
-                (*at, Marker { number, ..marker })
-            })
-            .collect();
-        let mut left = vec![marker.number];
-        left.extend(others.iter().map(|(_, other)| other.number));
-        {
-            // Before they leave: one may be back at once.
-            let mut markers = self
-                .0
-                .markers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if markers.0.len() >= MARKERS {
-                markers.0.remove(0);
-            }
-            markers.0.push(Split { marker, left });
-        }
-        let sending = others.iter().map(|(at, other)| {
+        let Shared {
+            former, markers, ..
+        } = &*self.0;
+        let others = markers.split(marker, former.len());
+        let sending = former.iter().zip(others).map(|(at, other)| {
             let publisher = &self.0.publishers[*at];
-            async move { (other, publisher.publish_marker(lane, *other).await) }
+            async move { (other, publisher.publish_marker(lane, other).await) }
         });
         for (other, sent) in join_all(sending).await {
             if let Err(problem) = sent {
                 tracing::debug!(%lane, %problem, "a former broker took no marker; it is not waited for");
-                self.forget(*other);
+                markers.forget(other);
             }
         }
         let sent = self.publisher_of(lane).publish_marker(lane, marker).await;
         if sent.is_err() {
-            let mut markers = self
-                .0
-                .markers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            markers.0.retain(|split| split.marker != marker);
+            markers.remove(marker);
         }
         sent
     }
@@ -293,22 +227,6 @@ impl Publisher for RoutedTransport {
 
     fn health_of(&self, lane: &Lane) -> TransportHealth {
         self.publisher_of(lane).health_of(lane)
-    }
-}
-
-impl RoutedTransport {
-    /// This one was not sent.
-    fn forget(&self, other: Marker) {
-        let mut markers = self
-            .0
-            .markers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for split in &mut markers.0 {
-            if split.marker.node == other.node {
-                split.left.retain(|number| *number != other.number);
-            }
-        }
     }
 }
 
@@ -352,13 +270,9 @@ impl Transport for RoutedTransport {
                 lanes,
                 prefetch: u16::try_from(share.max(1)).unwrap_or(u16::MAX),
             };
-            sources.push(Source {
-                tag: (at as u64) << SHIFT,
-                receiver: self.0.all[at].subscribe(part).await?,
-                not_before: None,
-            });
+            sources.push(Source::new(at, self.0.all[at].subscribe(part).await?));
         }
-        Ok(Box::new(RoutedReceiver { sources, turn: 0 }))
+        Ok(Box::new(RoutedReceiver::new(sources)))
     }
 
     fn listen(&self) -> broadcast::Receiver<Control> {
@@ -370,114 +284,13 @@ impl Transport for RoutedTransport {
     }
 }
 
-struct Source {
-    tag: u64,
-    receiver: Box<dyn Receiver>,
-    /// It failed, and is left alone for a moment.
-    not_before: Option<Instant>,
-}
-
-impl Source {
-    fn own(&self, tickets: &[Ticket]) -> Vec<Ticket> {
-        let own = tickets
-            .iter()
-            .filter(|t| t.epoch >> SHIFT == self.tag >> SHIFT);
-        own.map(|ticket| Ticket {
-            epoch: ticket.epoch ^ self.tag,
-            number: ticket.number,
-        })
-        .collect()
-    }
-
-    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
-        if let Some(at) = self.not_before {
-            tokio::time::sleep_until(at).await;
-            self.not_before = None;
-        }
-        let received = self.receiver.receive(max).await;
-        if received.is_err() {
-            self.not_before = Some(Instant::now() + AGAIN);
-        }
-        let mut deliveries = received?;
-        for delivery in &mut deliveries {
-            delivery.ticket.epoch |= self.tag;
-        }
-        Ok(deliveries)
-    }
-}
-
-struct RoutedReceiver {
-    sources: Vec<Source>,
-    turn: usize,
-}
-
-#[async_trait]
-impl Receiver for RoutedReceiver {
-    /// Fails only while no broker can be received from.
-    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
-        loop {
-            // The first of those that are ready wins: let it be another one each time.
-            self.turn = self.turn.wrapping_add(1);
-            let count = self.sources.len();
-            let (turn, mut waiting) = (self.turn, Vec::with_capacity(count));
-            for source in &mut self.sources {
-                waiting.push(Box::pin(source.receive(max)));
-            }
-            if waiting.is_empty() {
-                return std::future::pending().await;
-            }
-            waiting.rotate_left(turn % count);
-            let (received, ..) = select_all(waiting).await;
-            match received {
-                Ok(deliveries) => return Ok(deliveries),
-                Err(problem) => {
-                    let failing = |source: &Source| source.not_before.is_some();
-                    if self.sources.iter().all(failing) || !problem.is_transient() {
-                        return Err(problem);
-                    }
-                    tracing::debug!(%problem, "one of several brokers can't be received from");
-                }
-            }
-        }
-    }
-
-    async fn settle(&mut self, tickets: &[Ticket]) {
-        for source in &mut self.sources {
-            let own = source.own(tickets);
-            if !own.is_empty() {
-                source.receiver.settle(&own).await;
-            }
-        }
-    }
-
-    async fn give_back(&mut self, tickets: &[Ticket]) {
-        for source in &mut self.sources {
-            let own = source.own(tickets);
-            if !own.is_empty() {
-                source.receiver.give_back(&own).await;
-            }
-        }
-    }
-
-    async fn pause(&mut self) {
-        for source in &mut self.sources {
-            source.receiver.pause().await;
-        }
-    }
-
-    async fn resume(&mut self) {
-        for source in &mut self.sources {
-            source.receiver.resume().await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hint::Body;
     use crate::job::{JobId, NodeId};
     use crate::transport::in_process::InProcessTransport;
+    use crate::transport::{Delivery, Ticket};
 
     fn lane(name: &str) -> Lane {
         Lane(name.to_owned())

@@ -1,0 +1,72 @@
+//! Taking jobs: by their hints, or from the database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{HeldRows, RowTerms};
+use crate::job::{JobId, Lane, LockedJob, NodeId, text_enum};
+
+/// Under which terms a node locks jobs.
+#[derive(Clone, Debug)]
+pub struct LockTerms {
+    /// The node.
+    pub owner: NodeId,
+    /// How long the lease lasts from the moment of the lock.
+    pub lease: Duration,
+    /// The handler types that the node serves; others are refused as [`Refusal::Unserved`].
+    pub types: Arc<[String]>,
+    /// Which of them may be held by row locks.
+    pub rows: RowTerms,
+}
+
+text_enum! {
+    /// Why a hinted job was not locked. All but [`Refusal::Busy`] settle the hint.
+    Refusal {
+        /// No such executable job: done, moved, deleted, or never there.
+        Gone = "gone",
+        /// Another lock on it lives.
+        Locked = "locked",
+        /// Another exclusive job of its instance runs; whoever finishes takes the next.
+        InstanceHeld = "instance-held",
+        /// The job, or what it belongs to, is suspended.
+        Suspended = "suspended",
+        /// No handler for its type on this node.
+        Unserved = "unserved",
+        /// Its row was busy for an instant: try again, here.
+        Busy = "busy",
+    }
+}
+
+/// What became of a batch of hints.
+#[derive(Debug, Default)]
+pub struct Locked {
+    /// Ours to run now.
+    pub jobs: Vec<LockedJob>,
+    /// Ours, too, as long as a transaction lasts.
+    pub rows: Option<HeldRows>,
+    /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
+    /// be another one of the same instance; the hinted id then stands in neither list.
+    pub refused: Vec<(JobId, Refusal)>,
+}
+
+/// What a node that hints don't reach takes from a lane (protocol rule 28).
+#[derive(Clone, Debug)]
+pub struct ClaimPage {
+    /// The lane.
+    pub lane: Lane,
+    /// Go on behind this id.
+    pub after: Option<JobId>,
+    /// At most so many: the free slots.
+    pub at_most: i64,
+    /// Look at so many rows, however few of them can be taken.
+    pub look_at: i64,
+}
+
+/// What was taken.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Ours to run now.
+    pub jobs: Vec<LockedJob>,
+    /// Behind which id to go on; `None` where the lane was looked through to its end.
+    pub after: Option<JobId>,
+}

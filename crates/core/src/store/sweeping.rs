@@ -1,0 +1,110 @@
+//! What the leader asks of the database, and what it learns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::hint::Ready;
+use crate::job::{JobId, Lane, NodeId};
+
+/// What the leader asks of the database in one turn.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// Who asks.
+    pub node: NodeId,
+    /// How long it leads from now on.
+    pub lease: Duration,
+    /// The transport's name, for the record.
+    pub transport: &'static str,
+    /// Take up to so many expired locks off their owners; 0 only looks.
+    pub reset_at_most: i64,
+    /// Take none while the database's clock is outside (protocol rule 25).
+    pub clock: Option<ClockWindow>,
+    /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
+    pub hint_at_most: i64,
+}
+
+/// What the database's clock may show, judging by what it showed before and the time since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockWindow {
+    /// Not before.
+    pub from: DateTime<Utc>,
+    /// Not after.
+    pub until: DateTime<Utc>,
+}
+
+/// What the database answered.
+#[derive(Debug)]
+pub enum TurnOutcome {
+    /// The asking node leads.
+    Leads(Box<TurnReport>),
+    /// Another node does.
+    Follows {
+        /// The leader.
+        leader: NodeId,
+        /// Its transport.
+        transport: String,
+        /// How long its lease still lasts.
+        remaining: Duration,
+    },
+}
+
+/// What the leader learned in its turn.
+#[derive(Debug, Default)]
+pub struct TurnReport {
+    /// Grows with every change of leader.
+    pub term: i64,
+    /// The database's clock when the turn began: what the turn itself marked became ready later.
+    pub now: DateTime<Utc>,
+    /// Jobs whose lock had expired; their owner is gone and they are to be hinted.
+    pub expired: Vec<Ready>,
+    /// Jobs that nobody hinted yet; to be hinted.
+    pub unhinted: Vec<Ready>,
+    /// The next due date.
+    pub next_due: Option<DateTime<Utc>>,
+    /// Jobs with a living lock.
+    pub leased: i64,
+    /// Executable jobs, exact up to [`COUNT_LIMIT`], an estimate beyond.
+    pub executable: i64,
+    /// Timers and waiting retries, likewise.
+    pub timers: i64,
+    /// Dead letters, likewise.
+    pub dead_letters: i64,
+    /// Since when the oldest executable job has been ready.
+    pub oldest_ready_at: Option<DateTime<Utc>>,
+}
+
+/// Up to here a turn counts exactly.
+pub const COUNT_LIMIT: i64 = 10_000;
+
+/// The question after jobs whose hint was lost.
+#[derive(Clone, Debug)]
+pub struct OrphanQuery {
+    /// Ready at or before this moment (the database's clock).
+    pub ready_before: DateTime<Utc>,
+    /// Types that some node serves; others are gated, not orphaned.
+    pub types: Arc<[String]>,
+    /// The lane asked after.
+    pub lane: Lane,
+    /// Go on behind this id.
+    pub after: Option<JobId>,
+    /// At most so many.
+    pub limit: i64,
+    /// Also look at ids from the future, of creators whose clocks run ahead: reads every row of the table.
+    pub whole: bool,
+    /// Write `ready_at` and count the hint, so that the row is not suspected again at once; otherwise
+    /// only look (dry run).
+    pub mark: bool,
+}
+
+/// Timers that were due.
+#[derive(Debug, Default)]
+pub struct MovedTimers {
+    /// Executable now; to be hinted.
+    pub ready: Vec<Ready>,
+    /// The next due date.
+    pub next_due: Option<DateTime<Utc>>,
+    /// The database's clock.
+    pub now: DateTime<Utc>,
+}

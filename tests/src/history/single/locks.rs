@@ -1,0 +1,169 @@
+//! Locks: each lives alone, and each has a higher fence than the one before.
+
+use super::{Invariant, Place, Single};
+use crate::history::{Entry, Micros};
+use jobwire_core::{Fence, NodeId};
+
+/// A lock that has not been given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lock {
+    pub(super) owner: NodeId,
+    pub(super) fence: Fence,
+    pub(super) at: Micros,
+    pub(super) began: Micros,
+    pub(super) expires_at: Micros,
+    pub(super) taken_off: bool,
+}
+
+/// How a lock ended that did not expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Completed,
+    Released,
+    Other,
+}
+
+impl Single<'_> {
+    /// A lock that was not given up counts until its lease ended.
+    pub(super) fn abandon(&mut self, lock: Lock) {
+        self.expired_locks += 1;
+        self.hold(lock, lock.expires_at);
+        self.becomes_ready(lock.expires_at);
+    }
+
+    pub(super) fn hold(&mut self, lock: Lock, until: Micros) {
+        self.instances.held(
+            self.job,
+            self.creation.as_deref(),
+            lock.fence,
+            lock.began,
+            lock.at,
+            until,
+        );
+    }
+
+    pub(super) fn locked(
+        &mut self,
+        entry: &Entry,
+        owner: NodeId,
+        fence: Fence,
+        expires_at: Micros,
+    ) {
+        self.counts().locks += 1;
+        self.expect(Place::Executable, "it was locked");
+        if let Some(lock) = self.lock.take() {
+            if entry.at < lock.expires_at {
+                self.violation(
+                    Invariant::I4,
+                    format!("lock {fence} was granted while lock {} lived", lock.fence),
+                );
+            }
+            let late = (entry.at - lock.expires_at).max(0);
+            let counts = self.counts();
+            counts.takeovers += 1;
+            counts.takeover_total += late;
+            counts.slowest_takeover = counts.slowest_takeover.max(late);
+            self.abandon(lock);
+        }
+        self.not_ready(entry.at);
+        let became_a_lease = fence == self.highest && self.by_row.contains(&(owner, fence));
+        if fence <= self.highest && !became_a_lease {
+            let highest = self.highest;
+            self.violation(
+                Invariant::I6,
+                format!("lock {fence} after lock {highest}: fences must grow"),
+            );
+        }
+        self.highest = self.highest.max(fence);
+        if self.due.is_some_and(|due| entry.at < due) {
+            self.violation(Invariant::I10, "it was locked before its due date");
+        }
+        self.lock = Some(Lock {
+            owner,
+            fence,
+            at: entry.at,
+            began: entry.began,
+            expires_at,
+            taken_off: false,
+        });
+    }
+
+    /// What a lock of the row excludes, the database excludes: a lease that is older, and is there. One that is newer was
+    /// written after the row lock had been lost.
+    pub(super) fn row_held(&mut self, owner: NodeId, fence: Fence) {
+        self.counts().row_locks += 1;
+        if let Some(lock) = self.lock
+            && lock.fence < fence
+        {
+            self.violation(
+                Invariant::I4,
+                format!(
+                    "its row was held with {fence} while lease {} was there",
+                    lock.fence
+                ),
+            );
+        }
+        self.by_row.push((owner, fence));
+        self.highest = self.highest.max(fence);
+    }
+
+    pub(super) fn renewed(&mut self, _: &Entry, owner: NodeId, fence: Fence, expires_at: Micros) {
+        self.counts().renewals += 1;
+        match &mut self.lock {
+            Some(lock) if lock.owner == owner && lock.fence == fence && !lock.taken_off => {
+                lock.expires_at = expires_at;
+            }
+            _ => self.violation(
+                Invariant::I4,
+                format!("lock {fence} was renewed, which its node did not hold any more"),
+            ),
+        }
+    }
+
+    pub(super) fn taken_off(&mut self, entry: &Entry, fence: Fence) {
+        match &mut self.lock {
+            Some(lock) if lock.fence == fence => {
+                lock.taken_off = true;
+                if entry.at < lock.expires_at {
+                    self.violation(
+                        Invariant::I4,
+                        format!("the sweeper took lock {fence} off a job while it lived"),
+                    );
+                }
+            }
+            _ => self.violation(
+                Invariant::I4,
+                format!("the sweeper took lock {fence} off, which nobody held"),
+            ),
+        }
+    }
+
+    /// Every change by a holder names the lock that is held.
+    pub(super) fn give_up(&mut self, entry: &Entry, owner: NodeId, fence: Fence, end: End) {
+        self.ended.push((fence, end));
+        match self.lock.take() {
+            Some(lock) if lock.owner == owner && lock.fence == fence => {
+                if lock.taken_off {
+                    self.violation(
+                        Invariant::I4,
+                        format!("lock {fence} was used after the sweeper had taken it off"),
+                    );
+                }
+                // A lease that ran out, and that its holder gives back later, ended by itself.
+                let until = match end {
+                    End::Released => entry.at.min(lock.expires_at),
+                    _ => entry.at,
+                };
+                self.hold(lock, until);
+            }
+            other => {
+                let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());
+                self.violation(
+                    Invariant::I4,
+                    format!("lock {fence} changed the job, but the lock that counts is {held}"),
+                );
+                self.lock = other;
+            }
+        }
+    }
+}
