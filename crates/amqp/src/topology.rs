@@ -38,8 +38,8 @@ const CONTROL_PREFETCH: u16 = 64;
 const CONTROL_LENGTH: i64 = 1_000;
 /// The argument that chooses how a classic queue stores its messages.
 const VERSION: &str = "x-queue-version";
-/// What it is declared with, and what one that is there may have been declared with.
-const VERSIONS: [Option<i32>; 3] = [Some(2), None, Some(1)];
+/// The version that lanes are declared with.
+const LANE_VERSION: i32 = 2;
 
 /// Names everything and declares it.
 #[derive(Clone, Debug)]
@@ -88,37 +88,26 @@ impl Topology {
             });
         }
         let queue = self.queue(lane);
-        if !self.declare {
-            let looking = async |channel: &Channel| there(channel, &queue).await;
-            let looked = self.apart(session, Operation::Declare(&queue), looking);
-            return looked.await.map(drop);
+        if self.declare && self.declare_lane(session, &queue).await? == Declared::AsAsked {
+            return Ok(());
         }
-        let versions = match self.queue_type {
-            QueueType::Classic => &VERSIONS[..],
-            QueueType::Quorum => &[None],
-        };
-        let mut outcome = Ok(());
-        for version in versions {
-            outcome = match self.declare_lane(session, &queue, *version).await? {
-                None => return Ok(()),
-                Some(problem) => Err(self.explain(&problem, Operation::Declare(&queue))),
-            };
-        }
-        outcome
+        let looking = async |channel: &Channel| there(channel, &queue).await;
+        let looked = self.apart(session, Operation::Declare(&queue), looking);
+        looked.await.map(drop)
     }
 
-    /// Declare a lane's queue, unless it is there with another version.
+    /// Declare a lane's queue. One that is there with another version, and else the same, is no failure: the broker
+    /// names any other difference first.
     async fn declare_lane(
         &self,
         session: &Session,
         queue: &str,
-        version: Option<i32>,
-    ) -> Result<Option<lapin::Error>, TransportError> {
+    ) -> Result<Declared, TransportError> {
         let mut arguments = FieldTable::default();
         let kind = AMQPValue::LongString(self.queue_type.as_str().into());
         arguments.insert("x-queue-type".into(), kind);
-        if let Some(version) = version {
-            arguments.insert(VERSION.into(), AMQPValue::LongInt(version));
+        if self.queue_type == QueueType::Classic {
+            arguments.insert(VERSION.into(), AMQPValue::LongInt(LANE_VERSION));
         }
         let options = QueueDeclareOptions {
             durable: true,
@@ -127,8 +116,11 @@ impl Topology {
         self.apart(session, Operation::Declare(queue), async |channel| {
             let declared = channel.queue_declare(queue.into(), options, arguments);
             match declared.await {
-                Err(problem) if error::differs_in(&problem, VERSION) => Ok(Some(problem)),
-                declared => declared.map(|_| None),
+                Err(problem) if error::differs_in(&problem, VERSION) => {
+                    tracing::debug!(queue, "the queue has another version, and is used as it is");
+                    Ok(Declared::WithAnotherVersion)
+                }
+                declared => declared.map(|_| Declared::AsAsked),
             }
         })
         .await
@@ -258,4 +250,12 @@ async fn there(channel: &Channel, queue: &str) -> lapin::Result<lapin::Queue> {
     };
     let looked = channel.queue_declare(queue.into(), options, FieldTable::default());
     looked.await
+}
+
+/// What became of a declaration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Declared {
+    AsAsked,
+    /// The queue was there, and the same but for its version.
+    WithAnotherVersion,
 }

@@ -63,6 +63,9 @@ impl Default for Options {
     }
 }
 
+/// More a node refuses.
+const MOST_SLOTS: usize = 100_000;
+
 /// What the command line says.
 ///
 /// # Errors
@@ -113,6 +116,9 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         .min(options.rate as usize);
     if least == 0 || options.lease < Duration::from_secs(1) {
         return Err("--nodes, --rate, --lease and --concurrency must be 1 or more".to_owned());
+    }
+    if options.concurrency > MOST_SLOTS {
+        return Err(format!("--concurrency must be {MOST_SLOTS} or less"));
     }
     Ok(options)
 }

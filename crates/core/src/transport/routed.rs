@@ -40,6 +40,7 @@ use crate::job::Lane;
 
 /// Messages that a slow listener may be behind.
 const LISTEN_BUFFER: usize = 1024;
+
 /// See the [module](self).
 ///
 /// ```no_run
