@@ -175,7 +175,7 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
     format!("give user {user} in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
 }
 
-/// Whether the broker refused a declaration for this argument alone being another one.
+/// Whether the broker refused a declaration because of this argument, the first that differs.
 pub(crate) fn differs_in(error: &lapin::Error, argument: &str) -> bool {
     answer(error).is_some_and(|(code, said)| {
         code == PRECONDITION_FAILED && argument_of(&said) == Some(argument)

@@ -88,39 +88,28 @@ impl Topology {
             });
         }
         let queue = self.queue(lane);
-        if self.declare && self.declare_lane(session, &queue).await? == Declared::AsAsked {
-            return Ok(());
-        }
-        let looking = async |channel: &Channel| there(channel, &queue).await;
-        let looked = self.apart(session, Operation::Declare(&queue), looking);
-        looked.await.map(drop)
-    }
-
-    /// Declare a lane's queue. One that is there with another version, and else the same, is no failure: the broker
-    /// names any other difference first.
-    async fn declare_lane(
-        &self,
-        session: &Session,
-        queue: &str,
-    ) -> Result<Declared, TransportError> {
         let mut arguments = FieldTable::default();
-        let kind = AMQPValue::LongString(self.queue_type.as_str().into());
-        arguments.insert("x-queue-type".into(), kind);
-        if self.queue_type == QueueType::Classic {
-            arguments.insert(VERSION.into(), AMQPValue::LongInt(LANE_VERSION));
+        if self.declare {
+            let kind = AMQPValue::LongString(self.queue_type.as_str().into());
+            arguments.insert("x-queue-type".into(), kind);
+            if self.queue_type == QueueType::Classic {
+                arguments.insert(VERSION.into(), AMQPValue::LongInt(LANE_VERSION));
+            }
         }
         let options = QueueDeclareOptions {
+            passive: !self.declare,
             durable: true,
             ..QueueDeclareOptions::default()
         };
-        self.apart(session, Operation::Declare(queue), async |channel| {
-            let declared = channel.queue_declare(queue.into(), options, arguments);
+        self.apart(session, Operation::Declare(&queue), async |channel| {
+            let declared = channel.queue_declare(queue.as_str().into(), options, arguments);
             match declared.await {
+                // So it is there. The broker names any other difference first.
                 Err(problem) if error::differs_in(&problem, VERSION) => {
                     tracing::debug!(queue, "the queue has another version, and is used as it is");
-                    Ok(Declared::WithAnotherVersion)
+                    Ok(())
                 }
-                declared => declared.map(|_| Declared::AsAsked),
+                declared => declared.map(drop),
             }
         })
         .await
@@ -133,7 +122,12 @@ impl Topology {
         lane: &Lane,
     ) -> Result<lapin::Queue, TransportError> {
         let queue = self.queue(lane);
-        let looked = there(channel, &queue).await;
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let looked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
+        let looked = looked.await;
         looked.map_err(|e| self.explain(&e, Operation::Declare(&queue)))
     }
 
@@ -223,39 +217,21 @@ impl Topology {
     }
 
     /// Do something that the broker may refuse, on a channel of its own.
-    async fn apart<T>(
+    async fn apart(
         &self,
         session: &Session,
         operation: Operation<'_>,
-        act: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
-    ) -> Result<T, TransportError> {
+        act: impl AsyncFnOnce(&Channel) -> lapin::Result<()>,
+    ) -> Result<(), TransportError> {
         let channel = session.channel().await?;
         session
             .answer(async {
                 let done = act(&channel).await;
-                let done = done.map_err(|e| self.explain(&e, operation))?;
+                done.map_err(|e| self.explain(&e, operation))?;
                 // It has done its work; if it can't be closed, it is closed already.
                 let _ = channel.close(200, "OK".into()).await;
-                Ok(done)
+                Ok(())
             })
             .await
     }
-}
-
-/// Look at a queue without declaring it.
-async fn there(channel: &Channel, queue: &str) -> lapin::Result<lapin::Queue> {
-    let options = QueueDeclareOptions {
-        passive: true,
-        ..QueueDeclareOptions::default()
-    };
-    let looked = channel.queue_declare(queue.into(), options, FieldTable::default());
-    looked.await
-}
-
-/// What became of a declaration.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Declared {
-    AsAsked,
-    /// The queue was there, and the same but for its version.
-    WithAnotherVersion,
 }

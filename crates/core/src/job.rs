@@ -19,7 +19,7 @@ macro_rules! uuid_newtype {
         #[serde(transparent)]
         pub struct $name(pub Uuid);
 
-        impl std::fmt::Display for $name {
+        impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.hyphenated().fmt(f)
             }

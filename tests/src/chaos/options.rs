@@ -110,15 +110,11 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             _ => return Err(format!("{name}: unknown; there are {USAGE}")),
         }
     }
-    let least = options
-        .nodes
-        .min(options.concurrency)
-        .min(options.rate as usize);
-    if least == 0 || options.lease < Duration::from_secs(1) {
-        return Err("--nodes, --rate, --lease and --concurrency must be 1 or more".to_owned());
+    if options.nodes == 0 || options.rate == 0 || options.lease < Duration::from_secs(1) {
+        return Err("--nodes, --rate and --lease must be 1 or more".to_owned());
     }
-    if options.concurrency > MOST_SLOTS {
-        return Err(format!("--concurrency must be {MOST_SLOTS} or less"));
+    if !(1..=MOST_SLOTS).contains(&options.concurrency) {
+        return Err(format!("--concurrency must be 1 to {MOST_SLOTS}"));
     }
     Ok(options)
 }

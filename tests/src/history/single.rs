@@ -123,7 +123,7 @@ impl<'a> Single<'a> {
                 owner,
                 fence,
                 expires_at,
-            } => self.renewed(entry, *owner, *fence, *expires_at),
+            } => self.renewed(*owner, *fence, *expires_at),
             Event::TakenOff { fence } => self.taken_off(entry, *fence),
             Event::Started { owner, fence } => self.started(*owner, *fence),
             Event::Ended {

@@ -107,7 +107,7 @@ impl Single<'_> {
         self.highest = self.highest.max(fence);
     }
 
-    pub(super) fn renewed(&mut self, _: &Entry, owner: NodeId, fence: Fence, expires_at: Micros) {
+    pub(super) fn renewed(&mut self, owner: NodeId, fence: Fence, expires_at: Micros) {
         self.counts().renewals += 1;
         match &mut self.lock {
             Some(lock) if lock.owner == owner && lock.fence == fence && !lock.taken_off => {
