@@ -5,6 +5,7 @@ mod busy;
 mod doors;
 mod first_turn;
 mod held_back;
+mod lone_timers;
 mod own_instances;
 mod packed;
 mod quarantine;

@@ -76,7 +76,7 @@ metrics! {
     JOBS_FINISHED = "jobwire_jobs_finished_total" Counter ["type", "outcome"]
         "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, quarantined, interrupted, lost-lock.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
-        "Jobs locked by this node, by source: hint, hand-over, claim.";
+        "Jobs locked by this node, by source: hint, hand-over, claim, timer.";
     CLAIMING = "jobwire_claiming" Gauge ["lane"]
         "1 while this node takes the lane's jobs from the database, because hints can't be received or not be published.";
     JOBS_IN_FLIGHT = "jobwire_jobs_in_flight" Gauge []

@@ -4,20 +4,37 @@
 //! earlier timers tell it over the broker. A timer that nobody told of is at most one turn late
 //! (protocol rule 30). Due dates are the database's time: the sleep is computed from what its clock said,
 //! never from this machine's.
+//!
+//! A timer that is due alone runs here, where nothing else does: the statement that moves it locks it, and it needs no
+//! hint (ADR 0025).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Utc;
+use metrics::counter;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
 use crate::commit_hook::Cause;
+use crate::executor::{self, Stages};
+use crate::job::LockedJob;
+use crate::metrics as m;
 use crate::shared::Shared;
+use crate::store::{MovedTimers, StoreError};
 
 /// Timers moved in one statement.
 const BATCH: i64 = 1_000;
+/// So many at most are locked by the statement that moves them.
+const FEW: usize = 4;
+
 /// Move due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<Shared>) {
     let mut alarm = node.alarm.0.subscribe();
     let mut leads = node.leads.subscribe();
     let mut pause = Duration::from_millis(100);
+    // More was due than the last statement moved.
+    let mut crowd = false;
     loop {
         let next = if *leads.borrow_and_update() {
             *alarm.borrow_and_update()
@@ -38,16 +55,29 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             _ = leads.changed() => continue,
             _ = alarm.changed() => continue,
         }
-        match node.store.move_due_timers(BATCH).await {
+        let slots = if crowd {
+            Vec::new()
+        } else {
+            free_slots(&node)
+        };
+        let sent = Instant::now();
+        match move_due(&node, slots.len()).await {
             Ok(moved) => {
                 crash_point!("timers-moved");
                 pause = Duration::from_millis(100);
-                tracing::debug!(timers = moved.ready.len(), "due timers became executable");
+                tracing::debug!(
+                    timers = moved.ready.len(),
+                    here = moved.locked.len(),
+                    "due timers became executable"
+                );
+                crowd = moved.next_due.is_some_and(|due| due <= moved.now);
+                start(&node, moved.locked, sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
                 node.alarm
-                    .set(tokio::time::Instant::now(), moved.now, moved.next_due);
+                    .set(Instant::now(), moved.now, moved.next_due);
             }
             Err(error) => {
+                drop(slots);
                 tracing::warn!(%error, "due timers could not be moved; trying again");
                 tokio::select! {
                     biased;
@@ -57,5 +87,47 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 pause = (pause * 2).min(Duration::from_secs(5));
             }
         }
+    }
+}
+
+/// A few slots of a node that runs nothing; else none, since another node may be less busy.
+fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
+    let slots = &node.slots;
+    let idle = slots.available_permits() == node.options.concurrency;
+    if !idle || !node.leases.healthy() || node.terms.types.is_empty() {
+        return Vec::new();
+    }
+    let free = || slots.clone().try_acquire_owned().ok();
+    std::iter::from_fn(free).take(FEW).collect()
+}
+
+/// Move what is due; lock as much of it as there are slots, if there are any.
+async fn move_due(node: &Shared, slots: usize) -> Result<MovedTimers, StoreError> {
+    match i64::try_from(slots) {
+        Ok(few @ 1..) => {
+            let lanes = node.options.lane_names();
+            node.store.take_due_timers(&node.terms, &lanes, few).await
+        }
+        _ => node.store.move_due_timers(BATCH).await,
+    }
+}
+
+fn start(
+    node: &Arc<Shared>,
+    jobs: Vec<LockedJob>,
+    sent: Instant,
+    slots: Vec<OwnedSemaphorePermit>,
+) {
+    if jobs.is_empty() {
+        return;
+    }
+    counter!(m::JOBS_LOCKED, "source" => "timer").increment(jobs.len() as u64);
+    let stages = Stages {
+        committed_at: None,
+        locked_at: Utc::now(),
+    };
+    // No more come back than were asked for, each with its slot.
+    for (job, slot) in jobs.into_iter().zip(slots) {
+        executor::start(node, job, sent, stages, slot);
     }
 }

@@ -250,6 +250,14 @@ impl Store for Mutant {
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
         self.inner.move_due_timers(at_most).await
     }
+    async fn take_due_timers(
+        &self,
+        terms: &LockTerms,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<MovedTimers> {
+        self.inner.take_due_timers(terms, lanes, at_most).await
+    }
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         if self.bug == Bug::UnguardedSweeper {
             self.take_all_locks_off().await?;

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
+
 /// Which broker carries the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broker {
@@ -31,6 +33,8 @@ pub struct Options {
     pub concurrency: usize,
     /// Whether locks wait for the database's disk.
     pub durable_locks: bool,
+    /// How many hints leave in one message at most; now and then that many jobs and more are created in one transaction.
+    pub hints_per_message: usize,
     /// From one fault to the next, on average.
     pub pace: Duration,
     /// Give up when nothing was finished for so long after all was healed.
@@ -54,6 +58,7 @@ impl Default for Options {
             lease: Duration::from_secs(3),
             concurrency: 32,
             durable_locks: true,
+            hints_per_message: 16,
             pace: Duration::from_secs(3),
             patience: Duration::from_secs(240),
             report: None,
@@ -98,6 +103,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
                     .parse()
                     .map_err(|_| format!("{name} {value}: true or false"))?;
             }
+            "--hints-per-message" => options.hints_per_message = value.parse().map_err(bad)?,
             "--node" => options.node = Some(value.into()),
             "--report" => options.report = Some(value.into()),
             "--broker" => {
@@ -116,8 +122,11 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
     if !(1..=MOST_SLOTS).contains(&options.concurrency) {
         return Err(format!("--concurrency must be 1 to {MOST_SLOTS}"));
     }
+    if !(1..=MAX_HINTS_PER_MESSAGE).contains(&options.hints_per_message) {
+        return Err(format!("--hints-per-message must be 1 to {MAX_HINTS_PER_MESSAGE}"));
+    }
     Ok(options)
 }
 
 /// The arguments there are.
-pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --report FILE --node PROGRAM";
+pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --report FILE --node PROGRAM";

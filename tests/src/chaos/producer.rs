@@ -1,6 +1,6 @@
 //! Those who create jobs while everything around them breaks.
 //!
-//! Each producer creates a few jobs in a transaction and ends it in one of these ways: it commits and the
+//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of these ways: it commits and the
 //! hints leave; it commits and the process "dies" before they do (a hook that never fires); it rolls back;
 //! it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
 //! middle of a COMMIT, so that the answer is lost. Whatever it was told goes into the ledger.
@@ -33,6 +33,8 @@ enum Way {
 const BACKLOG_SECONDS: u32 = 45;
 /// Nothing that a producer does takes longer.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// One transaction of fifty is large enough to fill messages.
+const BULK: f64 = 0.02;
 const TICK: Duration = Duration::from_millis(100);
 
 /// All producers of a run.
@@ -68,6 +70,7 @@ impl Producers {
                 ledger: ledger.clone(),
                 maker: Maker::new(random, number, options.lease),
                 // The one that cuts connections creates fewer.
+                bulk: 2 * options.hints_per_message,
                 per_tick: f64::from(options.rate) / 10.0 * if way == Way::Cut { 0.1 } else { 0.3 },
                 most: i64::from(options.rate * BACKLOG_SECONDS),
                 backlog: backlog.clone(),
@@ -118,6 +121,8 @@ struct Producer {
     jobs: Jobs<PgStore>,
     ledger: Ledger,
     maker: Maker,
+    /// The most jobs in one transaction.
+    bulk: usize,
     per_tick: f64,
     most: i64,
     backlog: Arc<AtomicI64>,
@@ -139,7 +144,13 @@ impl Producer {
             // What an outage held up is made up for, within limits.
             owed = (owed + self.per_tick).min(self.per_tick * 100.0);
             while owed >= 1.0 && !self.stop.load(Ordering::Relaxed) {
-                let most = (owed as usize).clamp(1, 12);
+                // Many at once are paid for later.
+                let many = self.maker.random().random_bool(BULK);
+                let most = if many {
+                    self.bulk
+                } else {
+                    (owed as usize).clamp(1, 12)
+                };
                 let count = self.maker.random().random_range(1..=most);
                 owed -= count as f64;
                 self.transaction(count).await;

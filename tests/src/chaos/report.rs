@@ -66,7 +66,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 25] = [
+        let rows: [(&str, String); 26] = [
             (
                 "nodes, and how often one was started",
                 format!("{}, {}", self.options.nodes, self.starts),
@@ -81,6 +81,10 @@ impl Outcome {
                     "{}; {}",
                     self.options.concurrency, self.options.durable_locks
                 ),
+            ),
+            (
+                "hints in a message, at most",
+                self.options.hints_per_message.to_string(),
             ),
             (
                 "jobs created for",

@@ -160,6 +160,7 @@ impl World {
     }
 
     fn program(&self, node: &Node, shift: Option<&str>) -> Program {
+        let hints = self.options.hints_per_message.to_string();
         let mut program = Program::at(&self.program)
             .env("JOBWIRE_DATABASE_URL", node.database.url(&self.url))
             .env("JOBWIRE_BROKER_URL", node.broker.url(&self.broker_url))
@@ -170,6 +171,8 @@ impl World {
                 "JOBWIRE_DURABLE_LOCKS",
                 self.options.durable_locks.to_string(),
             )
+            .env("JOBWIRE_AMQP_HINTS_PER_MESSAGE", &hints)
+            .env("JOBWIRE_KAFKA_HINTS_PER_MESSAGE", &hints)
             .env(
                 "JOBWIRE_ROW_LOCK_TYPES",
                 Kind::BY_ROW.map(Kind::job_type).join(","),
@@ -307,6 +310,7 @@ impl World {
             let transport: Arc<dyn Transport> = if url.starts_with("kafka") {
                 let options = KafkaOptions {
                     confirm_timeout: Duration::from_secs(2),
+                    hints_per_message: self.options.hints_per_message,
                     ..KafkaOptions::default()
                 };
                 Arc::new(KafkaTransport::connect(url, options).await.ok()?)
@@ -314,6 +318,7 @@ impl World {
                 let options = AmqpOptions {
                     prefix: PREFIX.to_owned(),
                     confirm_timeout: Duration::from_secs(2),
+                    hints_per_message: self.options.hints_per_message,
                     ..AmqpOptions::default()
                 };
                 Arc::new(AmqpTransport::connect(url, options).await.ok()?)

@@ -185,6 +185,19 @@ impl Store for MemoryStore {
             .await
     }
 
+    async fn take_due_timers(
+        &self,
+        terms: &LockTerms,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<MovedTimers> {
+        let (terms, lanes) = (terms.clone(), lanes.to_vec());
+        self.call("move due timers", move |db| {
+            db.take_due_timers(&terms, &lanes, at_most)
+        })
+        .await
+    }
+
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         let turn = turn.clone();
         self.call("turn", move |db| db.take_turn(&turn)).await

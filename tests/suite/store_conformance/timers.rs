@@ -1,8 +1,10 @@
 use std::time::Duration;
 
-use jobwire_core::JobState;
+use jobwire_core::hint::Hint;
+use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
+use jobwire_core::{JobId, JobState, Lane, NewJob};
 
-use super::world::{Bench, World, ids, node, work};
+use super::world::{Bench, LEASE, World, done, ids, job_ids, node, terms, unserved, work};
 
 pub(super) async fn due_timers_move_once_in_order_of_their_dates<S: Bench>(w: &World<S>) {
     let jobs: Vec<_> = (0..4)
@@ -63,4 +65,83 @@ pub(super) async fn no_more_than_asked_for_move<S: Bench>(w: &World<S>) {
         moved.extend(ids(&page.ready));
     }
     assert_eq!(moved, made);
+}
+
+/// Due so long ago, in this order.
+async fn due<S: Bench>(w: &World<S>, jobs: Vec<NewJob>) -> Vec<JobId> {
+    let made: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    let later = |job: NewJob| job.delay(Duration::from_secs(60));
+    w.create(jobs.into_iter().map(later).collect()).await;
+    for (id, ago) in made.iter().rev().zip(1..) {
+        w.make_due(*id, ago).await;
+    }
+    made
+}
+
+pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &World<S>) {
+    let jobs = vec![
+        work(),
+        unserved(),
+        work().lane("elsewhere"),
+        work().instance("case").exclusive(),
+        work().lane("own"),
+        work(),
+    ];
+    let made = due(w, jobs).await;
+    let lanes = [Lane::default(), Lane("own".to_owned())];
+    let here = node();
+    let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
+    let moved = moved.unwrap();
+    assert_eq!(job_ids(&moved.locked), [made[0], made[4]]);
+    assert_eq!(ids(&moved.ready), [made[1], made[2], made[3]]);
+    assert!(
+        moved.next_due.unwrap() <= moved.now,
+        "the last one is due, too"
+    );
+    for locked in &moved.locked {
+        assert_eq!(locked.strikes, 0);
+        assert!(locked.fence.0 > 0);
+        let view = w.view(locked.job.id).await.unwrap();
+        assert_eq!(view.state, JobState::Executable);
+        assert_eq!(view.lock_owner, Some(here.0));
+        assert_eq!(view.fence, Some(locked.fence.0));
+        let lasts = view.lock_expires_at.unwrap() - moved.now;
+        assert!((lasts.as_seconds_f64() - LEASE.as_secs_f64()).abs() < 50.0);
+        // Nobody else gets it.
+        let hint = Hint::new(locked.job.id);
+        assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Locked));
+    }
+    let [first, second] = &moved.locked[..] else {
+        unreachable!()
+    };
+    assert_ne!(first.fence, second.fence);
+    let both = [done(first), done(second)];
+    let settled = w.store.complete(here, &both, &HandOver::Hint).await;
+    assert_eq!(settled.unwrap().applied.len(), 2);
+    assert_eq!(w.state(made[0]).await, None);
+    // What was not locked is for whoever gets its hint.
+    assert_eq!(w.hold(node(), &moved.ready[2].hint).await.job.id, made[3]);
+    let rest = w.store.take_due_timers(&terms(here), &lanes, 5).await;
+    let rest = rest.unwrap();
+    assert_eq!(job_ids(&rest.locked), [made[5]]);
+    assert_eq!((rest.ready.len(), rest.next_due), (0, None));
+}
+
+pub(super) async fn no_timer_is_locked_that_is_suspended<S: Bench>(w: &World<S>) {
+    let made = due(w, vec![work().tenant("t"), work()]).await;
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&tenant).await.unwrap();
+    let (here, lanes) = (node(), [Lane::default()]);
+    let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
+    let moved = moved.unwrap();
+    // The other one is free to be locked here, or by its hint.
+    let mut others = job_ids(&moved.locked);
+    others.extend(ids(&moved.ready));
+    assert_eq!(others, [made[1]]);
+    assert_eq!(w.state(made[0]).await, Some(JobState::Suspended));
+    // One that became a timer since is moved with the others and refused.
+    let late = due(w, vec![work().tenant("t")]).await;
+    let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
+    assert_eq!(job_ids(&moved.unwrap().locked), []);
+    assert_ne!(w.state(late[0]).await, None);
 }

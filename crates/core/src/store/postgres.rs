@@ -381,6 +381,18 @@ impl Store for PgStore {
         .await
     }
 
+    async fn take_due_timers(
+        &self,
+        terms: &LockTerms,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<MovedTimers> {
+        self.run("move_due_timers", || {
+            timers::take_due(&self.hot, terms, lanes, at_most)
+        })
+        .await
+    }
+
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         self.run("take_turn", || turn::take(&self.line.pool, turn))
             .await

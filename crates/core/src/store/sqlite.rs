@@ -358,7 +358,20 @@ impl Store for SqliteStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        self.run("move_due_timers", || self.move_due(at_most)).await
+        self.run("move_due_timers", || self.move_due(at_most, None))
+            .await
+    }
+
+    async fn take_due_timers(
+        &self,
+        terms: &LockTerms,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<MovedTimers> {
+        self.run("move_due_timers", || {
+            self.move_due(at_most, Some((terms, lanes)))
+        })
+        .await
     }
 
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
-use crate::job::{JobId, Lane, NodeId};
+use crate::job::{JobId, Lane, LockedJob, NodeId};
 
 /// What the leader asks of the database in one turn.
 #[derive(Clone, Debug)]
@@ -103,6 +103,8 @@ pub struct OrphanQuery {
 pub struct MovedTimers {
     /// Executable now; to be hinted.
     pub ready: Vec<Ready>,
+    /// Executable and locked by who asked; ours to run now.
+    pub locked: Vec<LockedJob>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
     /// The database's clock.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use jobwire_core::hint::Ready;
-use jobwire_core::store::{MovedTimers, Turn, TurnOutcome, TurnReport};
-use jobwire_core::{JobId, NodeId};
+use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::store::{LockTerms, MovedTimers, Turn, TurnOutcome, TurnReport};
+use jobwire_core::{JobId, Lane, NodeId};
 
 use super::{Bug, Database, Leader, span};
 use crate::history::Event;
@@ -133,6 +133,23 @@ impl Database {
         }
         moved.next_due = self.next_due();
         moved.now = self.now();
+        moved
+    }
+
+    pub(in crate::simulation) fn take_due_timers(
+        &mut self,
+        terms: &LockTerms,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> MovedTimers {
+        let mut moved = self.move_due_timers(at_most);
+        let plain = |ready: &&Ready| ready.hint.instance.is_none() && lanes.contains(&ready.lane);
+        let hints = moved.ready.iter().filter(plain);
+        let hints: Vec<Hint> = hints.map(|ready| ready.hint.clone()).collect();
+        let (locked, _) = self.lock_plain(terms, &hints);
+        moved.locked = locked.jobs;
+        let taken = |id| moved.locked.iter().any(|locked| locked.job.id == id);
+        moved.ready.retain(|ready| !taken(ready.hint.id));
         moved
     }
 }

@@ -1,16 +1,21 @@
 //! Timers: due ones become executable, in batches, safe with many movers.
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 
+use super::hot::HotLine;
 use super::row;
-use super::sql::{moved_columns, ready_columns};
+use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, unleased};
 use crate::error::StoreError;
-use crate::store::MovedTimers;
+use crate::job::{Fence, Lane, LockedJob};
+use crate::store::{LockTerms, MovedTimers};
 
 /// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete and once
 /// to learn what is next (of 100,000 due timers that took most of the time).
-const MOVE_DUE: &str = concat!(
-    "
+macro_rules! move_due {
+    ($returning:expr, $then:expr, $columns:expr, $joins:expr) => {
+        concat!(
+            "
 WITH due AS (
     SELECT id FROM jobwire.timer_job WHERE due_at <= statement_timestamp()
     ORDER BY due_at LIMIT $1
@@ -19,30 +24,111 @@ WITH due AS (
     DELETE FROM jobwire.timer_job t WHERE t.id = ANY(ARRAY(SELECT id FROM due)) RETURNING t.*
 ), moved AS (
     INSERT INTO jobwire.job (",
-    moved_columns!(),
-    ")
+            moved_columns!(),
+            ")
     SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(), 1
     FROM gone ORDER BY due_at, seq
-    RETURNING id, lane, exclusive, process_instance, trace_parent, due_at
-)
+    RETURNING ",
+            $returning,
+            "
+)",
+            $then,
+            "
 SELECT ",
-    ready_columns!("moved"),
-    ", clock_timestamp(), moved.due_at,
-    (SELECT due_at FROM jobwire.timer_job t WHERE id NOT IN (SELECT id FROM due) ORDER BY due_at LIMIT 1)
-FROM (SELECT) AS one LEFT JOIN moved ON true"
+            ready_columns!("moved"),
+            ", clock_timestamp(), moved.due_at,
+    (SELECT due_at FROM jobwire.timer_job t WHERE id NOT IN (SELECT id FROM due) ORDER BY due_at LIMIT 1)",
+            $columns,
+            "
+FROM (SELECT) AS one LEFT JOIN moved ON true",
+            $joins
+        )
+    };
+}
+
+const MOVE_DUE: &str = move_due!(
+    "id, lane, exclusive, process_instance, trace_parent, due_at",
+    "",
+    "",
+    ""
 );
+
+/// The same for a few, and a lease for each that may run here.
+const TAKE_DUE: &str = move_due!(
+    "*",
+    concat!(
+        ", here AS MATERIALIZED (
+    SELECT nextval('jobwire.fence_seq') AS next_fence, moved.* FROM moved
+    WHERE NOT exclusive AND type = ANY($2) AND lane = ANY($3) AND ",
+        nothing_suspended!(),
+        " AND ",
+        unleased!("moved"),
+        "
+), leased AS (
+    INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+    SELECT id, $4, next_fence, clock_timestamp(), clock_timestamp() + $5
+    FROM here
+)"
+    ),
+    concat!(", here.next_fence, ", job_columns!("here")),
+    " LEFT JOIN here ON here.id = moved.id"
+);
+
+/// Where what a row says of its timer begins, and where its lock.
+const MOVED: usize = 5;
+const LOCKED: usize = 8;
 
 pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
     let rows = sqlx::query(MOVE_DUE).bind(at_most).fetch_all(pool).await?;
+    moved(&rows, |_| Ok(None))
+}
+
+pub(super) async fn take_due(
+    hot: &HotLine,
+    terms: &LockTerms,
+    lanes: &[Lane],
+    at_most: i64,
+) -> Result<MovedTimers, StoreError> {
+    let lanes: Vec<&str> = lanes.iter().map(|lane| &*lane.0).collect();
+    let mut connection = hot.lend().await?;
+    let rows = sqlx::query(TAKE_DUE)
+        .bind(at_most)
+        .bind(&terms.types[..])
+        .bind(lanes)
+        .bind(terms.owner.0)
+        .bind(terms.lease)
+        .fetch_all(&mut *connection)
+        .await?;
+    connection.keep();
+    moved(&rows, |row| {
+        let Some(fence) = row.try_get(LOCKED)? else {
+            return Ok(None);
+        };
+        Ok(Some(LockedJob {
+            fence: Fence(fence),
+            strikes: 0,
+            job: row::job(row, LOCKED + 1)?,
+        }))
+    })
+}
+
+/// What the rows say; `locked` reads what is to run here.
+fn moved(
+    rows: &[PgRow],
+    locked: impl Fn(&PgRow) -> Result<Option<LockedJob>, StoreError>,
+) -> Result<MovedTimers, StoreError> {
     let mut result = MovedTimers::default();
-    for row in &rows {
-        result.now = row.try_get(5)?;
-        result.next_due = row.try_get(7)?;
+    for row in rows {
+        result.now = row.try_get(MOVED)?;
+        result.next_due = row.try_get(MOVED + 2)?;
         if row.try_get::<Option<uuid::Uuid>, _>(0)?.is_some() {
-            result.ready.push(row::ready(row)?);
-            let due: chrono::DateTime<chrono::Utc> = row.try_get(6)?;
+            match locked(row)? {
+                Some(job) => result.locked.push(job),
+                None => result.ready.push(row::ready(row)?),
+            }
+            let due: chrono::DateTime<chrono::Utc> = row.try_get(MOVED + 1)?;
             #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
             metrics::histogram!(crate::metrics::TIMER_LATENESS)
                 .record((result.now - due).num_microseconds().unwrap_or(0) as f64 / 1e6);

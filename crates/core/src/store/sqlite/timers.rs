@@ -3,9 +3,12 @@
 use sqlx::Row;
 
 use super::sql::{moved_columns, ready_columns};
+use super::lock::lock_in;
 use super::{SqliteStore, row};
 use crate::error::StoreError;
-use crate::store::MovedTimers;
+use crate::hint::{Hint, Ready};
+use crate::job::Lane;
+use crate::store::{LockTerms, MovedTimers};
 
 const DUE: &str = concat!(
     "SELECT ",
@@ -27,7 +30,12 @@ const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_
 const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
 
 impl SqliteStore {
-    pub(super) async fn move_due(&self, at_most: i64) -> Result<MovedTimers, StoreError> {
+    /// Those of these lanes are locked under these terms, if any are given.
+    pub(super) async fn move_due(
+        &self,
+        at_most: i64,
+        take: Option<(&LockTerms, &[Lane])>,
+    ) -> Result<MovedTimers, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
         let rows = sqlx::query(DUE)
@@ -44,6 +52,14 @@ impl SqliteStore {
                 .await?;
             sqlx::query(DELETE).bind(&ids).execute(&mut *tx).await?;
         }
+        let mut ready = row::all_ready(&rows)?;
+        let mut locked = Vec::new();
+        if let Some((terms, lanes)) = take {
+            let plain = |ready: &Ready| ready.hint.instance.is_none() && lanes.contains(&ready.lane);
+            let hints: Vec<Hint> = ready.iter().filter(|r| plain(r)).map(|r| r.hint.clone()).collect();
+            locked = lock_in(&mut tx, terms, &hints).await?.jobs;
+            ready.retain(|r| locked.iter().all(|l| l.job.id != r.hint.id));
+        }
         let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE).fetch_one(&mut *tx).await?;
         tx.commit().await?;
         for row in &rows {
@@ -52,7 +68,8 @@ impl SqliteStore {
             metrics::histogram!(crate::metrics::TIMER_LATENESS).record((now - due) as f64 / 1e6);
         }
         Ok(MovedTimers {
-            ready: row::all_ready(&rows)?,
+            ready,
+            locked,
             next_due: row::maybe_moment(next_due)?,
             now: row::moment(now)?,
         })

@@ -1,0 +1,79 @@
+//! A timer that is due alone is locked by the statement that moves it, where nothing else runs (ADR 0025).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::{NewJob, Outcome, Running};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::sync::Semaphore;
+
+use super::until_first_turn;
+use crate::world::{Notes, World};
+
+/// Jobs that were locked so.
+fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
+    let name = format!("jobwire_jobs_locked_total{{source=\"{source}\"}} ");
+    let text = scraped.render();
+    let sample = text.lines().find_map(|line| line.strip_prefix(&name));
+    sample.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Due in a moment, all at once.
+async fn due(world: &World, job_type: &str, count: usize) {
+    let at = chrono::Utc::now() + Duration::from_millis(300);
+    let timer = || NewJob::of(job_type, &()).due(at);
+    let mut transaction = world.jobs.begin().await.unwrap();
+    let timers = (0..count).map(|_| timer()).collect();
+    transaction.create_many(timers).await.unwrap();
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
+    let (seen, held, until) = (notes.clone(), notes.clone(), gate.clone());
+    let node = world
+        .node()
+        .handler("note", move |_: Running<()>| {
+            seen.add("ran");
+            async { Ok(Outcome::Done) }
+        })
+        .handler("held", move |_: Running<()>| {
+            held.add("holds");
+            let until = until.clone();
+            async move {
+                drop(until.acquire().await);
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    until_first_turn(&scraped).await;
+
+    due(&world, "note", 1).await;
+    notes.until(1).await;
+    world.until_empty().await;
+    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (1, 0));
+
+    // Something runs here: another node may be idle.
+    due(&world, "held", 1).await;
+    notes.until(2).await;
+    due(&world, "note", 1).await;
+    notes.until(3).await;
+    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (2, 1));
+    gate.add_permits(1);
+    world.until_empty().await;
+
+    // A crowd is for the fleet: a few run here, the rest are hinted.
+    due(&world, "note", 10).await;
+    world.until_empty().await;
+    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (6, 7));
+    assert_eq!(notes.all().len(), 13);
+    node.stop().await;
+}
