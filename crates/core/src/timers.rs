@@ -55,11 +55,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             _ = leads.changed() => continue,
             _ = alarm.changed() => continue,
         }
-        let slots = if crowd {
-            Vec::new()
-        } else {
-            free_slots(&node)
-        };
+        let slots = if crowd { Vec::new() } else { free_slots(&node) };
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -73,8 +69,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 crowd = moved.next_due.is_some_and(|due| due <= moved.now);
                 start(&node, moved.locked, sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.alarm
-                    .set(Instant::now(), moved.now, moved.next_due);
+                node.alarm.set(Instant::now(), moved.now, moved.next_due);
             }
             Err(error) => {
                 drop(slots);

@@ -123,7 +123,9 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         return Err(format!("--concurrency must be 1 to {MOST_SLOTS}"));
     }
     if !(1..=MAX_HINTS_PER_MESSAGE).contains(&options.hints_per_message) {
-        return Err(format!("--hints-per-message must be 1 to {MAX_HINTS_PER_MESSAGE}"));
+        return Err(format!(
+            "--hints-per-message must be 1 to {MAX_HINTS_PER_MESSAGE}"
+        ));
     }
     Ok(options)
 }

@@ -86,6 +86,8 @@ async fn a_bench_measures_rabbitmq() {
     assert!(number(&drained, "/jobs_per_second") > 0.0);
     for cost in [
         "statements_per_job",
+        // The nodes connect, and one takes a turn.
+        "housekeeping_statements_per_job",
         "wal_bytes_per_job",
         "node_memory_mib",
         "node_peak_memory_mib",
@@ -110,6 +112,7 @@ async fn a_bench_measures_rabbitmq() {
     assert!(number(&steady, "/arrival_to_start/p50") > 0.0);
     let after_creation = number(&steady, "/cost/statements_per_job_after_creation");
     assert!(after_creation < number(&steady, "/cost/statements_per_job"));
+    assert!(number(&steady, "/cost/housekeeping_statements_per_job") < after_creation);
 }
 
 #[tokio::test]

@@ -59,21 +59,30 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
     due(&world, "note", 1).await;
     notes.until(1).await;
     world.until_empty().await;
-    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (1, 0));
+    assert_eq!(
+        (locked(&scraped, "timer"), locked(&scraped, "hint")),
+        (1, 0)
+    );
 
     // Something runs here: another node may be idle.
     due(&world, "held", 1).await;
     notes.until(2).await;
     due(&world, "note", 1).await;
     notes.until(3).await;
-    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (2, 1));
+    assert_eq!(
+        (locked(&scraped, "timer"), locked(&scraped, "hint")),
+        (2, 1)
+    );
     gate.add_permits(1);
     world.until_empty().await;
 
     // A crowd is for the fleet: a few run here, the rest are hinted.
     due(&world, "note", 10).await;
     world.until_empty().await;
-    assert_eq!((locked(&scraped, "timer"), locked(&scraped, "hint")), (6, 7));
+    assert_eq!(
+        (locked(&scraped, "timer"), locked(&scraped, "hint")),
+        (6, 7)
+    );
     assert_eq!(notes.all().len(), 13);
     node.stop().await;
 }

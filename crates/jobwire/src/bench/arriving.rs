@@ -70,7 +70,7 @@ impl<'a> Arriving<'a> {
             this.go_before(1).await?;
             let after = this.run.observer.statements().await;
             let cost = before.zip(after);
-            let cost = cost.and_then(|(from, to)| u64::try_from(to - from).ok());
+            let cost = cost.and_then(|(from, to)| u64::try_from(to.all - from.all).ok());
             this.statements = this.statements.into_iter().chain(cost).min();
         }
         this.run.start_nodes(nodes).await?;

@@ -14,10 +14,23 @@ use crate::settings::Settings;
 /// How long others may stay connected after they were told to go.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Calls of all statements in this database, BEGIN and COMMIT among them.
+/// Calls of all statements in this database, BEGIN and COMMIT among them; and of those that no job asks for: leaders'
+/// turns, and what is set on each new connection.
 const STATEMENTS: &str = "
-SELECT coalesce(sum(s.calls), 0)::bigint FROM pg_stat_statements s
+SELECT coalesce(sum(s.calls), 0)::bigint,
+    coalesce(sum(s.calls) FILTER (WHERE s.query LIKE '%INSERT INTO jobwire.leader %'
+        OR s.query LIKE 'SET %' AND s.query NOT LIKE 'SET LOCAL %'
+        OR s.query LIKE 'SELECT pg_backend_pid(), %'), 0)::bigint
+FROM pg_stat_statements s
 JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()";
+
+/// Calls of statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Statements {
+    pub(super) all: i64,
+    /// Those of them that no job asks for.
+    pub(super) housekeeping: i64,
+}
 
 /// Of the whole server: WAL is not counted by database.
 const WAL: &str = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
@@ -84,10 +97,13 @@ impl Observer {
     }
 
     /// Statements so far, without our own; `None` where `pg_stat_statements` is not there or can't be read.
-    pub(super) async fn statements(&mut self) -> Option<i64> {
+    pub(super) async fn statements(&mut self) -> Option<Statements> {
         let asked = self.asked;
         let row = self.ask(STATEMENTS.to_owned()).await.ok()??;
-        Some(row.try_get::<i64, _>(0).ok()? - asked)
+        Some(Statements {
+            all: row.try_get::<i64, _>(0).ok()? - asked,
+            housekeeping: row.try_get(1).ok()?,
+        })
     }
 
     /// Bytes of WAL so far; `None` where this user may not ask.

@@ -102,6 +102,11 @@ impl Report {
                 cost.statements_per_job_after_creation,
                 "statements a job",
             ),
+            (
+                "housekeeping",
+                cost.housekeeping_statements_per_job,
+                "statements a job",
+            ),
             ("WAL", cost.wal_bytes_per_job, "bytes a job"),
             (
                 "CPU, database",

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::groups::Groups;
-use super::observer::Observer;
+use super::observer::{Observer, Statements};
 use super::processors::Processors;
 
 /// Counters at a moment.
 pub(super) struct Mark {
-    statements: Option<i64>,
+    statements: Option<Statements>,
     wal_bytes: Option<i64>,
     processors: Processors,
 }
@@ -17,6 +17,8 @@ pub(super) struct Mark {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) statements: Option<u64>,
+    /// Those of them that no job asks for.
+    pub(super) housekeeping: Option<u64>,
     pub(super) wal_bytes: Option<u64>,
     pub(super) machine: Option<u64>,
     pub(super) database: Option<u64>,
@@ -35,6 +37,9 @@ pub(super) struct Cost {
     pub(super) statements_per_job: Option<f64>,
     /// The same without those of the transactions that created the jobs.
     pub(super) statements_per_job_after_creation: Option<f64>,
+    /// How much of that no job asks for: the leader's turns, and the settings of new connections. It grows with time, not
+    /// with jobs.
+    pub(super) housekeeping_statements_per_job: Option<f64>,
     pub(super) wal_bytes_per_job: Option<f64>,
     pub(super) database_cpu_micros_per_job: Option<f64>,
     pub(super) broker_cpu_micros_per_job: Option<f64>,
@@ -63,10 +68,13 @@ impl Mark {
         let counted =
             |from: Option<i64>, to: Option<i64>| u64::try_from(to?.checked_sub(from?)?).ok();
         let between = |from: Option<u64>, to: Option<u64>| to?.checked_sub(from?);
+        let statements =
+            |of: fn(Statements) -> i64| counted(self.statements.map(of), later.statements.map(of));
         let (from, to) = (&self.processors, &later.processors);
         let most = |of: fn(&u32) -> Option<u64>| nodes.iter().filter_map(of).max();
         Spent {
-            statements: counted(self.statements, later.statements),
+            statements: statements(|counted| counted.all),
+            housekeeping: statements(|counted| counted.housekeeping),
             wal_bytes: counted(self.wal_bytes, later.wal_bytes),
             machine: between(from.machine, to.machine),
             database: between(from.database, to.database),
@@ -96,6 +104,7 @@ impl Spent {
         Cost {
             statements_per_job: per_job(self.statements),
             statements_per_job_after_creation: per_job(after_creation),
+            housekeeping_statements_per_job: per_job(self.housekeeping),
             wal_bytes_per_job: per_job(self.wal_bytes),
             database_cpu_micros_per_job: per_job(self.database),
             broker_cpu_micros_per_job: per_job(self.broker),
@@ -118,7 +127,10 @@ mod tests {
 
     fn mark(statements: Option<i64>, database: Option<u64>) -> Mark {
         Mark {
-            statements,
+            statements: statements.map(|all| Statements {
+                all,
+                housekeeping: all / 10,
+            }),
             wal_bytes: Some(1_000),
             processors: Processors {
                 database,
@@ -132,6 +144,7 @@ mod tests {
         let spent = mark(Some(-3), Some(500)).until(&mark(Some(97), None), &[]);
         let expected = Spent {
             statements: Some(100),
+            housekeeping: Some(9),
             wal_bytes: Some(0),
             ..Spent::default()
         };
@@ -144,6 +157,7 @@ mod tests {
     fn the_creating_transactions_are_told_apart() {
         let spent = Spent {
             statements: Some(100),
+            housekeeping: Some(5),
             nodes: Some(500),
             memory: Some(3 << 20),
             ..Spent::default()
@@ -151,6 +165,7 @@ mod tests {
         let cost = spent.per_job(20, Some(80));
         assert_eq!(cost.statements_per_job, Some(5.0));
         assert_eq!(cost.statements_per_job_after_creation, Some(1.0));
+        assert_eq!(cost.housekeeping_statements_per_job, Some(0.25));
         assert_eq!(cost.nodes_cpu_micros_per_job, Some(25.0));
         assert_eq!(
             (cost.node_memory_mib, cost.wal_bytes_per_job),

@@ -2,8 +2,8 @@
 
 use sqlx::Row;
 
-use super::sql::{moved_columns, ready_columns};
 use super::lock::lock_in;
+use super::sql::{moved_columns, ready_columns};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
@@ -55,8 +55,13 @@ impl SqliteStore {
         let mut ready = row::all_ready(&rows)?;
         let mut locked = Vec::new();
         if let Some((terms, lanes)) = take {
-            let plain = |ready: &Ready| ready.hint.instance.is_none() && lanes.contains(&ready.lane);
-            let hints: Vec<Hint> = ready.iter().filter(|r| plain(r)).map(|r| r.hint.clone()).collect();
+            let plain =
+                |ready: &Ready| ready.hint.instance.is_none() && lanes.contains(&ready.lane);
+            let hints: Vec<Hint> = ready
+                .iter()
+                .filter(|r| plain(r))
+                .map(|r| r.hint.clone())
+                .collect();
             locked = lock_in(&mut tx, terms, &hints).await?.jobs;
             ready.retain(|r| locked.iter().all(|l| l.job.id != r.hint.id));
         }
