@@ -108,6 +108,8 @@ struct Inner {
     buffered: AtomicUsize,
     /// Those of them that are under way.
     under_way: AtomicUsize,
+    /// When hints last left the buffer, whatever became of them, or came into an empty one.
+    moved: Mutex<Instant>,
     options: HookOptions,
     publisher: Arc<dyn Publisher>,
     /// Where publications find their timers, whoever begins them.
@@ -138,6 +140,7 @@ impl CommitHook {
             departures,
             buffered: AtomicUsize::new(0),
             under_way: AtomicUsize::new(0),
+            moved: Mutex::new(Instant::now()),
             options,
             publisher,
             runtime: Handle::current(),
@@ -221,6 +224,17 @@ impl CommitHook {
         inner.is_some_and(|inner| inner.died.load(Ordering::Relaxed))
     }
 
+    /// How long hints have waited without any of them having been published or given up, where that is longer than it
+    /// may take.
+    pub(crate) fn is_stuck(&self) -> Option<Duration> {
+        let inner = self.0.as_ref()?;
+        if inner.buffered.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let still = inner.moved().elapsed();
+        (still > inner.options.max_age * STUCK).then_some(still)
+    }
+
     /// Hints that wait to be published.
     #[must_use]
     pub fn buffered(&self) -> usize {
@@ -277,9 +291,22 @@ impl Inner {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn moved(&self) -> MutexGuard<'_, Instant> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many hints are in the buffer no more.
+    fn left(&self, count: usize) {
+        *self.moved() = Instant::now();
+        self.buffered.fetch_sub(count, Ordering::Relaxed);
+    }
+
     /// Hints are to leave: now where nothing waits before them, else with what waits.
     fn offer(self: &Arc<Self>, entry: Entry) {
         let count = entry.hints.len();
+        if self.buffered.load(Ordering::Relaxed) == 0 {
+            *self.moved() = entry.since;
+        }
         let before = self.buffered.fetch_add(count, Ordering::Relaxed);
         if before + count > self.options.buffer {
             return self.forget(&entry.lane, count, "full");
@@ -320,11 +347,14 @@ impl Inner {
 
     /// These hints leave the buffer without having been published.
     fn forget(&self, lane: &Lane, count: usize, reason: &'static str) {
-        self.buffered.fetch_sub(count, Ordering::Relaxed);
+        self.left(count);
         counter!(m::HINTS_DROPPED, "lane" => lane.0.clone(), "reason" => reason)
             .increment(count as u64);
     }
 }
 
+/// Hints older than [`HookOptions::max_age`] are given up, and each attempt to publish ends in its own time. A buffer in which
+/// nothing has moved for so many times that long is not about to.
+const STUCK: u32 = 3;
 /// So many lanes that can't be published to are remembered.
 const MOST_LANES: usize = 1_024;

@@ -71,6 +71,15 @@ impl HealthWatch {
                 "hook".to_owned(),
                 "the task that publishes hints died; it is started again".to_owned(),
             );
+        } else if let Some(still) = shared.hook.is_stuck() {
+            problems.insert(
+                "hook".to_owned(),
+                format!(
+                    "{} hints wait, and none was published or given up for {} s",
+                    shared.hook.buffered(),
+                    still.as_secs()
+                ),
+            );
         }
         if !shared.leases.healthy() {
             problems.insert(

@@ -93,7 +93,7 @@ pub(super) fn account(inner: &Inner, (mut entry, result): Departed) -> Option<En
 
 fn confirmed(inner: &Inner, entry: &Entry) {
     let count = entry.hints.len();
-    inner.buffered.fetch_sub(count, Ordering::Relaxed);
+    inner.left(count);
     crash_point!("hints-confirmed");
     counter!(m::HINTS_PUBLISHED, "lane" => entry.lane.0.clone(), "cause" => entry.cause.as_str())
         .increment(count as u64);

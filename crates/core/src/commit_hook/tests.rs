@@ -293,3 +293,21 @@ async fn what_is_under_way_is_waited_for_at_the_end() {
     closing.await;
     assert_eq!(hook.buffered(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_does_not_get_on_says_so() {
+    let broker = Broker::of(Mood::Slow, 1);
+    let hook = CommitHook::start(broker.clone(), HookOptions::default());
+    let max_age = HookOptions::default().max_age;
+    // Idle for long is not stuck.
+    tokio::time::sleep(max_age * 10).await;
+    hook.publish(Cause::Commit, vec![ready()]);
+    assert_eq!(hook.is_stuck(), None);
+    tokio::time::sleep(max_age * STUCK).await;
+    assert_eq!(hook.is_stuck(), None, "it may take so long");
+    tokio::time::sleep(max_age).await;
+    assert_eq!(hook.is_stuck(), Some(max_age * (STUCK + 1)));
+    broker.answers.notify_one();
+    drained(&hook).await;
+    assert_eq!(hook.is_stuck(), None);
+}
