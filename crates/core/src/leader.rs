@@ -162,6 +162,7 @@ impl Leader {
             clock: self.clock.window(),
             hint_at_most: PAGE,
         };
+        let known = node.alarm.known();
         let sent = Instant::now();
         let taken = node.store.take_turn(&turn).await;
         self.failed = taken.is_err();
@@ -169,6 +170,7 @@ impl Leader {
             Ok(TurnOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
+                node.alarm.set(known, sent, report.now, report.next_due);
                 self.led(*report, sent).await;
                 // A turn that finds the node idle was asked for with a busy one's lease: the longer
                 // pause must not outlast it, or an embedded node would find the database free.
@@ -212,7 +214,6 @@ impl Leader {
                 "the database's clock has jumped; no lock is taken off anybody until the living have renewed theirs"
             );
         }
-        node.alarm.set(sent, report.now, report.next_due);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
         gauge!(m::EXECUTABLE).set(report.executable as f64);

@@ -27,13 +27,15 @@ use crate::store::{MovedTimers, StoreError};
 const BATCH: i64 = 1_000;
 /// So many at most are locked by the statement that moves them.
 const FEW: usize = 4;
+/// Somebody else has the rows of what is due: not before this again.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Move due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<Shared>) {
     let mut alarm = node.alarm.0.subscribe();
     let mut leads = node.leads.subscribe();
     let mut pause = Duration::from_millis(100);
-    // More was due than the last statement moved.
+    // The next ones are moved by the page: more was due than the last statement moved, or it failed.
     let mut crowd = false;
     loop {
         let next = if *leads.borrow_and_update() {
@@ -56,6 +58,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             _ = alarm.changed() => continue,
         }
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
+        let known = node.alarm.known();
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -67,12 +70,16 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                     "due timers became executable"
                 );
                 crowd = moved.next_due.is_some_and(|due| due <= moved.now);
+                let none = moved.ready.is_empty() && moved.locked.is_empty();
+                let not_before = moved.now + if none { BUSY_PAUSE } else { Duration::ZERO };
+                let next_due = moved.next_due.map(|due| due.max(not_before));
                 start(&node, moved.locked, sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.alarm.set(Instant::now(), moved.now, moved.next_due);
+                node.alarm.set(known, Instant::now(), moved.now, next_due);
             }
             Err(error) => {
                 drop(slots);
+                crowd = true;
                 tracing::warn!(%error, "due timers could not be moved; trying again");
                 tokio::select! {
                     biased;
@@ -93,7 +100,9 @@ fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
         return Vec::new();
     }
     let free = || slots.clone().try_acquire_owned().ok();
-    std::iter::from_fn(free).take(FEW).collect()
+    // One is left to what comes meanwhile.
+    let few = FEW.min(node.options.concurrency - 1).max(1);
+    std::iter::from_fn(free).take(few).collect()
 }
 
 /// Move what is due; lock as much of it as there are slots, if there are any.

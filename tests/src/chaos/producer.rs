@@ -33,7 +33,7 @@ enum Way {
 const BACKLOG_SECONDS: u32 = 45;
 /// Nothing that a producer does takes longer.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// One transaction of fifty is large enough to fill messages.
+/// One transaction of fifty may be large enough to fill messages.
 const BULK: f64 = 0.02;
 const TICK: Duration = Duration::from_millis(100);
 

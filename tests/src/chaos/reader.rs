@@ -367,6 +367,25 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
         });
         return events;
     }
+    // What makes it executable comes before a lock in the same transaction, as of a timer that is due alone.
+    let moved = match (ready.or(waits), gone.or(woken).or(back).or(revived)) {
+        (Some(new), None) => Some(created(new, waits.is_some(), known, kinds)),
+        (Some(_), Some(_)) if back.is_some() => Some(Event::Activated {
+            timer: waits.is_some(),
+        }),
+        (Some(new), Some(_)) if revived.is_some() => Some(Event::Revived {
+            retries: new.retries.unwrap_or(0),
+        }),
+        (Some(_), Some(_)) => Some(Event::Ready),
+        (None, Some(_)) if aside.is_some() => Some(Event::Suspended),
+        (None, Some(_)) if dead.is_some() => dead.map(|_| Event::DeadLettered {
+            owner: NodeId(Uuid::nil()),
+            fence: Fence(0),
+        }),
+        (None, Some(_)) => Some(Event::Deleted),
+        (None, None) => None,
+    };
+    events.extend(moved);
     for change in group {
         let (owner, fence) = holder(change);
         let expires_at = change.expires_at.unwrap_or_default();
@@ -391,24 +410,6 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
             _ => {}
         }
     }
-    let moved = match (ready.or(waits), gone.or(woken).or(back).or(revived)) {
-        (Some(new), None) => Some(created(new, waits.is_some(), known, kinds)),
-        (Some(_), Some(_)) if back.is_some() => Some(Event::Activated {
-            timer: waits.is_some(),
-        }),
-        (Some(new), Some(_)) if revived.is_some() => Some(Event::Revived {
-            retries: new.retries.unwrap_or(0),
-        }),
-        (Some(_), Some(_)) => Some(Event::Ready),
-        (None, Some(_)) if aside.is_some() => Some(Event::Suspended),
-        (None, Some(_)) if dead.is_some() => dead.map(|_| Event::DeadLettered {
-            owner: NodeId(Uuid::nil()),
-            fence: Fence(0),
-        }),
-        (None, Some(_)) => Some(Event::Deleted),
-        (None, None) => None,
-    };
-    events.extend(moved);
     let hinted = get("job update").and_then(|change| change.hints);
     if hinted.is_some_and(|hints| hints > 0) {
         events.push(Event::Rehinted);

@@ -117,8 +117,11 @@ impl Outcome {
                 (counts.committed - finished.min(counts.committed)).to_string(),
             ),
             (
-                "locks granted, leases renewed",
-                format!("{}, {}", counts.locks, counts.renewals),
+                "locks granted, of them with the move of a timer; leases renewed",
+                format!(
+                    "{}, {}; {}",
+                    counts.locks, counts.timer_locks, counts.renewals
+                ),
             ),
             (
                 "jobs held by row locks: begun, completed",

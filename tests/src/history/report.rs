@@ -83,6 +83,8 @@ pub struct Counts {
     pub left: u64,
     /// Locks.
     pub locks: u64,
+    /// Those of them that came with what made their job ready: timers that were due alone.
+    pub timer_locks: u64,
     /// Rows that were held while their jobs ran.
     pub row_locks: u64,
     /// Completions by those who held them.

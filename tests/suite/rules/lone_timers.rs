@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::{NewJob, Outcome, Running};
+use jobwire_tests::eventually;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
 
 use super::until_first_turn;
-use crate::world::{Notes, World};
+use crate::world::{Notes, SOON, World};
 
 /// Jobs that were locked so.
 fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
@@ -20,7 +21,7 @@ fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
 
 /// Due in a moment, all at once.
 async fn due(world: &World, job_type: &str, count: usize) {
-    let at = chrono::Utc::now() + Duration::from_millis(300);
+    let at = chrono::Utc::now() + Duration::from_millis(1_500);
     let timer = || NewJob::of(job_type, &()).due(at);
     let mut transaction = world.jobs.begin().await.unwrap();
     let timers = (0..count).map(|_| timer()).collect();
@@ -84,5 +85,37 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
         (6, 7)
     );
     assert_eq!(notes.all().len(), 13);
+    node.stop().await;
+}
+
+/// Where nothing can be locked, timers move all the same, and run when something can.
+#[tokio::test]
+async fn a_take_that_fails_stops_no_timer() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let sql = async |sql: &'static str| {
+        let done = sqlx::query(sql).execute(world.store.pool()).await;
+        done.unwrap();
+    };
+    sql("ALTER SEQUENCE jobwire.fence_seq RENAME TO gone").await;
+    let node = world
+        .node()
+        .handler("note", move |_: Running<()>| {
+            seen.add("ran");
+            async { Ok(Outcome::Done) }
+        })
+        .start()
+        .await
+        .unwrap();
+    due(&world, "note", 1).await;
+    eventually("the timer to be moved", SOON, async || {
+        (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())
+    })
+    .await;
+    assert!(notes.all().is_empty());
+    sql("ALTER SEQUENCE jobwire.gone RENAME TO fence_seq").await;
+    notes.until(1).await;
+    world.until_empty().await;
     node.stop().await;
 }

@@ -142,6 +142,8 @@ pub(super) async fn no_timer_is_locked_that_is_suspended<S: Bench>(w: &World<S>)
     // One that became a timer since is moved with the others and refused.
     let late = due(w, vec![work().tenant("t")]).await;
     let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
-    assert_eq!(job_ids(&moved.unwrap().locked), []);
-    assert_ne!(w.state(late[0]).await, None);
+    let moved = moved.unwrap();
+    assert_eq!((job_ids(&moved.locked), ids(&moved.ready)), (vec![], late));
+    let refused = w.refusal(here, &moved.ready[0].hint).await;
+    assert_eq!(refused, Some(Refusal::Suspended));
 }

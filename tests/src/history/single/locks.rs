@@ -50,6 +50,9 @@ impl Single<'_> {
         expires_at: Micros,
     ) {
         self.counts().locks += 1;
+        if self.ready_since == entry.visible {
+            self.counts().timer_locks += 1;
+        }
         self.expect(Place::Executable, "it was locked");
         if let Some(lock) = self.lock.take() {
             if entry.at < lock.expires_at {

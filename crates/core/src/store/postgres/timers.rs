@@ -5,6 +5,7 @@ use sqlx::{PgPool, Row};
 
 use super::hot::HotLine;
 use super::row;
+use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, unleased};
 use crate::error::StoreError;
 use crate::job::{Fence, Lane, LockedJob};
@@ -13,11 +14,13 @@ use crate::store::{LockTerms, MovedTimers};
 /// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete and once
 /// to learn what is next (of 100,000 due timers that took most of the time).
 macro_rules! move_due {
-    ($returning:expr, $then:expr, $columns:expr, $joins:expr) => {
+    ($where:expr, $returning:expr, $then:expr, $columns:expr, $joins:expr) => {
         concat!(
             "
 WITH due AS (
-    SELECT id FROM jobwire.timer_job WHERE due_at <= statement_timestamp()
+    SELECT id FROM jobwire.timer_job WHERE due_at <= statement_timestamp()",
+            $where,
+            "
     ORDER BY due_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), gone AS (
@@ -49,6 +52,7 @@ FROM (SELECT) AS one LEFT JOIN moved ON true",
 }
 
 const MOVE_DUE: &str = move_due!(
+    "",
     "id, lane, exclusive, process_instance, trace_parent, due_at",
     "",
     "",
@@ -56,25 +60,36 @@ const MOVE_DUE: &str = move_due!(
 );
 
 /// The same for a few, and a lease for each that may run here.
-const TAKE_DUE: &str = move_due!(
-    "*",
-    concat!(
-        ", here AS MATERIALIZED (
+macro_rules! take_due {
+    ($where:expr) => {
+        move_due!(
+            $where,
+            "*",
+            concat!(
+                ", here AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, moved.* FROM moved
     WHERE NOT exclusive AND type = ANY($2) AND lane = ANY($3) AND ",
-        nothing_suspended!(),
-        " AND ",
-        unleased!("moved"),
-        "
+                nothing_suspended!(),
+                " AND ",
+                unleased!("moved"),
+                "
 ), leased AS (
     INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $4, next_fence, clock_timestamp(), clock_timestamp() + $5
     FROM here
 )"
-    ),
-    concat!(", here.next_fence, ", job_columns!("here")),
-    " LEFT JOIN here ON here.id = moved.id"
-);
+            ),
+            concat!(", here.next_fence, ", job_columns!("here")),
+            " LEFT JOIN here ON here.id = moved.id
+ORDER BY moved.due_at, moved.seq"
+        )
+    };
+}
+
+const TAKE_DUE: &str = take_due!("");
+
+/// Where the connection's commits return soon: a move that is forgotten would leave hints that lead to nothing.
+const TAKE_DUE_DURABLY: &str = take_due!(concat!(" AND ", wait_for_disk!()));
 
 /// Where what a row says of its timer begins, and where its lock.
 const MOVED: usize = 5;
@@ -93,7 +108,12 @@ pub(super) async fn take_due(
 ) -> Result<MovedTimers, StoreError> {
     let lanes: Vec<&str> = lanes.iter().map(|lane| &*lane.0).collect();
     let mut connection = hot.lend().await?;
-    let rows = sqlx::query(TAKE_DUE)
+    let take = if hot.commits_soon() {
+        TAKE_DUE_DURABLY
+    } else {
+        TAKE_DUE
+    };
+    let rows = sqlx::query(take)
         .bind(at_most)
         .bind(&terms.types[..])
         .bind(lanes)
