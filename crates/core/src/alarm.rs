@@ -1,6 +1,9 @@
 //! The alarm: when the next timer is due, on this machine's monotonic clock.
+//!
+//! Two ask the database: the mover and the leader's turn. An answer is as old as its question, so whatever else is
+//! told while one is under way counts beside it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -10,40 +13,87 @@ use tokio::time::Instant;
 /// Waking a little late beats waking early and asking twice.
 const SLACK: Duration = Duration::from_millis(1);
 
+/// Who asks the database for the next due date, each one question after the other.
+#[derive(Clone, Copy)]
+pub(crate) enum Asker {
+    Mover,
+    Turn,
+}
+
+/// Of each asker, the earliest moment that was told since it asked.
+#[derive(Default)]
+struct Told {
+    mover: Option<Instant>,
+    turn: Option<Instant>,
+}
+
+impl Told {
+    fn since(&mut self, asker: Asker) -> &mut Option<Instant> {
+        match asker {
+            Asker::Mover => &mut self.mover,
+            Asker::Turn => &mut self.turn,
+        }
+    }
+
+    fn note(&mut self, at: Instant) {
+        for told in [&mut self.mover, &mut self.turn] {
+            *told = earliest(*told, Some(at));
+        }
+    }
+}
+
 /// What the mover sleeps by: the moment, on this machine's monotonic clock, when the next timer is due.
 #[derive(Clone)]
-pub(crate) struct Alarm(pub(crate) Arc<watch::Sender<Option<Instant>>>);
+pub(crate) struct Alarm {
+    next: Arc<watch::Sender<Option<Instant>>>,
+    told: Arc<Mutex<Told>>,
+}
 
 impl Alarm {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
+        Self {
+            next: Arc::new(watch::Sender::new(None)),
+            told: Arc::default(),
+        }
     }
 
-    /// What is known before the database is asked.
-    pub(crate) fn known(&self) -> Option<Instant> {
-        *self.0.borrow()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Instant>> {
+        self.next.subscribe()
     }
 
-    /// The database said that it was `now` at `then`, and when the next timer is due (or that there is
-    /// none). It need not have seen what has changed the alarm since it was `known`.
-    pub(crate) fn set(
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database is about to be asked.
+    pub(crate) fn asks(&self, asker: Asker) {
+        *self.told().since(asker) = None;
+    }
+
+    /// It said that it was `now` at `then`, and when the next timer is due (or that there is none).
+    pub(crate) fn answered(
         &self,
-        known: Option<Instant>,
+        asker: Asker,
         then: Instant,
         now: DateTime<Utc>,
         due: Option<DateTime<Utc>>,
     ) {
         let due = due.map(|due| moment(then, now, due));
-        self.0.send_modify(|next| {
-            let unseen = next.filter(|_| *next != known);
-            *next = due.into_iter().chain(unseen).min();
-        });
+        let mut told = self.told();
+        let next = earliest(due, told.since(asker).take());
+        // The other's answer may be from before this one.
+        if let Some(due) = due {
+            told.note(due);
+        }
+        self.next.send_replace(next);
     }
 
     /// A timer was created; wake up for it if it is earlier than the next one known.
     pub(crate) fn earlier(&self, now: DateTime<Utc>, due: DateTime<Utc>) {
         let at = moment(Instant::now(), now, due);
-        self.0.send_if_modified(|next| {
+        let mut told = self.told();
+        told.note(at);
+        self.next.send_if_modified(|next| {
             let earlier = next.is_none_or(|n| at < n);
             if earlier {
                 *next = Some(at);
@@ -51,6 +101,10 @@ impl Alarm {
             earlier
         });
     }
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 fn moment(then: Instant, now: DateTime<Utc>, due: DateTime<Utc>) -> Instant {
@@ -63,24 +117,48 @@ fn moment(then: Instant, now: DateTime<Utc>, due: DateTime<Utc>) -> Instant {
 mod tests {
     use super::*;
 
+    /// An alarm, and how its moments are written: so many seconds from now.
+    fn alarm() -> (Alarm, impl Fn(&Alarm) -> Option<u64>) {
+        let began = Instant::now();
+        let next = move |alarm: &Alarm| {
+            let at = *alarm.next.borrow();
+            at.map(|at| (at - began - SLACK).as_secs())
+        };
+        (Alarm::new(), next)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_timer_that_is_told_of_while_the_database_answers_is_not_forgotten() {
-        let alarm = Alarm::new();
-        let (then, now) = (Instant::now(), Utc::now());
+        let ((alarm, next), then, now) = (alarm(), Instant::now(), Utc::now());
         let after = |seconds| now + Duration::from_secs(seconds);
-        let wakes = |seconds| Some(then + Duration::from_secs(seconds) + SLACK);
-        alarm.set(alarm.known(), then, now, Some(after(60)));
-        let known = alarm.known();
-        assert_eq!(known, wakes(60));
-        alarm.earlier(now, after(10));
-        // The answer is from before.
-        alarm.set(known, then, now, Some(after(60)));
-        assert_eq!(alarm.known(), wakes(10));
-        let known = alarm.known();
-        alarm.set(known, then, now, None);
-        assert_eq!(alarm.known(), None);
-        alarm.earlier(now, after(20));
-        alarm.set(known, then, now, None);
-        assert_eq!(alarm.known(), wakes(20));
+        for asker in [Asker::Mover, Asker::Turn] {
+            alarm.asks(asker);
+            alarm.answered(asker, then, now, Some(after(10)));
+            assert_eq!(next(&alarm), Some(10));
+            alarm.earlier(now, after(20));
+            assert_eq!(next(&alarm), Some(10));
+            // The first one is moved or deleted; the answer has not seen the second, and not the third.
+            alarm.asks(asker);
+            alarm.earlier(now, after(30));
+            alarm.answered(asker, then, now, Some(after(60)));
+            assert_eq!(next(&alarm), Some(30));
+            alarm.asks(asker);
+            alarm.answered(asker, then, now, None);
+            assert_eq!(next(&alarm), None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_does_not_outdo_another_one_that_came_meanwhile() {
+        let ((alarm, next), then, now) = (alarm(), Instant::now(), Utc::now());
+        let after = |seconds| Some(now + Duration::from_secs(seconds));
+        alarm.asks(Asker::Mover);
+        alarm.asks(Asker::Turn);
+        alarm.answered(Asker::Turn, then, now, after(30));
+        alarm.answered(Asker::Mover, then, now, after(60));
+        assert_eq!(next(&alarm), Some(30));
+        alarm.asks(Asker::Mover);
+        alarm.answered(Asker::Mover, then, now, after(60));
+        assert_eq!(next(&alarm), Some(60));
     }
 }

@@ -25,6 +25,7 @@ use metrics::{counter, gauge};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::alarm::Asker;
 use crate::clock::DatabaseClock;
 use crate::commit_hook::Cause;
 use crate::hint::Ready;
@@ -162,7 +163,7 @@ impl Leader {
             clock: self.clock.window(),
             hint_at_most: PAGE,
         };
-        let known = node.alarm.known();
+        node.alarm.asks(Asker::Turn);
         let sent = Instant::now();
         let taken = node.store.take_turn(&turn).await;
         self.failed = taken.is_err();
@@ -170,7 +171,8 @@ impl Leader {
             Ok(TurnOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
-                node.alarm.set(known, sent, report.now, report.next_due);
+                let (now, next_due) = (report.now, report.next_due);
+                node.alarm.answered(Asker::Turn, sent, now, next_due);
                 self.led(*report, sent).await;
                 // A turn that finds the node idle was asked for with a busy one's lease: the longer
                 // pause must not outlast it, or an embedded node would find the database free.

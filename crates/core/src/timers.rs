@@ -16,6 +16,7 @@ use metrics::counter;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::alarm::Asker;
 use crate::commit_hook::Cause;
 use crate::executor::{self, Stages};
 use crate::job::LockedJob;
@@ -32,7 +33,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Move due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<Shared>) {
-    let mut alarm = node.alarm.0.subscribe();
+    let mut alarm = node.alarm.subscribe();
     let mut leads = node.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     // The next ones are moved by the page: more was due than the last statement moved, or it failed.
@@ -58,7 +59,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             _ = alarm.changed() => continue,
         }
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
-        let known = node.alarm.known();
+        node.alarm.asks(Asker::Mover);
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -75,7 +76,8 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 let next_due = moved.next_due.map(|due| due.max(not_before));
                 start(&node, moved.locked, sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.alarm.set(known, Instant::now(), moved.now, next_due);
+                node.alarm
+                    .answered(Asker::Mover, Instant::now(), moved.now, next_due);
             }
             Err(error) => {
                 drop(slots);

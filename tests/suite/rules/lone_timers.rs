@@ -1,7 +1,7 @@
 //! A timer that is due alone is locked by the statement that moves it, where nothing else runs (ADR 0025).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobwire_core::{NewJob, Outcome, Running};
 use jobwire_tests::eventually;
@@ -117,5 +117,50 @@ async fn a_take_that_fails_stops_no_timer() {
     sql("ALTER SEQUENCE jobwire.gone RENAME TO fence_seq").await;
     notes.until(1).await;
     world.until_empty().await;
+    node.stop().await;
+}
+
+/// While somebody else has the row of a due timer, it is asked for now and then, not all the time.
+#[tokio::test]
+async fn a_due_timer_whose_row_is_taken_is_waited_for() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let moves = || {
+        let text = scraped.render();
+        let name = r#"jobwire_statement_seconds_count{statement="move_due_timers"} "#;
+        let sample = text.lines().find_map(|line| line.strip_prefix(name));
+        sample.map_or(0_u32, |count| count.parse().unwrap())
+    };
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("note", move |_: Running<()>| {
+            seen.add("ran");
+            async { Ok(Outcome::Done) }
+        })
+        .start()
+        .await
+        .unwrap();
+    due(&world, "note", 1).await;
+    let mut other = world.store.pool().begin().await.unwrap();
+    let taken = sqlx::query("SELECT FROM jobwire.timer_job FOR UPDATE");
+    taken.execute(&mut *other).await.unwrap();
+    eventually("the timer to be asked for", SOON, async || {
+        (moves() > 1).then_some(())
+    })
+    .await;
+    let (began, before) = (Instant::now(), moves());
+    eventually("it to be asked for again", SOON, async || {
+        (moves() > before + 5).then_some(())
+    })
+    .await;
+    assert!(began.elapsed() > Duration::from_millis(300));
+    assert!(notes.all().is_empty());
+    other.commit().await.unwrap();
+    notes.until(1).await;
     node.stop().await;
 }
