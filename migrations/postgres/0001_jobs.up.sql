@@ -71,6 +71,11 @@ CREATE TABLE jobwire.job (
     -- When the job last became ready, and how many hints were meant for it; the sweeper reads these.
     ready_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     hints              integer     NOT NULL DEFAULT 0,
+    -- No program can read a moment beyond these, and a row that no node can read would hold up others.
+    CONSTRAINT due_at_is_finite CHECK (isfinite(due_at) AND due_at < timestamptz '262143-01-01 00:00+00'),
+    CONSTRAINT repeat_until_is_finite CHECK (isfinite(repeat_until) AND repeat_until < timestamptz '262143-01-01 00:00+00'),
+    CONSTRAINT created_at_is_finite CHECK (isfinite(created_at) AND created_at < timestamptz '262143-01-01 00:00+00'),
+    CONSTRAINT ready_at_is_finite CHECK (isfinite(ready_at) AND ready_at < timestamptz '262143-01-01 00:00+00'),
     PRIMARY KEY (id)
 );
 -- "Try this instance": its first ready job by creation order.

@@ -1,6 +1,6 @@
 -- The same shape as on PostgreSQL, without the schema. Ids are text, times are microseconds since
 -- 1970 (UTC), booleans are 0 and 1. One process at a time writes; see docs/guarantees.md for the
--- differences.
+-- differences. What PostgreSQL's types refuse is refused here by checks: a row that no node can read would hold up others.
 
 CREATE TABLE schema_version (
     version     INTEGER NOT NULL PRIMARY KEY,
@@ -14,12 +14,13 @@ CREATE TABLE counter (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) ST
 INSERT INTO counter (name, value) VALUES ('job_seq', 0), ('fence_seq', 0);
 
 CREATE TABLE job (
-    id                 TEXT    NOT NULL PRIMARY KEY,
+    id                 TEXT    NOT NULL PRIMARY KEY CONSTRAINT "id is a UUID in lower case"
+        CHECK (id GLOB '????????-????-????-????-????????????' AND id NOT GLOB '*[^-0-9a-f]*' AND length(replace(id, '-', '')) = 32),
     seq                INTEGER NOT NULL,
-    revision           INTEGER NOT NULL DEFAULT 1,
+    revision           INTEGER NOT NULL DEFAULT 1 CHECK (revision BETWEEN 0 AND 2147483647),
     kind               TEXT    NOT NULL DEFAULT 'message' CHECK (kind IN ('message', 'timer', 'history')),
     type               TEXT    NOT NULL CHECK (type <> ''),
-    payload            TEXT    NOT NULL DEFAULT 'null',
+    payload            TEXT    NOT NULL DEFAULT 'null' CONSTRAINT "payload is JSON" CHECK (json_valid(payload)),
     process_instance   TEXT,
     execution          TEXT,
     process_definition TEXT,
@@ -29,32 +30,36 @@ CREATE TABLE job (
     deployment         TEXT,
     priority           INTEGER NOT NULL DEFAULT 0,
     exclusive          INTEGER NOT NULL DEFAULT 0 CHECK (exclusive = 0 OR process_instance IS NOT NULL),
-    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
-    failures           INTEGER NOT NULL DEFAULT 0,
+    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
+    failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER,
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER,
-    correlation_id     TEXT    NOT NULL,
-    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
+        CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
+    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
-    custom_values      TEXT,
+    custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
-    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    hints              INTEGER NOT NULL DEFAULT 0
+    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_siblings ON job (process_instance, seq) WHERE exclusive;
 CREATE INDEX job_unhinted ON job (seq) WHERE hints = 0;
 
 CREATE TABLE timer_job (
-    id                 TEXT    NOT NULL PRIMARY KEY,
+    id                 TEXT    NOT NULL PRIMARY KEY CONSTRAINT "id is a UUID in lower case"
+        CHECK (id GLOB '????????-????-????-????-????????????' AND id NOT GLOB '*[^-0-9a-f]*' AND length(replace(id, '-', '')) = 32),
     seq                INTEGER NOT NULL,
-    revision           INTEGER NOT NULL DEFAULT 1,
+    revision           INTEGER NOT NULL DEFAULT 1 CHECK (revision BETWEEN 0 AND 2147483647),
     kind               TEXT    NOT NULL DEFAULT 'message' CHECK (kind IN ('message', 'timer', 'history')),
     type               TEXT    NOT NULL CHECK (type <> ''),
-    payload            TEXT    NOT NULL DEFAULT 'null',
+    payload            TEXT    NOT NULL DEFAULT 'null' CONSTRAINT "payload is JSON" CHECK (json_valid(payload)),
     process_instance   TEXT,
     execution          TEXT,
     process_definition TEXT,
@@ -64,31 +69,35 @@ CREATE TABLE timer_job (
     deployment         TEXT,
     priority           INTEGER NOT NULL DEFAULT 0,
     exclusive          INTEGER NOT NULL DEFAULT 0 CHECK (exclusive = 0 OR process_instance IS NOT NULL),
-    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
-    failures           INTEGER NOT NULL DEFAULT 0,
+    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
+    failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER NOT NULL,
+    due_at             INTEGER NOT NULL CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER,
-    correlation_id     TEXT    NOT NULL,
-    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
+        CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
+    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
-    custom_values      TEXT,
+    custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
-    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    hints              INTEGER NOT NULL DEFAULT 0
+    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX timer_job_due ON timer_job (due_at);
 
 CREATE TABLE suspended_job (
-    id                 TEXT    NOT NULL PRIMARY KEY,
+    id                 TEXT    NOT NULL PRIMARY KEY CONSTRAINT "id is a UUID in lower case"
+        CHECK (id GLOB '????????-????-????-????-????????????' AND id NOT GLOB '*[^-0-9a-f]*' AND length(replace(id, '-', '')) = 32),
     seq                INTEGER NOT NULL,
-    revision           INTEGER NOT NULL DEFAULT 1,
+    revision           INTEGER NOT NULL DEFAULT 1 CHECK (revision BETWEEN 0 AND 2147483647),
     kind               TEXT    NOT NULL DEFAULT 'message' CHECK (kind IN ('message', 'timer', 'history')),
     type               TEXT    NOT NULL CHECK (type <> ''),
-    payload            TEXT    NOT NULL DEFAULT 'null',
+    payload            TEXT    NOT NULL DEFAULT 'null' CONSTRAINT "payload is JSON" CHECK (json_valid(payload)),
     process_instance   TEXT,
     execution          TEXT,
     process_definition TEXT,
@@ -98,30 +107,34 @@ CREATE TABLE suspended_job (
     deployment         TEXT,
     priority           INTEGER NOT NULL DEFAULT 0,
     exclusive          INTEGER NOT NULL DEFAULT 0 CHECK (exclusive = 0 OR process_instance IS NOT NULL),
-    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
-    failures           INTEGER NOT NULL DEFAULT 0,
+    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
+    failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER,
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER,
-    correlation_id     TEXT    NOT NULL,
-    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
+        CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
+    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
-    custom_values      TEXT,
+    custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
-    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    hints              INTEGER NOT NULL DEFAULT 0
+    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dead_letter_job (
-    id                 TEXT    NOT NULL PRIMARY KEY,
+    id                 TEXT    NOT NULL PRIMARY KEY CONSTRAINT "id is a UUID in lower case"
+        CHECK (id GLOB '????????-????-????-????-????????????' AND id NOT GLOB '*[^-0-9a-f]*' AND length(replace(id, '-', '')) = 32),
     seq                INTEGER NOT NULL,
-    revision           INTEGER NOT NULL DEFAULT 1,
+    revision           INTEGER NOT NULL DEFAULT 1 CHECK (revision BETWEEN 0 AND 2147483647),
     kind               TEXT    NOT NULL DEFAULT 'message' CHECK (kind IN ('message', 'timer', 'history')),
     type               TEXT    NOT NULL CHECK (type <> ''),
-    payload            TEXT    NOT NULL DEFAULT 'null',
+    payload            TEXT    NOT NULL DEFAULT 'null' CONSTRAINT "payload is JSON" CHECK (json_valid(payload)),
     process_instance   TEXT,
     execution          TEXT,
     process_definition TEXT,
@@ -131,21 +144,24 @@ CREATE TABLE dead_letter_job (
     deployment         TEXT,
     priority           INTEGER NOT NULL DEFAULT 0,
     exclusive          INTEGER NOT NULL DEFAULT 0 CHECK (exclusive = 0 OR process_instance IS NOT NULL),
-    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
-    failures           INTEGER NOT NULL DEFAULT 0,
+    retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
+    failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER,
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER,
-    correlation_id     TEXT    NOT NULL,
-    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
+        CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
+    created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
-    custom_values      TEXT,
+    custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
-    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    hints              INTEGER NOT NULL DEFAULT 0
+    ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_exception (

@@ -128,6 +128,7 @@ conformance! {
             due_timers_move_once_in_order_of_their_dates,
             few_due_timers_are_locked_where_they_may_run,
             no_timer_is_locked_that_is_suspended,
+            a_timer_for_the_end_of_time_is_read,
             the_next_due_date_is_told,
             no_more_than_asked_for_move,
         ]

@@ -229,3 +229,31 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
         .unwrap_err();
     assert!(refused.to_string().contains("letters, digits"), "{refused}");
 }
+
+/// What `chrono` has no moment for would end every task that reads it.
+#[tokio::test]
+async fn a_moment_that_no_node_could_read_is_refused() {
+    let w = World::<PgStore>::open().await;
+    for (column, moment) in [
+        ("due_at", "infinity"),
+        ("due_at", "-infinity"),
+        ("repeat_until", "infinity"),
+        ("created_at", "262143-01-01"),
+        ("ready_at", "infinity"),
+    ] {
+        let sql = format!(
+            "INSERT INTO jobwire.job (id, type, correlation_id, {column})
+             VALUES (gen_random_uuid(), 'work', gen_random_uuid(), '{moment}')"
+        );
+        let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("{column}_is_finite")),
+            "{refused}"
+        );
+    }
+    let last = "SELECT jobwire.create_job(type => 'work', due_at => '262142-12-31')";
+    sqlx::query(last).execute(w.store.pool()).await.unwrap();
+    let moved = w.store.move_due_timers(1).await.unwrap();
+    assert!(moved.next_due.is_some());
+}

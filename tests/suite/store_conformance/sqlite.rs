@@ -5,6 +5,7 @@ use std::time::Duration;
 use jobwire_core::store::{HandOver, Origin};
 use jobwire_core::{SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
 use jobwire_tests::Scratch;
+use sqlx::AssertSqlSafe;
 
 use super::world::{World, done, node, terms, work};
 
@@ -143,4 +144,43 @@ async fn an_open_transaction_of_another_process_is_waited_for_and_not_for_ever()
             .len(),
         1
     );
+}
+
+/// What PostgreSQL's types refuse: such a row would hold up every other one that is read with it.
+#[tokio::test]
+async fn a_row_that_no_node_could_read_is_refused() {
+    let w = World::<SqliteStore>::open().await;
+    for (column, value, why) in [
+        ("payload", "'{'", "payload is JSON"),
+        ("custom_values", "'{'", "custom_values is JSON"),
+        ("id", "'first'", "id is a UUID in lower case"),
+        ("id", "upper('{id}')", "id is a UUID in lower case"),
+        (
+            "correlation_id",
+            "'--------' || substr('{id}', 9)",
+            "correlation_id is a UUID in lower case",
+        ),
+        ("due_at", "8210266876800000000", "due_at is a moment"),
+        ("ready_at", "-9000000000000000000", "ready_at is a moment"),
+        ("retries", "2147483648", "retries BETWEEN"),
+    ] {
+        let mut row = vec![
+            ("id", "'{id}'"),
+            ("seq", "1"),
+            ("type", "'work'"),
+            ("correlation_id", "'{id}'"),
+        ];
+        row.retain(|(name, _)| *name != column);
+        row.push((column, value));
+        let (names, values): (Vec<_>, Vec<_>) = row.into_iter().unzip();
+        let (names, values) = (names.join(", "), values.join(", "));
+        // One that has letters.
+        let values = values.replace("{id}", "01a2071d-501f-75f8-8b0b-07935406e66c");
+        for table in ["job", "dead_letter_job"] {
+            let sql = format!("INSERT INTO {table} ({names}) VALUES ({values})");
+            let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
+            let refused = refused.await.unwrap_err().to_string();
+            assert!(refused.contains(why), "{column}: {refused}");
+        }
+    }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
-use jobwire_core::{JobId, JobState, Lane, NewJob};
+use jobwire_core::{JobFilter, JobId, JobState, Lane, NewJob};
 
 use super::world::{Bench, LEASE, World, done, ids, job_ids, node, terms, unserved, work};
 
@@ -146,4 +146,11 @@ pub(super) async fn no_timer_is_locked_that_is_suspended<S: Bench>(w: &World<S>)
     assert_eq!((job_ids(&moved.locked), ids(&moved.ready)), (vec![], late));
     let refused = w.refusal(here, &moved.ready[0].hint).await;
     assert_eq!(refused, Some(Refusal::Suspended));
+}
+
+pub(super) async fn a_timer_for_the_end_of_time_is_read<S: Bench>(w: &World<S>) {
+    w.create(vec![work().delay(Duration::MAX)]).await;
+    let moved = w.store.move_due_timers(10).await.unwrap();
+    assert!(moved.ready.is_empty() && moved.next_due.unwrap() > moved.now);
+    assert_eq!(w.find(JobFilter::default()).await.len(), 1);
 }
