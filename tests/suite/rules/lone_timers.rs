@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jobwire_core::node::NodeBuilder;
 use jobwire_core::{NewJob, Outcome, Running};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -17,6 +18,15 @@ fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
     let text = scraped.render();
     let sample = text.lines().find_map(|line| line.strip_prefix(&name));
     sample.map_or(0, |count| count.parse().unwrap())
+}
+
+/// A node whose handler notes that it ran.
+fn noting(world: &World, notes: &Notes) -> NodeBuilder {
+    let seen = notes.clone();
+    world.node().handler("note", move |_: Running<()>| {
+        seen.add("ran");
+        async { Ok(Outcome::Done) }
+    })
 }
 
 /// Due in a moment, all at once.
@@ -37,13 +47,8 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
-    let (seen, held, until) = (notes.clone(), notes.clone(), gate.clone());
-    let node = world
-        .node()
-        .handler("note", move |_: Running<()>| {
-            seen.add("ran");
-            async { Ok(Outcome::Done) }
-        })
+    let (held, until) = (notes.clone(), gate.clone());
+    let node = noting(&world, &notes)
         .handler("held", move |_: Running<()>| {
             held.add("holds");
             let until = until.clone();
@@ -92,22 +97,13 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
 #[tokio::test]
 async fn a_take_that_fails_stops_no_timer() {
     let world = World::new().await;
-    let notes = Notes::default();
-    let seen = notes.clone();
     let sql = async |sql: &'static str| {
         let done = sqlx::query(sql).execute(world.store.pool()).await;
         done.unwrap();
     };
     sql("ALTER SEQUENCE jobwire.fence_seq RENAME TO gone").await;
-    let node = world
-        .node()
-        .handler("note", move |_: Running<()>| {
-            seen.add("ran");
-            async { Ok(Outcome::Done) }
-        })
-        .start()
-        .await
-        .unwrap();
+    let notes = Notes::default();
+    let node = noting(&world, &notes).start().await.unwrap();
     due(&world, "note", 1).await;
     eventually("the timer to be moved", SOON, async || {
         (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())
@@ -135,16 +131,7 @@ async fn a_due_timer_whose_row_is_taken_is_waited_for() {
     };
     let world = World::new().await;
     let notes = Notes::default();
-    let seen = notes.clone();
-    let node = world
-        .node()
-        .handler("note", move |_: Running<()>| {
-            seen.add("ran");
-            async { Ok(Outcome::Done) }
-        })
-        .start()
-        .await
-        .unwrap();
+    let node = noting(&world, &notes).start().await.unwrap();
     due(&world, "note", 1).await;
     let mut other = world.store.pool().begin().await.unwrap();
     let taken = sqlx::query("SELECT FROM jobwire.timer_job FOR UPDATE");
