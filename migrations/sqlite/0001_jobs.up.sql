@@ -33,20 +33,20 @@ CREATE TABLE job (
     retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
     failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8334601228800000000 AND 8210266876799999999),
     correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
         CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
     created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
     custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
     ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_siblings ON job (process_instance, seq) WHERE exclusive;
@@ -72,20 +72,20 @@ CREATE TABLE timer_job (
     retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
     failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER NOT NULL CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    due_at             INTEGER NOT NULL CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8334601228800000000 AND 8210266876799999999),
     correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
         CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
     created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
     custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
     ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX timer_job_due ON timer_job (due_at);
@@ -110,20 +110,20 @@ CREATE TABLE suspended_job (
     retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
     failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8334601228800000000 AND 8210266876799999999),
     correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
         CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
     created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
     custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
     ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 
@@ -147,20 +147,20 @@ CREATE TABLE dead_letter_job (
     retries            INTEGER NOT NULL DEFAULT 3 CHECK (retries BETWEEN 0 AND 2147483647),
     failures           INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND 2147483647),
     retry_policy       TEXT,
-    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     repeat             TEXT,
-    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8000000000000000000 AND 8210266876799999999),
+    repeat_until       INTEGER CONSTRAINT "repeat_until is a moment" CHECK (repeat_until BETWEEN -8334601228800000000 AND 8210266876799999999),
     correlation_id     TEXT    NOT NULL CONSTRAINT "correlation_id is a UUID in lower case"
         CHECK (correlation_id GLOB '????????-????-????-????-????????????' AND correlation_id NOT GLOB '*[^-0-9a-f]*' AND length(replace(correlation_id, '-', '')) = 32),
     created_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "created_at is a moment" CHECK (created_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     lane               TEXT    NOT NULL DEFAULT 'default',
     origin             TEXT    NOT NULL DEFAULT 'sql',
     exception_message  TEXT,
     custom_values      TEXT    CONSTRAINT "custom_values is JSON" CHECK (custom_values IS NULL OR json_valid(custom_values)),
     trace_parent       TEXT,
     ready_at           INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
-        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8000000000000000000 AND 8210266876799999999),
+        CONSTRAINT "ready_at is a moment" CHECK (ready_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     hints              INTEGER NOT NULL DEFAULT 0 CHECK (hints BETWEEN 0 AND 2147483647)
 ) STRICT, WITHOUT ROWID;
 

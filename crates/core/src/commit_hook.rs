@@ -232,7 +232,8 @@ impl CommitHook {
             return None;
         }
         let still = inner.moved().elapsed();
-        (still > inner.options.max_age * STUCK).then_some(still)
+        let limit = (inner.options.max_age * STUCK).max(STUCK_AT_LEAST);
+        (still > limit).then_some(still)
     }
 
     /// Hints that wait to be published.
@@ -295,12 +296,6 @@ impl Inner {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many hints are in the buffer no more.
-    fn left(&self, count: usize) {
-        *self.moved() = Instant::now();
-        self.buffered.fetch_sub(count, Ordering::Relaxed);
-    }
-
     /// Hints are to leave: now where nothing waits before them, else with what waits.
     fn offer(self: &Arc<Self>, entry: Entry) {
         let count = entry.hints.len();
@@ -309,7 +304,7 @@ impl Inner {
         }
         let before = self.buffered.fetch_add(count, Ordering::Relaxed);
         if before + count > self.options.buffer {
-            return self.forget(&entry.lane, count, "full");
+            return self.refuse(&entry.lane, count, "full");
         }
         let under_way = self.under_way.load(Ordering::Relaxed);
         let nothing_waits = before == under_way && under_way < self.options.in_flight;
@@ -322,8 +317,8 @@ impl Inner {
         }
         match self.entries.try_send(entry) {
             Ok(()) => {}
-            Err(TrySendError::Full(e)) => self.forget(&e.lane, count, "full"),
-            Err(TrySendError::Closed(e)) => self.forget(&e.lane, count, "closed"),
+            Err(TrySendError::Full(e)) => self.refuse(&e.lane, count, "full"),
+            Err(TrySendError::Closed(e)) => self.refuse(&e.lane, count, "closed"),
         }
     }
 
@@ -347,14 +342,21 @@ impl Inner {
 
     /// These hints leave the buffer without having been published.
     fn forget(&self, lane: &Lane, count: usize, reason: &'static str) {
-        self.left(count);
+        *self.moved() = Instant::now();
+        self.refuse(lane, count, reason);
+    }
+
+    /// The same for hints that have never been in it.
+    fn refuse(&self, lane: &Lane, count: usize, reason: &'static str) {
+        self.buffered.fetch_sub(count, Ordering::Relaxed);
         counter!(m::HINTS_DROPPED, "lane" => lane.0.clone(), "reason" => reason)
             .increment(count as u64);
     }
 }
 
 /// Hints older than [`HookOptions::max_age`] are given up, and each attempt to publish ends in its own time. A buffer in which
-/// nothing has moved for so many times that long is not about to.
+/// nothing has moved for so many times that long, and this long, is not about to.
 const STUCK: u32 = 3;
+const STUCK_AT_LEAST: Duration = Duration::from_secs(120);
 /// So many lanes that can't be published to are remembered.
 const MOST_LANES: usize = 1_024;

@@ -387,7 +387,10 @@ fn answer(ended: std::thread::Result<HandlerResult>) -> Ended {
 fn completion(held: &Held, job: &Job, ran: Option<Duration>) -> Completion {
     // By the database's clock, which said when the job became ready: this machine's may be wrong by hours,
     // and the next occurrence would be late by as much.
-    let now = |ran| job.ready_at + chrono::Duration::from_std(ran).unwrap_or_default();
+    let now = |ran| {
+        let ran = chrono::Duration::from_std(ran).unwrap_or_default();
+        job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at)
+    };
     Completion {
         held: held.clone(),
         next: ran

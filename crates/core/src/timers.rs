@@ -28,8 +28,8 @@ use crate::store::{MovedTimers, StoreError};
 const BATCH: i64 = 1_000;
 /// So many at most are locked by the statement that moves them.
 const FEW: usize = 4;
-/// Somebody else has the rows of what is due: not before this again.
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// Somebody else has the rows of all that is due: not before this again.
+const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Move due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<Shared>) {
@@ -72,8 +72,11 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 );
                 crowd = moved.next_due.is_some_and(|due| due <= moved.now);
                 let none = moved.ready.is_empty() && moved.locked.is_empty();
-                let not_before = moved.now + if none { BUSY_PAUSE } else { Duration::ZERO };
-                let next_due = moved.next_due.map(|due| due.max(not_before));
+                let next_due = if crowd && none {
+                    Some(moved.now + BUSY_PAUSE)
+                } else {
+                    moved.next_due
+                };
                 start(&node, moved.locked, sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
                 node.alarm
@@ -102,7 +105,7 @@ fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
         return Vec::new();
     }
     let free = || slots.clone().try_acquire_owned().ok();
-    // One is left to what comes meanwhile.
+    // One is left to what comes meanwhile, where there is more than one.
     let few = FEW.min(node.options.concurrency - 1).max(1);
     std::iter::from_fn(free).take(few).collect()
 }

@@ -69,8 +69,8 @@ impl Producers {
                 jobs: store.jobs(hook),
                 ledger: ledger.clone(),
                 maker: Maker::new(random, number, options.lease),
-                // The one that cuts connections creates fewer.
                 bulk: 2 * options.hints_per_message,
+                // The one that cuts connections creates fewer.
                 per_tick: f64::from(options.rate) / 10.0 * if way == Way::Cut { 0.1 } else { 0.3 },
                 most: i64::from(options.rate * BACKLOG_SECONDS),
                 backlog: backlog.clone(),

@@ -93,7 +93,8 @@ pub(super) fn account(inner: &Inner, (mut entry, result): Departed) -> Option<En
 
 fn confirmed(inner: &Inner, entry: &Entry) {
     let count = entry.hints.len();
-    inner.left(count);
+    *inner.moved() = Instant::now();
+    inner.buffered.fetch_sub(count, Ordering::Relaxed);
     crash_point!("hints-confirmed");
     counter!(m::HINTS_PUBLISHED, "lane" => entry.lane.0.clone(), "cause" => entry.cause.as_str())
         .increment(count as u64);

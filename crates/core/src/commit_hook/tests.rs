@@ -297,16 +297,21 @@ async fn what_is_under_way_is_waited_for_at_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_does_not_get_on_says_so() {
     let broker = Broker::of(Mood::Slow, 1);
-    let hook = CommitHook::start(broker.clone(), HookOptions::default());
-    let max_age = HookOptions::default().max_age;
+    let options = HookOptions {
+        buffer: 1,
+        ..HookOptions::default()
+    };
+    let hook = CommitHook::start(broker.clone(), options);
     // Idle for long is not stuck.
-    tokio::time::sleep(max_age * 10).await;
+    tokio::time::sleep(STUCK_AT_LEAST * 2).await;
     hook.publish(Cause::Commit, vec![ready()]);
     assert_eq!(hook.is_stuck(), None);
-    tokio::time::sleep(max_age * STUCK).await;
+    tokio::time::sleep(STUCK_AT_LEAST).await;
     assert_eq!(hook.is_stuck(), None, "it may take so long");
-    tokio::time::sleep(max_age).await;
-    assert_eq!(hook.is_stuck(), Some(max_age * (STUCK + 1)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // What is refused moves nothing.
+    hook.publish(Cause::Commit, vec![ready()]);
+    assert!(hook.is_stuck() > Some(STUCK_AT_LEAST));
     broker.answers.notify_one();
     drained(&hook).await;
     assert_eq!(hook.is_stuck(), None);
