@@ -30,16 +30,15 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use metrics::{counter, gauge};
+use metrics::gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::Instant;
 
 use crate::consumer::schedule::Schedule;
-use crate::executor::{self, Stages};
+use crate::executor;
 use crate::hint::Marker;
 use crate::job::Lane;
 use crate::metrics as m;
@@ -318,16 +317,8 @@ impl Claimer {
         lane.done = lane.cursor.looked(place, count, claimed.after) || lane.done;
         lane.taken += count as u64;
         self.pace.answered(count, sent.elapsed());
-        counter!(m::JOBS_LOCKED, "source" => "claim").increment(count as u64);
-        let stages = Stages {
-            committed_at: None,
-            locked_at: Utc::now(),
-        };
-        for job in claimed.jobs {
-            // No more jobs come back than were asked for, each with its slot.
-            let Some(slot) = slots.pop() else { break };
-            executor::start(&node, job, sent, stages, slot);
-        }
+        let slots = std::iter::from_fn(|| slots.pop());
+        executor::start_unhinted(&node, claimed.jobs, "claim", sent, slots);
         Ok(())
     }
 

@@ -66,7 +66,26 @@ pub(crate) fn start(
     start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
 }
 
-/// The same for a job that came alone: where its handler will not keep this thread for long, it has its first turn here and
+/// The same for jobs that no hint led to, each on a slot of its own; `source` says who locked them.
+pub(crate) fn start_unhinted(
+    node: &Arc<Shared>,
+    jobs: Vec<LockedJob>,
+    source: &'static str,
+    sent: Instant,
+    slots: impl Iterator<Item = OwnedSemaphorePermit>,
+) {
+    counter!(m::JOBS_LOCKED, "source" => source).increment(jobs.len() as u64);
+    let stages = Stages {
+        committed_at: None,
+        locked_at: Utc::now(),
+    };
+    // No more jobs come back than were asked for, each with its slot.
+    for (job, slot) in jobs.into_iter().zip(slots) {
+        start(node, job, sent, stages, slot);
+    }
+}
+
+/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn here and
 /// now, and a task only if that is not its last.
 pub(crate) fn start_at_once(
     node: &Arc<Shared>,

@@ -171,8 +171,6 @@ impl Leader {
             Ok(TurnOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
-                let (now, next_due) = (report.now, report.next_due);
-                node.alarm.answered(Asker::Turn, sent, now, next_due);
                 self.led(*report, sent).await;
                 // A turn that finds the node idle was asked for with a busy one's lease: the longer
                 // pause must not outlast it, or an embedded node would find the database free.
@@ -216,6 +214,8 @@ impl Leader {
                 "the database's clock has jumped; no lock is taken off anybody until the living have renewed theirs"
             );
         }
+        node.alarm
+            .answered(Asker::Turn, sent, report.now, report.next_due);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
         gauge!(m::EXECUTABLE).set(report.executable as f64);

@@ -11,16 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
-use metrics::counter;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::alarm::Asker;
 use crate::commit_hook::Cause;
-use crate::executor::{self, Stages};
-use crate::job::LockedJob;
-use crate::metrics as m;
+use crate::executor;
 use crate::shared::Shared;
 use crate::store::{MovedTimers, StoreError};
 
@@ -77,7 +73,8 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 } else {
                     moved.next_due
                 };
-                start(&node, moved.locked, sent, slots);
+                let slots = slots.into_iter();
+                executor::start_unhinted(&node, moved.locked, "timer", sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
                 node.alarm
                     .answered(Asker::Mover, Instant::now(), moved.now, next_due);
@@ -118,25 +115,5 @@ async fn move_due(node: &Shared, slots: usize) -> Result<MovedTimers, StoreError
             node.store.take_due_timers(&node.terms, &lanes, few).await
         }
         _ => node.store.move_due_timers(BATCH).await,
-    }
-}
-
-fn start(
-    node: &Arc<Shared>,
-    jobs: Vec<LockedJob>,
-    sent: Instant,
-    slots: Vec<OwnedSemaphorePermit>,
-) {
-    if jobs.is_empty() {
-        return;
-    }
-    counter!(m::JOBS_LOCKED, "source" => "timer").increment(jobs.len() as u64);
-    let stages = Stages {
-        committed_at: None,
-        locked_at: Utc::now(),
-    };
-    // No more come back than were asked for, each with its slot.
-    for (job, slot) in jobs.into_iter().zip(slots) {
-        executor::start(node, job, sent, stages, slot);
     }
 }

@@ -10,14 +10,15 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
 
 use super::until_first_turn;
+use super::world::counted;
 use crate::world::{Notes, SOON, World};
 
 /// Jobs that were locked so.
 fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
-    let name = format!("jobwire_jobs_locked_total{{source=\"{source}\"}} ");
-    let text = scraped.render();
-    let sample = text.lines().find_map(|line| line.strip_prefix(&name));
-    sample.map_or(0, |count| count.parse().unwrap())
+    counted(
+        scraped,
+        &format!("jobwire_jobs_locked_total{{source=\"{source}\"}}"),
+    )
 }
 
 /// A node whose handler notes that it ran.
@@ -124,10 +125,10 @@ async fn a_due_timer_whose_row_is_taken_is_waited_for() {
     let scraped = recorder.handle();
     let _here = metrics::set_default_local_recorder(&recorder);
     let moves = || {
-        let text = scraped.render();
-        let name = r#"jobwire_statement_seconds_count{statement="move_due_timers"} "#;
-        let sample = text.lines().find_map(|line| line.strip_prefix(name));
-        sample.map_or(0_u32, |count| count.parse().unwrap())
+        counted(
+            &scraped,
+            r#"jobwire_statement_seconds_count{statement="move_due_timers"}"#,
+        )
     };
     let world = World::new().await;
     let notes = Notes::default();

@@ -8,7 +8,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
 
 use super::world::{
-    SOON, create, refused, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
+    SOON, counted, create, refused, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
 };
 use crate::world::{Notes, World};
 
@@ -74,13 +74,10 @@ impl Scene {
 
     /// Lock statements so far.
     fn locks(&self) -> u64 {
-        let text = self.scraped.render();
-        let counts = text.lines().filter_map(|line| {
-            let line = line.strip_prefix("jobwire_statement_seconds_count{")?;
-            let count = line.strip_prefix("statement=\"lock\"} ")?;
-            count.parse::<u64>().ok()
-        });
-        counts.sum()
+        counted(
+            &self.scraped,
+            r#"jobwire_statement_seconds_count{statement="lock"}"#,
+        )
     }
 
     /// Both jobs end, one after the other.

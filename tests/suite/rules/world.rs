@@ -122,9 +122,17 @@ pub(super) async fn hold(store: &PgStore, owner: NodeId, hint: &Hint) -> LockedJ
 
 /// How many hints were refused for this reason.
 pub(super) fn refused(scraped: &PrometheusHandle, reason: &str) -> u64 {
-    let counter = format!("jobwire_hints_refused_total{{reason=\"{reason}\"}} ");
+    counted(
+        scraped,
+        &format!("jobwire_hints_refused_total{{reason=\"{reason}\"}}"),
+    )
+}
+
+/// A counter by its name and labels; zero while there is none.
+pub(super) fn counted(scraped: &PrometheusHandle, counter: &str) -> u64 {
     let text = scraped.render();
-    let count = text.lines().find_map(|line| line.strip_prefix(&*counter));
+    let counts = text.lines().filter_map(|line| line.strip_prefix(counter));
+    let count = counts.filter_map(|rest| rest.strip_prefix(' ')).next();
     count.map_or(0, |count| count.parse().unwrap())
 }
 
