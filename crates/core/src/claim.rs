@@ -19,6 +19,7 @@
 //!   that grows to a second while nothing is found, and to a few times what looking costs ([`pace`]); whatever
 //!   becomes ready in this process ends the pause. While hints work, nothing is asked.
 //! * **Several nodes** pass over each other's locked rows, so they take different jobs.
+//! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots with their like.
 //!
 //! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
 //! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
@@ -44,7 +45,7 @@ use crate::job::Lane;
 use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
-use crate::store::ClaimPage;
+use crate::store::{ClaimOf, ClaimPage};
 use crate::transport::{Control, TransportError};
 use cursor::Cursor;
 use pace::Pace;
@@ -52,6 +53,8 @@ use watch::{Seen, Step, Watch};
 
 /// The most jobs in one page.
 const PAGE: usize = 256;
+/// Between two looks for rescued jobs in a lane.
+const RESCUES: Duration = Duration::from_secs(1);
 /// Between two looks at what the transport says of itself.
 const LOOK: Duration = Duration::from_millis(250);
 /// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
@@ -63,6 +66,8 @@ struct ClaimedLane {
     lane: Lane,
     watch: Watch,
     cursor: Cursor,
+    /// Rescued jobs were looked for then.
+    rescued_at: Option<Instant>,
     /// Looked through to its end in this pass.
     done: bool,
     /// Jobs taken since claiming began.
@@ -159,6 +164,7 @@ impl Claimer {
                 lane,
                 watch: Watch::new(patience),
                 cursor: Cursor::default(),
+                rescued_at: None,
                 done: false,
                 taken: 0,
             }
@@ -196,7 +202,7 @@ impl Claimer {
                         lane = %lane.lane, problem,
                         "hints can't come or go: jobs of this lane are claimed from the database until they can"
                     );
-                    lane.cursor = Cursor::default();
+                    (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
                     (lane.done, lane.taken) = (false, 0);
                     node.claiming(&lane.lane, true);
                     self.pace = Pace::new(Instant::now());
@@ -289,6 +295,38 @@ impl Claimer {
         }
     }
 
+    /// Rescued jobs of a lane, where it is time to look for them. Returns how many were taken.
+    async fn take_rescued(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<usize, crate::StoreError> {
+        let node = self.node.clone();
+        let now = Instant::now();
+        let struck = *node.leases.struck().borrow();
+        let room = node.options.struck_slots().saturating_sub(struck).min(share);
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(0);
+        };
+        let is_due = lane.rescued_at.is_none_or(|then| now - then >= RESCUES);
+        if room == 0 || !is_due {
+            return Ok(0);
+        }
+        lane.rescued_at = Some(now);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Rescued,
+            at_most: i64::try_from(room).unwrap_or(i64::MAX),
+        };
+        let claimed = node.asks(node.store.claim(&node.terms, &page)).await?;
+        let count = claimed.jobs.len();
+        lane.taken += count as u64;
+        let slots = std::iter::from_fn(|| slots.pop());
+        executor::start_unhinted(&node, claimed.jobs, "claim", now, slots);
+        Ok(count)
+    }
+
     /// One page of a lane.
     async fn take(
         &mut self,
@@ -297,18 +335,21 @@ impl Claimer {
         slots: &mut Vec<OwnedSemaphorePermit>,
     ) -> Result<(), crate::StoreError> {
         let node = self.node.clone();
-        let Some(lane) = self.lanes.get_mut(at) else {
+        let share = share - self.take_rescued(at, share, slots).await?;
+        let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
             return Ok(());
         };
         let sent = Instant::now();
         let place = lane.cursor.next(sent);
         let page = ClaimPage {
             lane: lane.lane.clone(),
-            after: place.after,
+            of: ClaimOf::Next {
+                after: place.after,
+                look_at: place.look_at,
+            },
             at_most: i64::try_from(share).unwrap_or(i64::MAX),
-            look_at: place.look_at,
         };
-        let claimed = node.store.claim(&node.terms, &page).await;
+        let claimed = node.asks(node.store.claim(&node.terms, &page)).await;
         let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
         for _ in count..share {
             self.schedule.give_back(at);

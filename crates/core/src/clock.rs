@@ -5,7 +5,7 @@
 //! the leader compares what the clock shows with its own monotonic one: while the two disagree, and for
 //! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
 //!
-//! A new leader has nothing to compare with; its first turn believes what it sees.
+//! A new leader compares with what the last leader said in its beats. One that has heard no beat believes what it sees.
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::store::ClockWindow;
 
 /// Clocks are steered a little, and a statement may wait a little before it runs.
 const TOLERANCE: Duration = Duration::from_secs(1);
+/// A beat may be so long on its way.
+const LONGEST_BEAT: Duration = Duration::from_secs(3);
 /// Two clocks may drift apart by half the tolerance in so long.
 const MEMORY: Duration = Duration::from_secs(600);
 
@@ -56,7 +58,23 @@ impl DatabaseClock {
         self.last.filter(|seen| seen.received.elapsed() < MEMORY)
     }
 
-    /// It has jumped a short while ago, and not everybody may have renewed since.
+    /// The leader said that it shows this.
+    pub(crate) fn heard(&mut self, now: DateTime<Utc>) {
+        let received = Instant::now();
+        self.last = Some(Seen {
+            now,
+            sent: received.checked_sub(LONGEST_BEAT).unwrap_or(received),
+            received,
+        });
+    }
+
+    /// The database was away, or its clock has jumped: for this time not every holder may have renewed.
+    pub(crate) fn doubt_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        self.doubted_until = Some(self.doubted_until.map_or(until, |other| other.max(until)));
+    }
+
+    /// The clock jumped or the database was away a short while ago, and not every holder may have renewed since.
     pub(crate) fn is_doubted(&self) -> bool {
         self.doubted_until
             .is_some_and(|until| Instant::now() < until)
@@ -87,7 +105,7 @@ impl DatabaseClock {
         } else {
             return None;
         };
-        self.doubted_until = Some(received + lease);
+        self.doubt_for(lease);
         Some(jump)
     }
 }
@@ -150,6 +168,22 @@ mod tests {
             // From its new time on it is believed again.
             assert_eq!(clock.saw(at(41 + jump), Instant::now(), LEASE), None);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_leader_compares_with_the_last_ones_beat() {
+        let mut clock = DatabaseClock::default();
+        clock.heard(at(0));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        // The beat was two seconds on its way.
+        assert_eq!(clock.saw(at(22), Instant::now(), LEASE), None);
+        let mut clock = DatabaseClock::default();
+        clock.heard(at(0));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        let window = clock.window().unwrap();
+        assert!(at(80) > window.until);
+        assert!(clock.saw(at(80), Instant::now(), LEASE).is_some());
+        assert!(clock.is_doubted());
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,8 +3,8 @@
 //! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low
 //! load an outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an
 //! exclusive job, so that one leaves beside a batch that is under way, as a full batch does. A batch that the
-//! database could not take is tried again until the leases in it have run out; then the jobs are left to
-//! whoever takes them over.
+//! database could not take is tried again for as long as the node runs: an outcome counts while its lease has this owner and
+//! fence, however long the database was away.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::confession::confess;
 use crate::created::earliest;
 use crate::executor;
 use crate::finished::{Ending, Finished};
@@ -35,6 +34,9 @@ const BATCH: usize = 512;
 const SMALL_BATCH: usize = 64;
 /// Batches that may be under way at once.
 const COMMITS_AT_ONCE: usize = 2;
+/// Between two attempts to commit a batch; no longer than a sixth of the lease either.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
 /// a second this makes one commit of sixteen.
 const GATHER: Duration = Duration::from_millis(16);
@@ -112,7 +114,7 @@ pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering
     }
 }
 
-/// Commit a batch. After a panic nobody here knows what became of it: what is still held is given up.
+/// Commit a batch. After a panic its outcome is unknown: reconciliation finds the leases that are left.
 async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
     let held: Vec<Held> = finished.iter().flat_map(Finished::holds).collect();
     if survived("commit", commit(&node, finished)).await.is_none() {
@@ -121,7 +123,7 @@ async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
         for held in &held {
             node.let_go(held, End::Unsure);
         }
-        confess(&node, held);
+        node.leases.doubt(node.store.outcome_within());
     }
 }
 
@@ -133,6 +135,17 @@ struct Batch {
     slots: Vec<OwnedSemaphorePermit>,
     /// What is counted once it is known to be committed.
     attempts: Vec<Attempt>,
+}
+
+/// What became of the outcome of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptFate {
+    /// It is committed.
+    Committed,
+    /// The lock was lost first.
+    Lost,
+    /// An answer was lost: it was committed, or the lock was lost.
+    Unknown,
 }
 
 /// An attempt that ended, to be counted.
@@ -151,8 +164,12 @@ impl Attempt {
         }
     }
 
-    pub(crate) fn count(self, node: &Shared, committed: bool) {
-        let outcome = if committed { self.outcome } else { "lost-lock" };
+    pub(crate) fn count(self, node: &Shared, fate: AttemptFate) {
+        let outcome = match fate {
+            AttemptFate::Committed => self.outcome,
+            AttemptFate::Lost => "lost-lock",
+            AttemptFate::Unknown => "unknown",
+        };
         node.meters.job_type(&self.job.job_type).finished(outcome);
         let took = self.finished_at.elapsed().as_secs_f64();
         node.meters.finish_to_complete.record(took);
@@ -161,7 +178,6 @@ impl Attempt {
 
 async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
-    let mut lost = Vec::new();
     for job in finished {
         let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
         match job.ending {
@@ -169,24 +185,24 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
             Ending::Failed { failure, .. } => batch.failed.push(failure),
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(settled) => {
-                attempt.count(node, true);
+                attempt.count(node, AttemptFate::Committed);
                 node.let_go(&job.held, end_of(&job.held, &next_instances(&settled)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *settled, Instant::now(), slots).await;
                 continue;
             }
             Ending::Left => {
-                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the job's lease is left to end");
-                attempt.count(node, false);
+                attempt.count(node, AttemptFate::Unknown);
                 node.let_go(&job.held, End::Unsure);
+                node.leases.doubt(node.store.outcome_within());
                 continue;
             }
             Ending::Lost => {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
                 counter!(m::FENCED, "operation" => "run").increment(1);
-                attempt.count(node, false);
+                attempt.count(node, AttemptFate::Lost);
                 node.let_go(&job.held, End::Unsure);
-                lost.push(job.held);
+                node.may_have_lost(job.held);
                 continue;
             }
         }
@@ -215,15 +231,21 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         }),
     );
     let parts = [&completed, &moved, &given_back];
-    let committed: HashSet<JobId> = parts.iter().flat_map(|p| &p.applied).copied().collect();
+    let ids = |of: fn(&Committed) -> &[JobId]| -> HashSet<JobId> {
+        parts.iter().flat_map(|part| of(part)).copied().collect()
+    };
+    let (committed, unknown) = (ids(|part| &part.settled.applied), ids(|part| &part.unknown));
     for attempt in attempts {
-        let committed = committed.contains(&attempt.job.id);
-        attempt.count(node, committed);
+        let fate = if committed.contains(&attempt.job.id) {
+            AttemptFate::Committed
+        } else if unknown.contains(&attempt.job.id) {
+            AttemptFate::Unknown
+        } else {
+            AttemptFate::Lost
+        };
+        attempt.count(node, fate);
     }
-    let held = done.iter().map(|d| &d.held);
-    let held = held.chain(failed.iter().map(|f| &f.held)).chain(&released);
-    lost.extend(held.filter(|h| !committed.contains(&h.id)).cloned());
-    confess(node, lost);
+    let [completed, moved, given_back] = [completed, moved, given_back].map(|part| part.settled);
     let mut next = Settled::default();
     for part in [completed, moved] {
         next.next.extend(part.next);
@@ -234,64 +256,93 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     executor::follow_up(node, next, sent, slots).await;
 }
 
-/// Commit one kind of outcome, again and again until it is committed or every lease in it has ended.
+/// What became of one kind of outcome.
+#[derive(Default)]
+struct Committed {
+    settled: Settled,
+    /// An answer was lost: these were committed by then, or their locks are lost.
+    unknown: Vec<JobId>,
+}
+
+/// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease in
+/// it can be trusted any more.
 async fn settle<'a, F, Fut>(
     node: &Shared,
     operation: &'static str,
     held: impl Iterator<Item = &'a Held>,
     commit: F,
-) -> Settled
+) -> Committed
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<Settled, StoreError>>,
 {
     let held: Vec<&Held> = held.collect();
     if held.is_empty() {
-        return Settled::default();
+        return Committed::default();
     }
     node.instances.end_soon(held.iter().copied());
     if operation == "complete" {
         histogram!(m::COMPLETE_BATCH).record(held.len() as f64);
     }
-    let mut pause = Duration::from_millis(20);
+    let longest = LONGEST_PAUSE.min(node.options.lease / 6);
+    let mut pause = FIRST_PAUSE;
+    // An attempt before this one may have been committed.
+    let mut in_doubt = false;
     loop {
-        match commit().await {
+        match node.asks(commit()).await {
             Ok(settled) => {
                 if operation == "complete" {
                     crash_point!("completion-committed");
                 }
-                let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
-                let next = next_instances(&settled);
-                for held in held {
-                    let was_applied = applied.contains(&held.id);
-                    if !was_applied {
-                        counter!(m::FENCED, "operation" => operation).increment(1);
-                        tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
-                    }
-                    let end = if was_applied {
-                        end_of(held, &next)
-                    } else {
-                        End::Unsure
-                    };
-                    node.let_go(held, end);
-                }
-                return settled;
+                return settled_batch(node, operation, &held, settled, in_doubt);
             }
             Err(error) => {
+                in_doubt |= !error.changed_nothing();
                 let alive = held.iter().any(|h| node.leases.trusts(h));
-                tracing::warn!(operation, jobs = held.len(), %error, alive, "outcomes could not be committed");
-                if !alive {
-                    // Another node takes them over; whoever is first to complete wins.
+                tracing::warn!(operation, jobs = held.len(), %error, alive, "outcomes could not be committed; trying again");
+                if node.ended.is_cancelled() && !alive {
                     for held in held {
                         node.let_go(held, End::Unsure);
                     }
-                    return Settled::default();
+                    return Committed::default();
                 }
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
+                pause = (pause * 2).min(longest);
             }
         }
     }
+}
+
+/// The database has answered: nothing of the batch is held any more.
+fn settled_batch(
+    node: &Shared,
+    operation: &'static str,
+    held: &[&Held],
+    settled: Settled,
+    in_doubt: bool,
+) -> Committed {
+    let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+    let next = next_instances(&settled);
+    let mut unknown = Vec::new();
+    for held in held {
+        if applied.contains(&held.id) {
+            node.let_go(held, end_of(held, &next));
+            continue;
+        }
+        node.let_go(held, End::Unsure);
+        if in_doubt {
+            tracing::info!(
+                job = %held.id, fence = %held.fence, operation,
+                "an answer of the database was lost; the outcome is committed by then, or the lock was lost before"
+            );
+            unknown.push(held.id);
+        } else {
+            counter!(m::FENCED, "operation" => operation).increment(1);
+            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
+        }
+        node.may_have_lost((*held).clone());
+    }
+    Committed { settled, unknown }
 }
 
 /// The instances of which the next job was taken.

@@ -16,8 +16,9 @@
 //! * A job that was locked **alone** begins at once ([`first_turn`](crate::first_turn)).
 //! * A **busy** row (protocol rule 7) is tried again here.
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
-//! * **Own hints**: what the leader takes off the dead is tried here first. A hint that went to a frozen
-//!   node would come back only when the broker gives that node up.
+//! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
+//!   [rescued](crate::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more than a
+//!   quarter of the slots.
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
@@ -32,7 +33,7 @@ use std::time::Duration;
 use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
@@ -70,7 +71,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Hints of a node's own making that may wait; more go to the broker.
 pub(crate) const OWN_HINTS: usize = 1_024;
 /// Where they arrive; kept while the consumer is started again.
-pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<Ready>>>;
+pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;
+
+/// A hint that did not come from the broker.
+pub(crate) enum OwnHint {
+    /// It waits behind what is here.
+    InTurn(Ready),
+    /// The job's holder has died: it comes first in its lane.
+    Rescued(Ready),
+}
+
+impl OwnHint {
+    pub(crate) fn into_ready(self) -> Ready {
+        match self {
+            Self::InTurn(ready) | Self::Rescued(ready) => ready,
+        }
+    }
+}
 
 struct Consumer {
     node: Arc<Shared>,
@@ -85,6 +102,10 @@ struct Consumer {
     receive_after: Option<(Instant, Duration)>,
     /// Receiving has just begun, and there are several lanes.
     gathers: bool,
+    /// Jobs with a strike that this node holds.
+    struck: watch::Receiver<usize>,
+    /// Rescued jobs in lock statements that are under way.
+    rescuing: usize,
 }
 
 /// What one statement asks for, each hint with its slot.
@@ -118,7 +139,7 @@ async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
     node.meters.lock_batch.record(batch.hints.len() as f64);
     let sent = Instant::now();
     let terms = node.terms_for_hints();
-    let locked = node.store.lock(&terms, &batch.hints).await;
+    let locked = node.asks(node.store.lock(&terms, &batch.hints)).await;
     Answer {
         batch,
         sent,
@@ -155,6 +176,8 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         pending: Pending::new(subscription.lanes.into_iter()),
         schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
         gathers: node.options.lanes.len() > 1,
+        struck: node.leases.struck(),
+        rescuing: 0,
         node,
         receiver,
         undecided: HashMap::new(),
@@ -163,14 +186,16 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     consumer.run(&mut own_hints).await;
     let node = consumer.node.clone();
     consumer.let_go().await;
+    consumer.leave_rescued();
     pass_on(&node, &mut own_hints).await;
 }
 
 /// The node drains: hints of its own making are for others, from now on at once.
-async fn pass_on(node: &Shared, own_hints: &mut mpsc::Receiver<Ready>) {
+async fn pass_on(node: &Shared, own_hints: &mut mpsc::Receiver<OwnHint>) {
     own_hints.close();
     let mut rest = Vec::new();
     while own_hints.recv_many(&mut rest, OWN_HINTS).await > 0 {}
+    let rest = rest.into_iter().map(OwnHint::into_ready).collect();
     node.hook.publish(Cause::Sweep, rest);
 }
 
@@ -190,29 +215,35 @@ impl Drop for Consumer {
             let own = self.pending.take(place).own;
             self.node.hook.publish(Cause::Sweep, own);
         }
+        self.leave_rescued();
     }
 }
 
 impl Consumer {
-    async fn run(&mut self, own_hints: &mut mpsc::Receiver<Ready>) {
+    async fn run(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
         let draining = self.node.draining.clone();
         let mut pause = FIRST_PAUSE;
         while !draining.is_cancelled() {
             self.decide_markers().await;
-            if self.pending.is_empty() {
+            // A receiver of its own, since receiving borrows the consumer; made before the look at what may start.
+            let mut struck = self.struck.clone();
+            struck.mark_unchanged();
+            if self.startable() == 0 {
+                let rescued = self.pending.rescued();
                 tokio::select! {
                     // Own hints are few and bounded: they keep nothing else waiting.
                     biased;
                     () = draining.cancelled() => return,
-                    Some(ready) = own_hints.recv() => self.note_own(ready),
+                    Some(hint) = own_hints.recv() => self.note_own(hint),
+                    Ok(()) = struck.changed(), if rescued > 0 => {}
                     () = self.receive() => {}
                 }
                 continue;
             }
             while self.has_room()
-                && let Ok(ready) = own_hints.try_recv()
+                && let Ok(hint) = own_hints.try_recv()
             {
-                self.note_own(ready);
+                self.note_own(hint);
             }
             if std::mem::take(&mut self.gathers) {
                 self.gather().await;
@@ -236,7 +267,18 @@ impl Consumer {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() < MOST_PENDING
+        self.pending.len() + self.pending.rescued() < MOST_PENDING
+    }
+
+    /// How many more rescued jobs may start now.
+    fn rescue_room(&self) -> usize {
+        let taken = *self.struck.borrow() + self.rescuing;
+        self.node.options.struck_slots().saturating_sub(taken)
+    }
+
+    /// How many of the hints that wait may be tried as soon as there are slots.
+    fn startable(&self) -> usize {
+        self.pending.len() + self.pending.rescued().min(self.rescue_room())
     }
 
     /// Wait for messages and note them. Cancel-safe.
@@ -288,6 +330,7 @@ impl Consumer {
                         ticket: Some(ticket),
                         received_at: delivery.received_at,
                         attempts: 0,
+                        rescued: false,
                     };
                     for hint in hints {
                         self.pending.push_hint(hint, of);
@@ -297,14 +340,21 @@ impl Consumer {
         }
     }
 
-    fn note_own(&mut self, ready: Ready) {
+    fn note_own(&mut self, hint: OwnHint) {
+        let rescued = matches!(hint, OwnHint::Rescued(_));
+        let ready = hint.into_ready();
         let of = Arrival {
             lane: self.pending.place(&ready.lane),
             ticket: None,
             received_at: Utc::now(),
             attempts: 0,
+            rescued,
         };
-        self.pending.push_hint(ready.hint, of);
+        if rescued {
+            self.pending.push_rescued(ready.hint, of);
+        } else {
+            self.pending.push_hint(ready.hint, of);
+        }
     }
 
     /// The first message of one lane is here; those of the others may be a moment behind.
@@ -324,7 +374,7 @@ impl Consumer {
     }
 
     /// Wait until a slot is free; after a while let the hints go, and wait on without them.
-    async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
+    async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let slots = self.node.slots.clone();
         if slots.available_permits() > 0 {
             return true;
@@ -359,7 +409,7 @@ impl Consumer {
     }
 
     /// Wait until leases can be renewed again; after a while without the hints, which another node may have.
-    async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<Ready>) {
+    async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
         let node = self.node.clone();
         let renewals =
             || async { while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {} };
@@ -373,11 +423,11 @@ impl Consumer {
         self.step_aside(renewals(), own_hints).await;
     }
 
-    /// Leave every hint to the others for so long, those of this node's own making, too.
+    /// Leave every hint to other nodes for so long, but for rescued jobs.
     async fn step_aside(
         &mut self,
         until: impl Future<Output = ()>,
-        own_hints: &mut mpsc::Receiver<Ready>,
+        own_hints: &mut mpsc::Receiver<OwnHint>,
     ) {
         self.receiver.pause().await;
         self.let_go().await;
@@ -386,11 +436,21 @@ impl Consumer {
             tokio::select! {
                 biased;
                 () = &mut until => break,
-                Some(ready) = own_hints.recv() => self.node.hook.publish(Cause::Sweep, vec![ready]),
+                // Rescued jobs stay: the first slot that is free is theirs.
+                Some(hint) = own_hints.recv() => match hint {
+                    OwnHint::Rescued(_) => self.note_own(hint),
+                    OwnHint::InTurn(ready) => self.node.hook.publish(Cause::Sweep, vec![ready]),
+                },
             }
         }
         self.receiver.resume().await;
         self.gathers = self.node.options.lanes.len() > 1;
+    }
+
+    /// Leave rescued jobs to other nodes.
+    fn leave_rescued(&mut self) {
+        let rescued = self.pending.take_rescued();
+        self.node.hook.publish(Cause::Sweep, rescued);
     }
 
     async fn let_go(&mut self) {
@@ -425,7 +485,7 @@ impl Consumer {
     /// What arrives while a statement is under way, and finds a slot at once, need not wait for that statement's
     /// end; nor need a full batch, so that the database works while an answer is read. Where slots are short there
     /// is one statement at a time, as large as it can be.
-    async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<Ready>) -> bool {
+    async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let mut answered = true;
         let mut under_way = FuturesUnordered::new();
         under_way.extend(self.ask_next().await);
@@ -436,7 +496,7 @@ impl Consumer {
                 biased;
                 Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
                 () = std::future::ready(()), if more => under_way.extend(self.ask_next().await),
-                Some(ready) = own_hints.recv(), if self.has_room() => self.note_own(ready),
+                Some(hint) = own_hints.recv(), if self.has_room() => self.note_own(hint),
                 () = self.receive(), if self.has_room() => {}
             }
         }
@@ -446,7 +506,7 @@ impl Consumer {
     /// Everything that waits, or a full batch of it, could be locked now, and nothing else is to be done before.
     fn may_ask_at_once(&self) -> bool {
         let node = &self.node;
-        let wanted = self.pending.len().min(LOCK_BATCH);
+        let wanted = self.startable().min(LOCK_BATCH);
         wanted > 0
             && wanted <= node.slots.available_permits()
             && !self.pending.has_markers()
@@ -455,6 +515,8 @@ impl Consumer {
     }
 
     async fn note_answer(&mut self, answer: Answer) -> bool {
+        let rescued = answer.batch.of.iter().filter(|of| of.rescued).count();
+        self.rescuing = self.rescuing.saturating_sub(rescued);
         match answer.locked {
             Ok(locked) => {
                 crash_point!("jobs-locked");
@@ -490,21 +552,23 @@ impl Consumer {
         let mut batch = Batch::default();
         let mut free = None;
         while batch.hints.len() + held.hints.len() < LOCK_BATCH {
+            let room = self.rescue_room();
             let pending = &self.pending;
-            if pending.is_empty() {
+            if pending.len() + pending.rescued().min(room) == 0 {
                 break;
             }
             let slot = free.take();
             let slot = slot.or_else(|| self.node.slots.clone().try_acquire_owned().ok());
             let Some(slot) = slot else { break };
-            let lane = self.schedule.next(|lane| pending.waits(lane));
-            let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane)) else {
+            let lane = self.schedule.next(|lane| pending.waits(lane, room));
+            let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane, room)) else {
                 break;
             };
             if self.is_held_here(&waiting) {
                 free = Some(slot);
                 held.push(waiting);
             } else {
+                self.rescuing += usize::from(waiting.of.rescued);
                 batch.push(waiting);
                 batch.slots.push(slot);
             }

@@ -110,6 +110,24 @@ impl StoreError {
         self.sqlstate().as_deref() == Some("25006")
     }
 
+    /// Nothing has changed in the database. Otherwise the statement may have taken effect, or may still do so.
+    #[must_use]
+    pub fn changed_nothing(&self) -> bool {
+        match self {
+            // Class 08: connection; 57P0x: shutdown, crash. The server may say so after a commit.
+            Self::Database(sqlx::Error::Database(e)) => !e
+                .code()
+                .is_some_and(|c| c.starts_with("08") || c.starts_with("57P0")),
+            Self::Database(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
+            | Self::InvalidJob { .. }
+            | Self::InvalidRules(_)
+            | Self::LostLock(_)
+            | Self::Schema(_)
+            | Self::Config(_) => true,
+            _ => false,
+        }
+    }
+
     /// This node no longer owns the job.
     #[must_use]
     pub fn is_lost_lock(&self) -> bool {

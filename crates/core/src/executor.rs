@@ -17,7 +17,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::confession;
 use crate::finished::{Ending, Finished};
 use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Stop, Verdict};
 use crate::job::{Held, Job, LockedJob};
@@ -25,6 +24,7 @@ use crate::lease::Lease;
 use crate::meters::TypeMeters;
 use crate::metrics as m;
 use crate::quarantine::{self, Admission};
+use crate::reconciliation;
 use crate::repeat;
 use crate::retry::RetryPolicy;
 use crate::shared::Shared;
@@ -62,8 +62,9 @@ pub(crate) fn start(
     stages: Stages,
     slot: OwnedSemaphorePermit,
 ) {
-    let lease = hold(node, &locked, sent);
-    start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
+    if let Some(lease) = hold(node, &locked, sent) {
+        start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
+    }
 }
 
 /// The same for jobs that no hint led to, each on a slot of its own; `source` says who locked them.
@@ -94,7 +95,9 @@ pub(crate) fn start_at_once(
     stages: Stages,
     slot: OwnedSemaphorePermit,
 ) {
-    let lease = hold(node, &locked, sent);
+    let Some(lease) = hold(node, &locked, sent) else {
+        return;
+    };
     // A shutdown waits for it as for a task.
     let _counted = node.jobs.token();
     let handler = node.handlers.get(&locked.job.job_type);
@@ -111,10 +114,11 @@ pub(crate) fn start_at_once(
     node.jobs.spawn(life);
 }
 
-fn hold(node: &Shared, locked: &LockedJob, sent: Instant) -> Arc<Lease> {
+fn hold(node: &Shared, locked: &LockedJob, sent: Instant) -> Option<Arc<Lease>> {
     let held = locked.held();
+    let lease = node.leases.hold(held.clone(), locked.strikes, sent)?;
     node.instances.hold(&held);
-    node.leases.hold(held, sent)
+    Some(lease)
 }
 
 /// Start a job under a lock that is held; its outcome goes where it is said.
@@ -433,7 +437,9 @@ async fn complete_in_transaction(
         return failure(&completion.held, job, registration, error, "dead-letter");
     };
     node.instances.end_soon(std::iter::once(&completion.held));
-    match open.complete(node.id, &completion, &node.hand_over()).await {
+    let hand_over = node.hand_over();
+    let completes = open.complete(node.id, &completion, &hand_over);
+    match node.asks(completes).await {
         Ok(settled) => {
             crash_point!("completion-committed");
             Ending::Committed(Box::new(settled))
@@ -448,7 +454,7 @@ async fn complete_in_transaction(
         ),
         // Committed or not, the database knows: the next lock finds the job, or does not.
         Err(crate::StoreError::CommitUnknown(error)) => {
-            tracing::warn!(job = %job.id, %error, "whether the job completed is unknown; its lease is left to end");
+            tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");
             Ending::Left
         }
         Err(error) => failure(&completion.held, job, registration, error.into(), "retry"),
@@ -538,7 +544,7 @@ pub(crate) async fn follow_up(
     if node.draining.is_cancelled() {
         // Taken by a statement that was sent before.
         let taken = settled.next.iter().map(LockedJob::held);
-        return confession::give_back_now(node, taken.collect()).await;
+        return reconciliation::release(node, taken.collect()).await;
     }
     let locked_at = Utc::now();
     for next in settled.next {

@@ -27,7 +27,7 @@ pub(crate) enum Ending {
     Release,
     /// Its lock is gone; there is nothing to commit.
     Lost,
-    /// What became of it is not known here. Its lease is left to end, and counts as a strike.
+    /// Its outcome is unknown: it is committed, or the lease is still there and reconciliation finds it.
     Left,
 }
 

@@ -83,7 +83,7 @@ impl Hint {
 }
 
 /// A job that became ready: what a hint is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// Where the hint goes.
     pub lane: Lane,

@@ -1,23 +1,26 @@
 //! The leader: one node of a fleet moves timers and sweeps.
 //!
 //! Leading is a lease in the database with a term. The leader's **turn** is one statement: it renews
-//! that lease, takes locks off the dead, marks jobs that nobody hinted, reads the next due date and the
+//! that lease, ends the leases of dead nodes, marks jobs that were never hinted, reads the next due date and the
 //! gauges. It comes every [`sweep_interval`](crate::NodeOptions::sweep_interval) while anything waits or
-//! runs, every third one when idle. Followers ask the database nothing: they hear the leader over the
-//! broker and try to lead only when it falls silent.
+//! runs, every third one when idle, and always before the leader's own lease ends. Followers ask the database nothing:
+//! they hear the leader over the broker. A node that hears no leader asks once every interval.
 //!
 //! ```text
 //!                 turn: "I lead"                      lease gone, or turn: "another leads"
 //!   follower ───────────────────────► leader ───────────────────────────────────────────► follower
-//!      ▲   silent for 1½ intervals │     │ every interval: turn; in between: "I live"
+//!      ▲    silent for an interval │     │ every interval: turn; in between: "I live"
 //!      └────── "I live" heard ─────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
-//! A leader that can't publish resigns for a while, so that one that can may lead ([`voice`]).
-//! Two leaders at once, as when a clock jumps, do no harm: everything that a leader changes is guarded by
-//! the rows it locked.
+//! The leader's lease is no longer than a job's, so a job of a dead node is taken over within a job's lease, one interval
+//! and two seconds, also where the dead node led (protocol rule 24).
+//!
+//! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
+//! ([`voice`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
 
 mod voice;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +34,9 @@ use crate::commit_hook::Cause;
 use crate::hint::Ready;
 use crate::job::Lane;
 use crate::metrics as m;
+use crate::rescue;
 use crate::shared::Shared;
-use crate::store::{Turn, TurnOutcome, TurnReport};
+use crate::store::{Rescued, Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
 use crate::transport::Control;
 use crate::unreceived::Unreceived;
@@ -110,16 +114,6 @@ impl Leader {
         if self.busy { interval } else { interval * 3 }
     }
 
-    /// Longer than the time to the next turn, shorter than anybody would miss.
-    fn lease(&self) -> Duration {
-        let interval = self.node.options.sweep_interval;
-        if self.busy {
-            interval * 5 / 2
-        } else {
-            interval * 4
-        }
-    }
-
     fn leads(&self) -> bool {
         self.term.is_some()
     }
@@ -130,12 +124,14 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
+                now: Some(self.clock.now()),
             });
         }
         node.hook.tell(Control::NodeAlive {
             node: node.id,
             types: node.handlers.types(),
             lanes: node.options.lane_names(),
+            free: Some(node.free_slots()),
         });
         self.next_beat = Instant::now() + node.options.sweep_interval / 2;
     }
@@ -144,7 +140,12 @@ impl Leader {
         let node = self.node.clone();
         if self.leads() {
             let health = node.transport.publisher().health();
-            if self.voice.makes_room(Instant::now(), health.can_publish()) {
+            // It stands aside only for a node that it has heard: otherwise no node would lead.
+            let others = node
+                .fleet
+                .hears_others(node.id, node.options.sweep_interval * 3);
+            let keeps = health.can_publish() || !others;
+            if self.voice.makes_room(Instant::now(), keeps) {
                 tracing::warn!(
                     node = %node.id,
                     problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),
@@ -155,31 +156,39 @@ impl Leader {
                 return;
             }
         }
+        let waits = self.clock.is_doubted() || self.failed;
         let turn = Turn {
             node: node.id,
-            lease: self.lease(),
+            lease: node.options.leader_lease(),
             transport: node.transport.name(),
-            reset_at_most: if self.clock.is_doubted() { 0 } else { PAGE },
+            reset_at_most: if waits { 0 } else { PAGE },
             clock: self.clock.window(),
+            grace: node.options.renewal_period(),
+            types: node.fleet.types().into(),
+            again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
         };
         node.alarm.asks(Asker::Turn);
         let sent = Instant::now();
         let taken = node.store.take_turn(&turn).await;
-        self.failed = taken.is_err();
+        let had_failed = std::mem::replace(&mut self.failed, taken.is_err());
+        if had_failed && !self.failed {
+            // The database was away: the living renew first (protocol rule 25).
+            self.clock.doubt_for(node.options.renewal_period());
+        }
         match taken {
             Ok(TurnOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
                 self.led(*report, sent).await;
-                // A turn that finds the node idle was asked for with a busy one's lease: the longer
-                // pause must not outlast it, or an embedded node would find the database free.
+                // The longer pause of an idle fleet must not outlast the leader's lease.
                 self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
             }
             Ok(TurnOutcome::Follows { remaining, .. }) => {
                 node.report("leader", None);
                 self.follow();
-                self.next_turn = Instant::now() + remaining + Duration::from_millis(50);
+                let remaining = remaining + Duration::from_millis(50);
+                self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
             }
             Err(error) => {
                 tracing::warn!(%error, "the leader's turn failed; trying again");
@@ -228,33 +237,11 @@ impl Leader {
         gauge!(m::OLDEST_AGE).set(oldest);
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
-        if full(report.expired.len()) || full(report.unhinted.len()) {
+        if full(report.rescued.len()) || full(report.unhinted.len()) {
             self.next_turn = Instant::now();
         }
-        for (class, found) in [("expired", report.expired), ("unhinted", report.unhinted)] {
-            if !found.is_empty() {
-                counter!(m::SWEPT, "class" => class).increment(found.len() as u64);
-                tracing::info!(class, jobs = found.len(), "the sweeper hints jobs");
-                crash_point!("turn-taken");
-                // Tried here first, as far as there is room and the lane is one of this node's: it lives,
-                // the broker may still count on one that does not.
-                let mut room = if node.leases.healthy() {
-                    node.slots.available_permits()
-                } else {
-                    0
-                };
-                let received = |lane: &Lane| node.options.lanes.iter().any(|l| l.lane == *lane);
-                let try_here = |ready: Ready| {
-                    if room == 0 || !received(&ready.lane) {
-                        return Some(ready);
-                    }
-                    room -= 1;
-                    node.try_here(ready)
-                };
-                let rest = found.into_iter().filter_map(try_here).collect();
-                node.hook.publish(Cause::Sweep, rest);
-            }
-        }
+        self.rescue(report.rescued);
+        self.hint_new(report.unhinted);
         if node.transport.is_single_node() && !self.alone_pass_done {
             // What this turn has marked became ready after it began, and is on its way.
             let before = report.now - chrono::Duration::microseconds(1);
@@ -267,6 +254,51 @@ impl Leader {
         } else {
             self.unreceived.end();
         }
+    }
+
+    /// Jobs whose holders have died start before all that waits.
+    fn rescue(&self, rescued: Vec<Rescued>) {
+        if rescued.is_empty() {
+            return;
+        }
+        let node = &self.node;
+        counter!(m::SWEPT, "class" => "expired").increment(rescued.len() as u64);
+        let dead: HashSet<_> = rescued.iter().filter_map(|rescued| rescued.owner).collect();
+        tracing::info!(
+            jobs = rescued.len(), holders = ?dead,
+            "leases ran out; their jobs are taken over by other nodes"
+        );
+        crash_point!("turn-taken");
+        node.fleet.note(
+            node.id,
+            node.handlers.types(),
+            node.options.lane_names(),
+            Some(node.free_slots()),
+        );
+        rescue::send(node, rescued, &dead);
+    }
+
+    /// Jobs that were created without a hint.
+    fn hint_new(&self, found: Vec<Ready>) {
+        if found.is_empty() {
+            return;
+        }
+        let node = &self.node;
+        counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
+        tracing::info!(jobs = found.len(), "jobs were created without a hint; they are hinted");
+        crash_point!("turn-taken");
+        // Tried here first, as far as there is room and this node receives the lane.
+        let mut room = node.free_slots();
+        let received = |lane: &Lane| node.options.lanes.iter().any(|l| l.lane == *lane);
+        let try_here = |ready: Ready| {
+            if room == 0 || !received(&ready.lane) {
+                return Some(ready);
+            }
+            room -= 1;
+            node.try_here(ready)
+        };
+        let rest = found.into_iter().filter_map(try_here).collect();
+        node.hook.publish(Cause::Sweep, rest);
     }
 
     /// Completions free their instance themselves; this finds what was left over by other hands.
@@ -297,12 +329,18 @@ impl Leader {
     async fn hear(&mut self, message: Control) {
         let node = self.node.clone();
         match message {
-            Control::LeaderAlive { node: leader, .. }
-                if leader != node.id && !self.leads() && !self.failed =>
-            {
-                // As long as it speaks there is no need to ask.
-                self.next_turn = Instant::now() + node.options.sweep_interval * 3 / 2;
+            Control::LeaderAlive {
+                node: leader, now, ..
+            } if leader != node.id && !self.leads() => {
+                if let Some(now) = now {
+                    self.clock.heard(now);
+                }
+                if !self.failed {
+                    // As long as it speaks there is no need to ask.
+                    self.next_turn = Instant::now() + node.options.sweep_interval;
+                }
             }
+            Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
             Control::LeaderLeaves { node: leader } if leader != node.id => {
                 // Not all at once; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
@@ -319,8 +357,9 @@ impl Leader {
                 node: id,
                 types,
                 lanes,
+                free,
             } => {
-                let newcomer = node.fleet.note(id, types, lanes) && id != node.id;
+                let newcomer = node.fleet.note(id, types, lanes, free) && id != node.id;
                 if newcomer {
                     // It learns who leads, and that this node lives.
                     self.announce();

@@ -1,30 +1,38 @@
-//! Leases: what this node holds, until when it may believe so, and the task that renews.
+//! The lease book: the locks that this node holds, and until when it may trust them.
 //!
 //! The database's clock decides. Locally a lease is trusted for a monotonic window that starts *before*
 //! the statement that wrote it was sent, so the node always stops trusting before the database does.
 //!
-//! * Only leases held longer than a third of their length are renewed: short jobs cost nothing.
-//! * A job whose lease can't be renewed is asked to stop one sixth of the lease before it ends, and its
-//!   completion is refused by the database afterwards.
+//! * Only leases held longer than a third of their length are [renewed](crate::renewal): short jobs cost nothing.
+//! * A job whose lease can't be renewed is asked to stop one sixth of the lease before it ends. Its outcome is still
+//!   accepted as long as the leader has not ended the lease.
 //! * While renewals fail, the node takes no new work ([`LeaseBook::healthy`]).
+//! * Statements whose answers tell of new leases are tracked in [`under_way`](crate::under_way).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use metrics::{Gauge, counter, gauge};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Held, JobId, NodeId};
+use crate::job::{Fence, Held, JobId, LockedJob};
 use crate::metrics as m;
-use crate::store::Store;
+use crate::store::Renewed;
+use crate::under_way::UnderWay;
+
+/// The most lost locks whose strikes are to be taken back; of further ones the strikes stay.
+const MOST_LOST: usize = 10_000;
 
 struct Entry {
     held: Held,
     renewed: Instant,
     hold: Hold,
+    /// A holder of this job has died before.
+    struck: bool,
     lease: Arc<Lease>,
 }
 
@@ -76,6 +84,11 @@ impl Signal {
 /// Everything that a node holds.
 pub(crate) struct LeaseBook {
     entries: Mutex<BTreeMap<JobId, Entry>>,
+    /// Jobs with a strike among them.
+    struck: watch::Sender<usize>,
+    under_way: Mutex<UnderWay>,
+    /// Lost locks: a strike may have been counted against each, although this node lives.
+    lost: Mutex<Vec<Held>>,
     length: Duration,
     healthy: AtomicBool,
     in_flight: Gauge,
@@ -87,6 +100,9 @@ impl LeaseBook {
         in_flight.set(0.0);
         Self {
             entries: Mutex::default(),
+            struck: watch::Sender::new(0),
+            under_way: Mutex::default(),
+            lost: Mutex::default(),
             length,
             healthy: AtomicBool::new(true),
             in_flight,
@@ -98,14 +114,98 @@ impl LeaseBook {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job was locked by a statement that was sent at `sent`.
-    pub(crate) fn hold(&self, held: Held, sent: Instant) -> Arc<Lease> {
-        self.note(held, sent, Hold::Lease)
+    /// Taken after `entries` where both are.
+    pub(crate) fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is time to ask which leases name this node.
+    pub(crate) fn wants_look(&self) -> bool {
+        self.under_way().wants_look(Instant::now())
+    }
+
+    /// Leases may name this node that it does not know of.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.under_way().in_doubt()
+    }
+
+    /// How long a lease lasts.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// A job that was locked by a statement, which was sent at `sent`, starts. `None` where the answer is so late that the
+    /// lease was seen to otherwise.
+    pub(crate) fn hold(&self, held: Held, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
+        // One step: a look in between would not know this lease.
+        let mut entries = self.entries();
+        if !self.under_way().starts(held.fence) {
+            tracing::warn!(job = %held.id, fence = %held.fence, "a locked job was not started in time; it is not started now");
+            return None;
+        }
+        Some(self.note(&mut entries, held, sent, Hold::Lease, strikes > 0))
+    }
+
+    /// A look at the database begins. Returns the fences that this node knows of; `None` where another look is open.
+    pub(crate) fn begin_look(&self) -> Option<Vec<Fence>> {
+        let entries = self.entries();
+        let expected = self
+            .under_way()
+            .begin_look(Instant::now(), self.length / 3)?;
+        let held = entries.values().map(|entry| entry.held.fence);
+        Some(held.chain(expected).collect())
+    }
+
+    /// The look that was sent then has been answered. Returns the statements to be waited for before it ends.
+    pub(crate) fn looked(&self, sent: Instant) -> u64 {
+        self.under_way().looked(sent)
+    }
+
+    /// The look is over. Returns those of the leases that it found of which no answer told; their jobs are expected to start.
+    pub(crate) fn end_look(&self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
+        self.under_way().end_look(unknown)
+    }
+
+    /// The jobs of these do not start here after all.
+    pub(crate) fn do_not_expect(&self, held: &[Held]) {
+        let mut under_way = self.under_way();
+        for held in held {
+            under_way.starts(held.fence);
+        }
+    }
+
+    /// This lock is lost. If its loss was counted as this node's death, that is to be taken back.
+    pub(crate) fn note_lost(&self, held: Held) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.len() < MOST_LOST {
+            lost.push(held);
+        }
+    }
+
+    /// Strikes are to be taken back.
+    pub(crate) fn has_lost(&self) -> bool {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        !lost.is_empty()
+    }
+
+    /// The lost locks whose strikes are to be taken back.
+    pub(crate) fn lost(&self) -> Vec<Held> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.clone()
+    }
+
+    /// The strikes of the first so many lost locks have been taken back.
+    pub(crate) fn absolved(&self, count: usize) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = count.min(lost.len());
+        lost.drain(..count);
     }
 
     /// The row of a job was locked by a statement that was sent at `sent`, for so long at most.
     pub(crate) fn hold_row(&self, held: Held, sent: Instant, at_most: Duration) -> Arc<Lease> {
-        self.note(held, sent, Hold::Row(at_most))
+        self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false)
     }
 
     /// Row locks became leases, by a statement that was sent at `sent`.
@@ -141,20 +241,41 @@ impl LeaseBook {
         }
     }
 
-    fn note(&self, held: Held, sent: Instant, hold: Hold) -> Arc<Lease> {
+    fn note(
+        &self,
+        entries: &mut BTreeMap<JobId, Entry>,
+        held: Held,
+        sent: Instant,
+        hold: Hold,
+        struck: bool,
+    ) -> Arc<Lease> {
         let lease = Arc::<Lease>::default();
-        let mut entries = self.entries();
-        entries.insert(
-            held.id,
-            Entry {
-                held,
-                renewed: sent,
-                hold,
-                lease: lease.clone(),
-            },
-        );
+        let entry = Entry {
+            held,
+            renewed: sent,
+            hold,
+            struck,
+            lease: lease.clone(),
+        };
+        let former = entries.insert(entry.held.id, entry);
+        self.count_struck(former.as_ref(), struck);
         self.in_flight.set(entries.len() as f64);
         lease
+    }
+
+    /// A former entry is gone; a new one may have a strike.
+    fn count_struck(&self, former: Option<&Entry>, struck: bool) {
+        let less = usize::from(former.is_some_and(|entry| entry.struck));
+        let more = usize::from(struck);
+        if less != more {
+            self.struck
+                .send_modify(|count| *count = (*count + more).saturating_sub(less));
+        }
+    }
+
+    /// How many jobs with a strike are held.
+    pub(crate) fn struck(&self) -> watch::Receiver<usize> {
+        self.struck.subscribe()
     }
 
     /// The job's outcome is committed, or its lock is known to be gone. Another lock on the same job,
@@ -165,7 +286,8 @@ impl LeaseBook {
             .get(&held.id)
             .is_some_and(|e| e.held.fence == held.fence)
         {
-            entries.remove(&held.id);
+            let former = entries.remove(&held.id);
+            self.count_struck(former.as_ref(), false);
         }
         self.in_flight.set(entries.len() as f64);
     }
@@ -195,8 +317,13 @@ impl LeaseBook {
         self.healthy.load(Ordering::Relaxed)
     }
 
+    /// Renewals work, or do not.
+    pub(crate) fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
     /// Held for longer than a third of the lease since the last renewal.
-    fn due(&self) -> Vec<Held> {
+    pub(crate) fn due(&self) -> Vec<Held> {
         self.entries()
             .values()
             .filter(|e| {
@@ -207,8 +334,10 @@ impl LeaseBook {
             .collect()
     }
 
-    fn renewed(&self, asked: &[Held], renewed: &[JobId], sent: Instant) {
-        let renewed: std::collections::HashSet<_> = renewed.iter().collect();
+    /// What became of a renewal that was sent then. A busy lease stays due.
+    pub(crate) fn renewed(&self, asked: &[Held], answer: &Renewed, sent: Instant) {
+        let renewed: HashSet<_> = answer.renewed.iter().collect();
+        let busy: HashSet<_> = answer.busy.iter().collect();
         let mut entries = self.entries();
         for held in asked {
             let Some(entry) = entries.get_mut(&held.id) else {
@@ -219,7 +348,7 @@ impl LeaseBook {
             }
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
-            } else {
+            } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
                 entry.lease.lose();
@@ -228,7 +357,7 @@ impl LeaseBook {
     }
 
     /// Jobs whose lease is about to end are asked to stop; those whose lease has ended are lost.
-    fn expire(&self) {
+    pub(crate) fn expire(&self) {
         for (id, entry) in self.entries().iter() {
             let (age, lasts) = (entry.renewed.elapsed(), self.lasts(entry));
             if age >= lasts && !entry.lease.lost.is_given() {
@@ -243,63 +372,24 @@ impl LeaseBook {
     }
 }
 
-/// Renew until told to stop. Nothing held costs no statement.
-pub(crate) async fn renew_all(
-    book: Arc<LeaseBook>,
-    store: Arc<dyn Store>,
-    owner: NodeId,
-    stop: CancellationToken,
-) {
-    let pace = (book.length / 12).max(Duration::from_millis(20));
-    let mut ticks = tokio::time::interval(pace);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut renewal: Option<tokio::task::JoinHandle<bool>> = None;
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        // Looked at on every tick, also while a renewal hangs.
-        book.expire();
-        if let Some(running) = &renewal {
-            if !running.is_finished() {
-                continue;
-            }
-            if let Some(done) = renewal.take() {
-                let ok = done.await.unwrap_or(false);
-                book.healthy.store(ok, Ordering::Relaxed);
-            }
-        }
-        let due = book.due();
-        if due.is_empty() {
-            if book.len() == 0 {
-                book.healthy.store(true, Ordering::Relaxed);
-            }
-            continue;
-        }
-        let (book, store) = (book.clone(), store.clone());
-        renewal = Some(tokio::spawn(async move {
-            let sent = Instant::now();
-            match store.renew(owner, book.length, &due).await {
-                Ok(renewed) => {
-                    counter!(m::LEASES_RENEWED).increment(renewed.len() as u64);
-                    book.renewed(&due, &renewed, sent);
-                    true
-                }
-                Err(error) => {
-                    tracing::warn!(leases = due.len(), %error, "leases could not be renewed; no new work until they can");
-                    false
-                }
-            }
-        }));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::Fence;
+
+    /// As after the answer of a lock statement.
+    fn hold(book: &LeaseBook, held: Held, sent: Instant) -> Arc<Lease> {
+        book.under_way().expect(held.fence, Instant::now());
+        book.hold(held, 0, sent).expect("it was expected")
+    }
+
+    #[test]
+    fn a_lease_that_was_seen_to_otherwise_is_not_started() {
+        let book = LeaseBook::new(Duration::from_secs(10));
+        let late = held(1);
+        assert!(book.hold(late.clone(), 0, Instant::now()).is_none());
+        assert!(!book.trusts(&late));
+    }
 
     fn held(fence: i64) -> Held {
         Held {
@@ -313,11 +403,11 @@ mod tests {
     fn trust_starts_before_the_statement_and_ends_with_the_lease() {
         let book = LeaseBook::new(Duration::from_secs(10));
         let fresh = held(1);
-        book.hold(fresh.clone(), Instant::now());
+        hold(&book, fresh.clone(), Instant::now());
         assert!(book.trusts(&fresh));
         let stale = held(2);
         let sent = Instant::now() - Duration::from_secs(11);
-        let lease = book.hold(stale.clone(), sent);
+        let lease = hold(&book, stale.clone(), sent);
         assert!(!book.trusts(&stale));
         book.expire();
         assert!(lease.stop.is_given() && lease.lost.is_given());
@@ -327,9 +417,33 @@ mod tests {
     fn a_job_is_asked_to_stop_before_its_lease_ends() {
         let book = LeaseBook::new(Duration::from_secs(12));
         let sent = Instant::now() - Duration::from_secs(11);
-        let lease = book.hold(held(1), sent);
+        let lease = hold(&book, held(1), sent);
         book.expire();
         assert!(lease.stop.is_given() && !lease.lost.is_given());
+    }
+
+    #[test]
+    fn jobs_with_a_strike_are_counted_while_they_are_held() {
+        let book = LeaseBook::new(Duration::from_secs(10));
+        let struck = held(1);
+        for fence in [1, 2] {
+            let again = Held {
+                fence: Fence(fence),
+                ..struck.clone()
+            };
+            book.under_way().expect(again.fence, Instant::now());
+            book.hold(again, 1, Instant::now()).expect("it was expected");
+            assert_eq!(*book.struck().borrow(), 1);
+        }
+        hold(&book, held(3), Instant::now());
+        assert_eq!(*book.struck().borrow(), 1);
+        book.forget(&struck);
+        assert_eq!(*book.struck().borrow(), 1, "another lock on it is held");
+        book.forget(&Held {
+            fence: Fence(2),
+            ..struck
+        });
+        assert_eq!(*book.struck().borrow(), 0);
     }
 
     #[test]
@@ -340,21 +454,27 @@ mod tests {
             fence: Fence(2),
             ..old.clone()
         };
-        book.hold(new.clone(), Instant::now());
+        hold(&book, new.clone(), Instant::now());
         book.forget(&old);
         assert!(book.trusts(&new) && !book.trusts(&old));
     }
 
     #[test]
-    fn what_was_not_renewed_is_lost() {
+    fn a_lease_that_was_not_renewed_is_lost_unless_its_row_was_busy() {
         let book = LeaseBook::new(Duration::from_secs(9));
-        let (kept, gone) = (held(1), held(2));
+        let (kept, gone, busy) = (held(1), held(2), held(3));
         let sent = Instant::now() - Duration::from_secs(4);
-        book.hold(kept.clone(), sent);
-        let lease = book.hold(gone.clone(), sent);
-        assert_eq!(book.due().len(), 2);
-        book.renewed(&[kept.clone(), gone], &[kept.id], Instant::now());
+        hold(&book, kept.clone(), sent);
+        let lease = hold(&book, gone.clone(), sent);
+        let waits = hold(&book, busy.clone(), sent);
+        assert_eq!(book.due().len(), 3);
+        let answer = Renewed {
+            renewed: vec![kept.id],
+            busy: vec![busy.id],
+        };
+        book.renewed(&[kept.clone(), gone, busy.clone()], &answer, Instant::now());
         assert!(lease.lost.is_given());
-        assert!(book.due().is_empty());
+        assert!(!waits.lost.is_given());
+        assert_eq!(book.due(), [busy], "it is renewed again soon");
     }
 }

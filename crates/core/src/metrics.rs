@@ -74,7 +74,7 @@ metrics! {
     JOBS_CREATED = "jobwire_jobs_created_total" Counter ["lane"]
         "Jobs that were ready when their creating transaction committed in this process; timers are not among them.";
     JOBS_FINISHED = "jobwire_jobs_finished_total" Counter ["type", "outcome"]
-        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, quarantined, interrupted, lost-lock.";
+        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, quarantined, interrupted, lost-lock, unknown.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
         "Jobs locked by this node, by source: hint, hand-over, claim, timer.";
     CLAIMING = "jobwire_claiming" Gauge ["lane"]
@@ -114,6 +114,8 @@ metrics! {
 
     LEASES_RENEWED = "jobwire_leases_renewed_total" Counter []
         "Leases renewed.";
+    LEASES_RECONCILED = "jobwire_leases_reconciled_total" Counter ["how"]
+        "Leases that named this node although no answer had told it of them, since an answer was lost: adopted or released.";
     LEASES_LOST = "jobwire_leases_lost_total" Counter []
         "Leases that this node lost while it held them.";
     FENCED = "jobwire_fenced_total" Counter ["operation"]

@@ -42,10 +42,11 @@ use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
 use crate::held_instances::HeldInstances;
 use crate::job::NodeId;
 use crate::leader;
-use crate::lease::{self, LeaseBook};
+use crate::lease::LeaseBook;
 use crate::meters::Meters;
 use crate::metrics as m;
 use crate::quarantine::Suspects;
+use crate::renewal;
 use crate::row_batch::RowPause;
 use crate::shared::Shared;
 use crate::store::{LockTerms, RowTerms, Store, Turn, TurnOutcome};
@@ -184,7 +185,7 @@ impl NodeBuilder {
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         let fleet = Fleet::default();
-        fleet.note(id, types.clone(), options.lane_names());
+        fleet.note(id, types.clone(), options.lane_names(), None);
         let shared = Arc::new(Shared {
             id,
             hook,
@@ -356,12 +357,7 @@ fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     });
     let node = shared.clone();
     keepers.spawn("renewal", shared.ended.clone(), move || {
-        lease::renew_all(
-            node.leases.clone(),
-            node.store.clone(),
-            node.id,
-            node.ended.clone(),
-        )
+        renewal::renew_all(node.clone())
     });
     keepers
 }
@@ -376,10 +372,13 @@ async fn ensure_alone(
 ) -> Result<(), StartError> {
     let turn = Turn {
         node: id,
-        lease: options.sweep_interval * 5 / 2,
+        lease: options.leader_lease(),
         transport: transport.name(),
         reset_at_most: 0,
         clock: None,
+        grace: Duration::ZERO,
+        types: Arc::default(),
+        again_after: options.sweep_interval,
         hint_at_most: 0,
     };
     let mut waited = false;

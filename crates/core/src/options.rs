@@ -132,6 +132,21 @@ impl NodeOptions {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
+    /// How long a leader leads without a turn: no longer than a job's lease, so that a dead leader delays no takeover.
+    pub(crate) fn leader_lease(&self) -> Duration {
+        self.lease.min(self.sweep_interval * 5 / 2)
+    }
+
+    /// Every living node has renewed its leases within this time: they are due at a third, and tried every twelfth.
+    pub(crate) fn renewal_period(&self) -> Duration {
+        self.lease / 2
+    }
+
+    /// Slots that jobs with a strike may take.
+    pub(crate) fn struck_slots(&self) -> usize {
+        (self.concurrency / 4).max(1)
+    }
+
     /// The lanes without their weights.
     pub(crate) fn lane_names(&self) -> Vec<Lane> {
         self.lanes.iter().map(|share| share.lane.clone()).collect()

@@ -1,7 +1,7 @@
 //! Quarantine: a job that takes its node down is found, and the innocents beside it are not blamed
 //! (protocol rule 26).
 //!
-//! When a node dies, everything it held gets a **strike**, raised by whoever takes the lease off it. Most
+//! When a node dies, everything it held gets a **strike**, counted by the leader's turn that ends the lease. Most
 //! of it is innocent, so the first strikes change nothing. A job with [`SUSPECT`] of them runs **alone**:
 //! the node takes nothing new, lets what runs come to an end, notes in the lease that the job is alone now,
 //! and only then starts it. From there on only deaths while alone are counted, so what merely waited beside
@@ -28,6 +28,11 @@ use crate::store::{Destination, Failure};
 
 /// So many strikes make a suspect. The stores' statements know the same number.
 const SUSPECT: i32 = 2;
+
+/// A job with so many strikes runs alone.
+pub(crate) const fn is_suspect(strikes: i32) -> bool {
+    strikes >= SUSPECT
+}
 
 /// How many suspects wait or run on a node.
 #[derive(Debug, Default)]
@@ -78,7 +83,7 @@ pub(crate) async fn admit(
     slot: OwnedSemaphorePermit,
 ) -> Admission {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
-    if limit == 0 || strikes < SUSPECT {
+    if limit == 0 || !is_suspect(strikes) {
         return Admission::Start(slot, None);
     }
     if strikes >= limit {

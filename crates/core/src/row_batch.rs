@@ -22,8 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::completion::Attempt;
-use crate::confession::give_back;
+use crate::completion::{Attempt, AttemptFate};
 use crate::executor::{self, Outcomes, Stages};
 use crate::finished::{Ending, Finished};
 use crate::hint::{Hint, Ready};
@@ -97,7 +96,7 @@ struct Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.open.is_empty() {
-            self.give_up(Vec::new());
+            self.give_up();
         }
     }
 }
@@ -138,9 +137,11 @@ impl Batch {
                 }
                 let again = late.iter().map(|finished| ready(&finished.job));
                 self.node.hook.publish(Cause::GiveBack, again.collect());
-                for finished in done.into_iter().chain(late) {
-                    let committed = matches!(finished.ending, Ending::Done(_));
-                    self.close(finished, committed);
+                for finished in done {
+                    self.close(finished, AttemptFate::Committed);
+                }
+                for finished in late {
+                    self.close(finished, AttemptFate::Lost);
                 }
                 self.open.clear();
                 // The others are held by leases, and end as all that are.
@@ -153,12 +154,20 @@ impl Batch {
             }
             Err(error) => {
                 tracing::warn!(jobs = self.open.len(), %error, "a batch could not be committed; its jobs run again");
-                self.give_up(leased);
-                for finished in done.into_iter().chain(late).chain(rest) {
-                    self.close(finished, false);
+                self.give_up();
+                for finished in done {
+                    let fate = if error.changed_nothing() {
+                        AttemptFate::Lost
+                    } else {
+                        AttemptFate::Unknown
+                    };
+                    self.close(finished, fate);
+                }
+                for finished in late.into_iter().chain(rest) {
+                    self.close(finished, AttemptFate::Lost);
                 }
                 while let Some(finished) = outcomes.recv().await {
-                    self.close(finished, false);
+                    self.close(finished, AttemptFate::Lost);
                 }
             }
         }
@@ -176,7 +185,7 @@ impl Batch {
         }
         crash_point!("rows-held");
         let sent = Instant::now();
-        hold.commit(&ids, leased).await?;
+        self.node.asks(hold.commit(&ids, leased)).await?;
         crash_point!("rows-committed");
         self.node.leases.leased(leased, sent);
         Ok(())
@@ -194,7 +203,7 @@ impl Batch {
     }
 
     /// An attempt whose outcome is committed, or never will be.
-    fn close(&mut self, finished: Finished, committed: bool) {
+    fn close(&mut self, finished: Finished, fate: AttemptFate) {
         let Finished {
             held,
             job,
@@ -202,24 +211,23 @@ impl Batch {
             finished_at,
             ..
         } = finished;
-        if !committed && matches!(ending, Ending::Done(_)) {
+        if fate == AttemptFate::Lost && matches!(ending, Ending::Done(_)) {
             counter!(m::FENCED, "operation" => "complete").increment(1);
             tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; nothing was changed");
         }
-        Attempt::of(job, &ending, finished_at).count(&self.node, committed);
+        Attempt::of(job, &ending, finished_at).count(&self.node, fate);
         self.node.leases.forget(&held);
         self.open.remove(&held.id);
     }
 
-    /// The transaction is lost. Where its commit's answer is what was lost, these have leases.
-    fn give_up(&self, leased: Vec<Held>) {
+    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation finds them.
+    fn give_up(&self) {
         self.node.row_pause.begin();
         let held = || self.open.values().map(|(held, _)| held);
         self.node.leases.lose(held());
         for held in held() {
             self.node.leases.forget(held);
         }
-        give_back(&self.node, leased);
         let again = self.open.values().map(|(_, job)| ready(job));
         self.node.hook.publish(Cause::GiveBack, again.collect());
     }

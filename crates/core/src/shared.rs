@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::alarm::Alarm;
 use crate::commit_hook::{Cause, CommitHook};
+use crate::consumer::OwnHint;
 use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::Handlers;
@@ -20,8 +21,9 @@ use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::row_batch::RowPause;
-use crate::store::{HandOver, LockTerms, RowTerms, Store};
+use crate::store::{HandOver, LockTerms, RowTerms, Store, StoreError};
 use crate::transport::Transport;
+use crate::under_way::Leases;
 
 /// What the parts of a node share.
 pub(crate) struct Shared {
@@ -41,8 +43,8 @@ pub(crate) struct Shared {
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
     pub(crate) meters: Meters,
-    /// Hints of this node's own making: jobs that it took off the dead, to be tried here first.
-    pub(crate) own_hints: mpsc::Sender<Ready>,
+    /// Hints that did not come from the broker.
+    pub(crate) own_hints: mpsc::Sender<OwnHint>,
     /// Jobs whose earlier holders died, waiting to run alone or running so.
     pub(crate) suspects: Suspects,
     pub(crate) finished: mpsc::Sender<Finished>,
@@ -81,8 +83,43 @@ impl Shared {
 
     /// Try a hint here before any other node; it comes back where there is no room.
     pub(crate) fn try_here(&self, ready: Ready) -> Option<Ready> {
-        let sent = self.own_hints.try_send(ready);
-        sent.err().map(mpsc::error::TrySendError::into_inner)
+        self.hint_here(OwnHint::InTurn(ready))
+    }
+
+    /// The same before all that waits here in its lane.
+    pub(crate) fn rescue_here(&self, ready: Ready) -> Option<Ready> {
+        self.hint_here(OwnHint::Rescued(ready))
+    }
+
+    fn hint_here(&self, hint: OwnHint) -> Option<Ready> {
+        let sent = self.own_hints.try_send(hint);
+        sent.err().map(|error| error.into_inner().into_ready())
+    }
+
+    /// Slots for new work.
+    pub(crate) fn free_slots(&self) -> u32 {
+        let takes_work = !self.draining.is_cancelled() && self.leases.healthy();
+        if takes_work && !self.suspects.any() {
+            u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// Send a statement whose answer may tell of leases of this node.
+    pub(crate) async fn asks<T: Leases>(
+        &self,
+        statement: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let within = self.store.outcome_within();
+        self.leases.asks(within, statement).await
+    }
+
+    /// A lock may be lost, or may still be held in the database: what names this node is looked at, and a strike that was
+    /// counted against the lock is taken back.
+    pub(crate) fn may_have_lost(&self, held: Held) {
+        self.leases.doubt(self.store.outcome_within());
+        self.leases.note_lost(held);
     }
 
     /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there

@@ -4,10 +4,12 @@
 //! implementation. A conformance suite (tests/) holds every implementation to the same behaviour.
 //!
 //! Three rules hold for all methods:
-//! * **Guards name (id, owner, fence).** Whatever changes a locked job names all three; a caller
-//!   whose lease ended changes nothing and gets the job back in no list.
+//! * **Guards name (id, owner, fence)**, and no time. A statement that changes a locked job names all three; it changes
+//!   nothing where the lease names another owner, another fence, or none. Only [`take_turn`](Store::take_turn) clears an
+//!   owner, so a lease that ran out is as good as any other until the leader's turn has looked at it.
 //! * **Time is the database's.** Leases and due dates are written and compared by its clock.
-//! * **Lock order** is instance rows sorted, then job rows sorted.
+//! * **Lock order** is instance rows, then leases, then job rows, each sorted by its key. A statement that takes jobs locks
+//!   job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at all.
 
 mod answer;
 mod locking;
@@ -31,24 +33,24 @@ use crate::commit_hook::CommitHook;
 pub use crate::created::{Created, TransactionId};
 pub use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, Lane, NodeId, text_enum};
+use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId, text_enum};
 use crate::lane_rule::{self, LaneRule};
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 
 pub(crate) use answer::answer_within;
 use answer::measured;
-pub use locking::{ClaimPage, Claimed, LockTerms, Locked, Refusal};
+pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, SuspensionScope};
 pub use rows::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
-pub use settling::{Completion, Destination, Failure, HandOver, Settled};
+pub use settling::{Completion, Destination, Failure, HandOver, Renewed, Settled};
 use settling::{instances, released};
 pub use sweeping::{
-    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanQuery, Turn, TurnOutcome, TurnReport,
+    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanQuery, Rescued, Turn, TurnOutcome, TurnReport,
 };
 
 /// Shorthand for this layer.
@@ -71,17 +73,27 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// that nobody else locks at this moment, so that nodes which claim at once take different ones.
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed>;
 
-    /// Push the end of these leases to `lease` from now. Returns those that were still held. One that ran
-    /// out is revived where nobody has taken the job, its instance or the lock since: after a jump of the
-    /// database's clock the holders live on.
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>>;
+    /// Push the end of these leases to `lease` from now, also of those that ran out. Waits for no row.
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed>;
+
+    /// Leases that name this owner and have none of these fences, renewed: what the owner holds without knowing it, since
+    /// an answer was lost. One statement; it reads every lease.
+    async fn unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>>;
+
+    /// When this much time has passed without an answer to a statement, it has taken effect or never will.
+    fn outcome_within(&self) -> Duration;
 
     /// Note that this job, whose earlier holders died, runs alone on its node from now on: if this one
     /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool>;
 
-    /// Take back one strike of each of these jobs: a node that lost its lock on it was not dead.
-    async fn absolve(&self, jobs: &[JobId]) -> Result<()>;
+    /// Take back the strikes that were counted against these locks: their node lives. Asking again changes nothing.
+    async fn absolve(&self, lost: &[Held]) -> Result<()>;
 
     /// Delete what is done, create next occurrences, hand instances over.
     async fn complete(
@@ -114,7 +126,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         at_most: i64,
     ) -> Result<MovedTimers>;
 
-    /// The leader's turn: lead (or learn who does), take locks off the dead, learn what there is.
+    /// The leader's turn: lead (or learn which node does), end leases that ran out, learn what there is.
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome>;
 
     /// Mark and return jobs that nobody hinted yet, without taking a turn.

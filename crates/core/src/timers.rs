@@ -112,7 +112,8 @@ async fn move_due(node: &Shared, slots: usize) -> Result<MovedTimers, StoreError
     match i64::try_from(slots) {
         Ok(few @ 1..) => {
             let lanes = node.options.lane_names();
-            node.store.take_due_timers(&node.terms, &lanes, few).await
+            let takes = node.store.take_due_timers(&node.terms, &lanes, few);
+            node.asks(takes).await
         }
         _ => node.store.move_due_timers(BATCH).await,
     }

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::hint::{Body, Hint, Marker};
+use crate::hint::{Body, Hint, Marker, Ready};
 use crate::job::{JobId, Lane, NodeId};
 
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
@@ -109,6 +109,9 @@ pub enum Control {
         node: NodeId,
         /// Its term.
         term: i64,
+        /// What the database's clock shows, as far as the leader knows: a new leader compares with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        now: Option<DateTime<Utc>>,
     },
     /// The leader steps down; somebody else should lead at once.
     LeaderLeaves {
@@ -135,6 +138,16 @@ pub enum Control {
         types: Vec<String>,
         /// Lanes it receives.
         lanes: Vec<Lane>,
+        /// Slots that are free for more work. A node that says so takes [`Rescued`](Control::Rescued) jobs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        free: Option<u32>,
+    },
+    /// Jobs whose holder has died, for one node: it starts them before what waits there in their lanes.
+    Rescued {
+        /// The node.
+        node: NodeId,
+        /// The jobs, each with its lane.
+        jobs: Vec<Ready>,
     },
     /// A node has stopped taking work.
     NodeLeaves {

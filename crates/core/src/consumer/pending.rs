@@ -3,16 +3,18 @@
 //! What has to be tried again goes back to the front of its lane. So a marker that stands at the front has
 //! everything before it decided: that is all there is to the order of markers.
 //!
+//! Rescued jobs stand before everything else in their lane, while the node may start more of them.
+//!
 //! Bounded by the transport: no more messages are unsettled than the prefetch, of which each lane has its
 //! share.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use crate::hint::{Hint, Marker, Ready};
-use crate::job::Lane;
+use crate::job::{JobId, Lane};
 use crate::transport::Ticket;
 
 /// A hint that waits for a slot.
@@ -30,6 +32,8 @@ pub(super) struct Arrival {
     pub(super) ticket: Option<Ticket>,
     pub(super) received_at: DateTime<Utc>,
     pub(super) attempts: u8,
+    /// The job's holder has died.
+    pub(super) rescued: bool,
 }
 
 enum Item {
@@ -39,6 +43,7 @@ enum Item {
 
 struct LaneQueue {
     lane: Lane,
+    rescued: VecDeque<Waiting>,
     items: VecDeque<Item>,
     /// Since when slots have gone to other lanes only.
     passed_over: Option<Instant>,
@@ -60,12 +65,15 @@ pub(super) struct Pending {
     lanes: Vec<LaneQueue>,
     items: usize,
     markers: usize,
+    /// Rescued jobs that wait, each once.
+    rescued: HashSet<JobId>,
 }
 
 impl Pending {
     pub(super) fn new(lanes: impl Iterator<Item = Lane>) -> Self {
         let queue = |lane| LaneQueue {
             lane,
+            rescued: VecDeque::new(),
             items: VecDeque::new(),
             passed_over: None,
         };
@@ -73,16 +81,18 @@ impl Pending {
             lanes: lanes.map(queue).collect(),
             items: 0,
             markers: 0,
+            rescued: HashSet::new(),
         }
     }
 
-    /// Hints and markers.
+    /// Hints and markers, without rescued jobs.
     pub(super) fn len(&self) -> usize {
         self.items
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.items == 0
+    /// Rescued jobs that wait.
+    pub(super) fn rescued(&self) -> usize {
+        self.rescued.len()
     }
 
     pub(super) fn has_markers(&self) -> bool {
@@ -116,20 +126,38 @@ impl Pending {
         self.push(of.lane, Item::Hint(Waiting { hint, of }));
     }
 
+    /// A rescued job, behind those that came before it and before everything else. One that waits already is passed.
+    pub(super) fn push_rescued(&mut self, hint: Hint, of: Arrival) {
+        if let Some(queue) = self.lanes.get_mut(of.lane)
+            && self.rescued.insert(hint.id)
+        {
+            queue.rescued.push_back(Waiting { hint, of });
+        }
+    }
+
     pub(super) fn push_marker(&mut self, place: usize, marker: Marker, ticket: Ticket) {
         self.push(place, Item::Marker(marker, ticket));
         self.markers += 1;
     }
 
-    /// Is a hint the next of this lane?
-    pub(super) fn waits(&self, place: usize) -> bool {
-        let first = self.lanes.get(place).and_then(|q| q.items.front());
-        matches!(first, Some(Item::Hint(_)))
+    /// Is a hint the next of this lane? Rescued jobs count where there is room for more of them.
+    pub(super) fn waits(&self, place: usize, rescue_room: usize) -> bool {
+        let Some(queue) = self.lanes.get(place) else {
+            return false;
+        };
+        let rescued = rescue_room > 0 && !queue.rescued.is_empty();
+        rescued || matches!(queue.items.front(), Some(Item::Hint(_)))
     }
 
     /// The next hint of this lane; a marker is not passed.
-    pub(super) fn pop(&mut self, place: usize) -> Option<Waiting> {
+    pub(super) fn pop(&mut self, place: usize, rescue_room: usize) -> Option<Waiting> {
         let queue = self.lanes.get_mut(place)?;
+        if rescue_room > 0
+            && let Some(waiting) = queue.rescued.pop_front()
+        {
+            self.rescued.remove(&waiting.hint.id);
+            return Some(waiting);
+        }
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
                 self.items -= 1;
@@ -144,7 +172,14 @@ impl Pending {
 
     /// To be tried again, before all that came later. Several go back in the reverse of their order.
     pub(super) fn put_back(&mut self, waiting: Waiting) {
-        if let Some(queue) = self.lanes.get_mut(waiting.of.lane) {
+        let Some(queue) = self.lanes.get_mut(waiting.of.lane) else {
+            return;
+        };
+        if waiting.of.rescued {
+            if self.rescued.insert(waiting.hint.id) {
+                queue.rescued.push_front(waiting);
+            }
+        } else {
             queue.items.push_front(Item::Hint(waiting));
             self.items += 1;
         }
@@ -180,7 +215,21 @@ impl Pending {
         items - self.items
     }
 
-    /// Everything of one lane.
+    /// The rescued jobs of all lanes.
+    pub(super) fn take_rescued(&mut self) -> Vec<Ready> {
+        self.rescued.clear();
+        let mut taken = Vec::new();
+        for queue in &mut self.lanes {
+            let lane = &queue.lane;
+            taken.extend(queue.rescued.drain(..).map(|waiting| Ready {
+                lane: lane.clone(),
+                hint: waiting.hint,
+            }));
+        }
+        taken
+    }
+
+    /// Everything of one lane, but for rescued jobs: no message of the broker is held for them.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();
         let Some(queue) = self.lanes.get_mut(place) else {
@@ -254,6 +303,7 @@ mod tests {
             ticket: (number > 0).then(|| ticket(number)),
             received_at: Utc::now(),
             attempts: 0,
+            rescued: false,
         }
     }
 
@@ -272,7 +322,7 @@ mod tests {
     }
 
     fn pop(pending: &mut Pending, lane: usize) -> Option<JobId> {
-        pending.pop(lane).map(|waiting| waiting.hint.id)
+        pending.pop(lane, 0).map(|waiting| waiting.hint.id)
     }
 
     #[test]
@@ -285,7 +335,32 @@ mod tests {
         assert_eq!(pop(&mut pending, 1), None);
         assert_eq!(pop(&mut pending, 0), Some(high[0]));
         assert_eq!(pop(&mut pending, 0), Some(high[1]));
-        assert!(pending.is_empty());
+        assert_eq!(pending.len(), 0);
+    }
+
+    #[test]
+    fn a_rescued_job_is_the_first_of_its_lane_while_there_is_room_for_it() {
+        let mut pending = pending();
+        let waits = push(&mut pending, 0, 1);
+        let rescued = [Hint::new(JobId::generate()), Hint::new(JobId::generate())];
+        let of = Arrival {
+            rescued: true,
+            ..arrival(0, 0)
+        };
+        for hint in rescued.iter().chain(&rescued) {
+            pending.push_rescued(hint.clone(), of);
+        }
+        assert_eq!(pending.rescued(), 2, "each waits once");
+        assert!(!pending.waits(1, 9), "of its own lane only");
+        let first = pending.pop(0, 2).expect("it comes first");
+        assert_eq!(first.hint.id, rescued[0].id);
+        pending.put_back(first);
+        assert_eq!(pending.pop(0, 2).expect("again").hint.id, rescued[0].id);
+        assert_eq!(pop(&mut pending, 0), Some(waits), "no room for the next");
+        assert!(!pending.waits(0, 0) && pending.waits(0, 1));
+        assert!(pending.take(0).own.is_empty(), "they wait on");
+        assert_eq!(pending.take_rescued().len(), 1);
+        assert_eq!((pending.rescued(), pending.len()), (0, 0));
     }
 
     #[test]
@@ -300,21 +375,21 @@ mod tests {
         assert!(pending.decided_marker().is_none());
         assert_eq!(pop(&mut pending, 1), Some(later));
         // A busy hint goes back before the marker, and holds it up again.
-        let waiting = pending.pop(0).expect("a hint");
-        assert!(!pending.waits(0), "a marker is not passed");
-        assert!(pending.pop(0).is_none());
+        let waiting = pending.pop(0, 0).expect("a hint");
+        assert!(!pending.waits(0, 0), "a marker is not passed");
+        assert!(pending.pop(0, 0).is_none());
         pending.put_back(waiting);
         assert!(pending.decided_marker().is_none());
         pop(&mut pending, 0);
         assert_eq!(pending.decided_marker().expect("decided").1.number, 7);
-        assert!(pending.is_empty());
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]
     fn what_is_tried_again_keeps_its_place() {
         let mut pending = pending();
         let ids: Vec<JobId> = (1..=4).map(|n| push(&mut pending, 0, n)).collect();
-        let batch: Vec<Waiting> = (0..3).filter_map(|_| pending.pop(0)).collect();
+        let batch: Vec<Waiting> = (0..3).filter_map(|_| pending.pop(0, 0)).collect();
         for waiting in batch.into_iter().rev() {
             pending.put_back(waiting);
         }

@@ -10,12 +10,12 @@ use chrono::Utc;
 use tokio::time::Instant;
 
 use super::{NodeBuilder, StartError};
-use crate::commit_hook::Cause;
 use crate::error::StoreError;
 use crate::executor::{self, Stages};
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::query::JobView;
+use crate::reconciliation;
 use crate::store::Refusal;
 
 /// What became of a job that was to be executed.
@@ -51,15 +51,16 @@ impl NodeBuilder {
         node.draining.cancel();
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();
-        let mut locked = node.store.lock(&node.terms, &[Hint::new(id)]).await?;
+        let hint = [Hint::new(id)];
+        let locks = node.store.lock(&node.terms, &hint);
+        let mut locked = node.asks(locks).await?;
         let refused = match locked.jobs.pop() {
             None => {
                 let why = locked.refused.into_iter().find(|(job, _)| *job == id);
                 Some(Executed::Refused(why.map_or(Refusal::Gone, |(_, why)| why)))
             }
             Some(other) if other.job.id != id => {
-                let settled = node.store.release(node.id, &[other.held()]).await?;
-                node.hook.publish(Cause::GiveBack, settled.ready);
+                reconciliation::release(&node, vec![other.held()]).await;
                 Some(Executed::SiblingFirst(other.job.id))
             }
             Some(job) => {

@@ -54,12 +54,24 @@ pub struct Locked {
 pub struct ClaimPage {
     /// The lane.
     pub lane: Lane,
-    /// Go on behind this id.
-    pub after: Option<JobId>,
+    /// Which jobs of it.
+    pub of: ClaimOf,
     /// At most so many: the free slots.
     pub at_most: i64,
-    /// Look at so many rows, however few of them can be taken.
-    pub look_at: i64,
+}
+
+/// Which jobs of a lane are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimOf {
+    /// Rescued ones: their lease lost its owner, and they are no suspects.
+    Rescued,
+    /// All, in the order of their ids.
+    Next {
+        /// Go on behind this id.
+        after: Option<JobId>,
+        /// Look at so many rows, however few of them can be taken.
+        look_at: i64,
+    },
 }
 
 /// What was taken.

@@ -4,13 +4,13 @@
 //! other's way:
 //!
 //! * A **plain** job is locked by one statement: its row is row-locked with SKIP LOCKED (so that a
-//!   concurrent completion or move is seen), then its lease is inserted or, if expired, taken over.
-//!   No statement waits for a job row while it holds a lease row that the other wants.
+//!   concurrent completion or move is seen), then its lease is inserted or, where it has no owner, taken.
 //! * An **exclusive** job is locked under its instance's row: first the instance rows, sorted; then, in
 //!   a statement with a fresh snapshot, the first ready sibling. Whoever finishes does the same, so a
 //!   release and a refusal can't miss each other.
-//! * A guard names lease, owner and fence, and deletes the lease first: a takeover in between changes
-//!   that very row, so PostgreSQL checks the guard again and the loser changes nothing.
+//! * A guard names lease, owner and fence, and deletes the lease first: the turn that clears the owner in between
+//!   changes that very row, so PostgreSQL checks the guard again and the former holder changes nothing.
+//! * **Lock order**: instance rows, leases, job rows, each by key. Renewal and the leader's turn skip locked rows.
 
 mod begin;
 mod claim;
@@ -52,14 +52,14 @@ use self::lock::Suspended;
 use self::session::{Commits, Plans};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
-    SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
+    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
     TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, Lane, NodeId};
+use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
@@ -328,13 +328,29 @@ impl Store for PgStore {
         self.run("claim", || self.claim_page(terms, page)).await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.line.within.min(lease);
         super::measured("renew", deadline, || {
             renew::on_a_living_line(&self.renewals, owner, lease, held)
         })
         .await
+    }
+
+    async fn unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>> {
+        self.run("unknown", || {
+            renew::unknown(&self.line.pool, owner, lease, known)
+        })
+        .await
+    }
+
+    fn outcome_within(&self) -> Duration {
+        self.line.within
     }
 
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
@@ -344,8 +360,8 @@ impl Store for PgStore {
         .await
     }
 
-    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
-        self.run("absolve", || renew::absolve(&self.line.pool, jobs))
+    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+        self.run("absolve", || renew::absolve(&self.line.pool, lost))
             .await
     }
 

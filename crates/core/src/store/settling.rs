@@ -13,7 +13,7 @@ use crate::new_job::NewJob;
 /// What a finished or given-back batch led to.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// The jobs whose guard held: the change is committed. Whoever is missing here lost its lock.
+    /// The jobs whose guard held: the change is committed. The lock of a job that is missing here is lost.
     pub applied: Vec<JobId>,
     /// The next exclusive jobs of the instances that were released, locked for the same node.
     pub next: Vec<LockedJob>,
@@ -21,6 +21,15 @@ pub struct Settled {
     pub ready: Vec<Ready>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
+}
+
+/// What became of leases that were to be renewed. One that is in neither list is lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// They last for another lease.
+    pub renewed: Vec<JobId>,
+    /// They are held, and another transaction has their rows locked: to be renewed again soon.
+    pub busy: Vec<JobId>,
 }
 
 /// A job that is done.

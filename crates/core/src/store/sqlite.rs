@@ -40,14 +40,14 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result,
-    SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
+    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
     TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, Lane, NodeId};
+use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
@@ -319,18 +319,32 @@ impl Store for SqliteStore {
         self.run("claim", || self.claim_page(terms, page)).await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.deadline.min(lease);
         super::measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
+    }
+
+    async fn unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>> {
+        self.run("unknown", || self.find_unknown(owner, lease, known))
+            .await
+    }
+
+    fn outcome_within(&self) -> Duration {
+        self.deadline
     }
 
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
         self.run("run_alone", || self.note_alone(owner, held)).await
     }
 
-    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
-        self.run("absolve", || self.take_strikes_back(jobs)).await
+    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+        self.run("absolve", || self.take_strikes_back(lost)).await
     }
 
     async fn complete(

@@ -17,10 +17,16 @@ pub struct Turn {
     pub lease: Duration,
     /// The transport's name, for the record.
     pub transport: &'static str,
-    /// Take up to so many expired locks off their owners; 0 only looks.
+    /// Clear the owners of up to so many expired leases; 0 clears none.
     pub reset_at_most: i64,
-    /// Take none while the database's clock is outside (protocol rule 25).
+    /// Clear none while the database's clock is outside (protocol rule 25).
     pub clock: Option<ClockWindow>,
+    /// Clear none while the server has been up for less: its holders may not have renewed yet since it came back.
+    pub grace: Duration,
+    /// Types that some node serves: jobs of other types, whose lease lost its owner, wait without a hint.
+    pub types: Arc<[String]>,
+    /// A job whose lease has had no owner for so long is hinted again, then at growing distances.
+    pub again_after: Duration,
     /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
     pub hint_at_most: i64,
 }
@@ -57,8 +63,9 @@ pub struct TurnReport {
     pub term: i64,
     /// The database's clock when the turn began: what the turn itself marked became ready later.
     pub now: DateTime<Utc>,
-    /// Jobs whose lock had expired; their owner is gone and they are to be hinted.
-    pub expired: Vec<Ready>,
+    /// Jobs whose lease has no owner any more, to be hinted first of all: since this turn, or since an earlier one and not
+    /// locked again.
+    pub rescued: Vec<Rescued>,
     /// Jobs that nobody hinted yet; to be hinted.
     pub unhinted: Vec<Ready>,
     /// The next due date.
@@ -73,6 +80,19 @@ pub struct TurnReport {
     pub dead_letters: i64,
     /// Since when the oldest executable job has been ready.
     pub oldest_ready_at: Option<DateTime<Utc>>,
+}
+
+/// A job whose holder has died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rescued {
+    /// Its lane and hint.
+    pub ready: Ready,
+    /// Its handler type.
+    pub job_type: String,
+    /// How many holders have died, by what is counted (protocol rule 26).
+    pub strikes: i32,
+    /// The holder whose lease this turn has ended.
+    pub owner: Option<NodeId>,
 }
 
 /// Up to here a turn counts exactly.

@@ -10,7 +10,7 @@ use super::sql::{in_turn, not_suspended, unlocked};
 use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::JobId;
-use crate::store::{ClaimPage, Claimed, LockTerms};
+use crate::store::{ClaimOf, ClaimPage, Claimed, LockTerms};
 
 /// The primary key is the order, so no other index is needed. `slice` bounds what one statement reads where
 /// few of the rows can be taken. Whoever claims at the same moment has other rows locked, and those are
@@ -38,6 +38,21 @@ FROM (VALUES (1)) AS always LEFT JOIN found f ON true
 ORDER BY f.id"
 );
 
+/// Every lease is looked at; few have no owner. Suspects wait for their place among the others.
+const FIND_RESCUED: &str = concat!(
+    "
+SELECT NULL::uuid, j.id, j.exclusive, j.process_instance
+FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+WHERE l.owner IS NULL AND l.strikes < 2 AND j.lane = $1 AND j.type = ANY($2) AND ",
+    not_suspended!("j"),
+    "
+  AND ",
+    in_turn!("j"),
+    "
+ORDER BY j.id LIMIT $3
+FOR UPDATE OF j SKIP LOCKED"
+);
+
 impl PgStore {
     pub(super) async fn claim_page(
         &self,
@@ -45,14 +60,19 @@ impl PgStore {
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
         let mut tx = begin_by_key(&self.line).await?;
-        let rows = sqlx::query(FIND)
-            .bind(page.after.map_or(Uuid::nil(), |id| id.0))
-            .bind(&page.lane.0)
-            .bind(&terms.types[..])
-            .bind(page.at_most)
-            .bind(page.look_at.max(1) - 1)
-            .fetch_all(&mut *tx)
-            .await?;
+        let find = match page.of {
+            ClaimOf::Rescued => sqlx::query(FIND_RESCUED)
+                .bind(&page.lane.0)
+                .bind(&terms.types[..])
+                .bind(page.at_most),
+            ClaimOf::Next { after, look_at } => sqlx::query(FIND)
+                .bind(after.map_or(Uuid::nil(), |id| id.0))
+                .bind(&page.lane.0)
+                .bind(&terms.types[..])
+                .bind(page.at_most)
+                .bind(look_at.max(1) - 1),
+        };
+        let rows = find.fetch_all(&mut *tx).await?;
         let mut plain: Vec<Uuid> = Vec::with_capacity(rows.len());
         let mut exclusive: Vec<Hint> = Vec::new();
         let (mut slice_end, mut last) = (None, None);

@@ -14,8 +14,8 @@ use crate::error::StoreError;
 use crate::job::{Held, JobId, NodeId};
 use crate::store::{Completion, HandOver, Origin, Settled, instances};
 
-/// The lease goes first: a takeover changes that row, so the guard is checked against the newest
-/// version of it. A lease that ran out completes nothing, even while nobody else took the job.
+/// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest version
+/// of it. No guard names a time: a lease that ran out completes as long as it names this owner and fence (protocol rule 1).
 ///
 /// Both tables are read by the keys in hand and nothing is joined: this plan is kept, from when the tables were empty, and
 /// a join that was planned then reads them from end to end when they hold a million (128 completions took ten seconds).
@@ -28,8 +28,7 @@ macro_rules! complete {
 WITH held AS (
     DELETE FROM jobwire.job_lease l
     WHERE l.job_id = ANY($1) AND l.owner = $3
-        AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
-        AND l.expires_at > clock_timestamp()",
+        AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END",
             $when,
             "
     RETURNING l.job_id

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row};
 
 use super::row;
-use super::sql::{job_columns, not_suspended, ready_columns, take_over, unleased, unlocked};
+use super::sql::{job_columns, not_suspended, ready_columns, or_take_ownerless, unleased, unlocked};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
@@ -34,25 +34,20 @@ pub(super) async fn enter(
     Ok(())
 }
 
-/// The first ready job by creation order decides: whether it may be taken depends on its type, and on
-/// nobody having its row locked this instant, but no younger sibling overtakes it. A holder's expired
-/// lease is row-locked before it counts as dead, so a renewal that is under way wins; and it gets a new
-/// version, so that one which judged it alive an instant ago, and waits for the row, judges again. An instance that
-/// nobody holds leaves no row: the sweeper would take it for left over, and hint it again and again.
-/// The candidate's row is found again by its place; one that has been changed since stands elsewhere, and counts as busy.
+/// The first ready job by creation order decides: whether it may be taken depends on its type, and on its row not being
+/// locked this instant, but no younger sibling overtakes it. An instance is held while the lease that its row names has an
+/// owner; no time is looked at. A free instance leaves no row: the sweeper would take that for left over, and hint it again
+/// and again. The candidate's row is found again by its place; one that was changed since stands elsewhere, and counts as
+/// busy.
 const TAKE_FIRST: &str = concat!(
     "
 WITH asked AS MATERIALIZED (
     SELECT process_instance, job_id, fence FROM jobwire.instance_lock WHERE process_instance = ANY($1)
-), dead AS MATERIALIZED (
-    SELECT l.job_id FROM jobwire.job_lease l JOIN asked a ON a.job_id = l.job_id
-    WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
-    FOR UPDATE OF l SKIP LOCKED
 ), free AS MATERIALIZED (
     SELECT a.process_instance FROM asked a
     WHERE a.job_id IS NULL
-       OR EXISTS (SELECT FROM dead d WHERE d.job_id = a.job_id)
-       OR NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = a.job_id AND l.fence = a.fence)
+       OR NOT EXISTS (SELECT FROM jobwire.job_lease l
+                      WHERE l.job_id = a.job_id AND l.fence = a.fence AND l.owner IS NOT NULL)
 ), candidate AS MATERIALIZED (
     SELECT f.process_instance, c.id, c.place FROM free f CROSS JOIN LATERAL (
         SELECT j.id, j.ctid AS place FROM jobwire.job j
@@ -71,11 +66,8 @@ WITH asked AS MATERIALIZED (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
     FROM first WHERE type = ANY($2)",
-    take_over!(),
+    or_take_ownerless!(),
     "
-), buried AS (
-    UPDATE jobwire.job_lease l SET expires_at = l.expires_at FROM dead d
-    WHERE l.job_id = d.job_id AND l.owner IS NOT NULL AND NOT EXISTS (SELECT FROM first f WHERE f.id = d.job_id)
 ), taken AS (
     UPDATE jobwire.instance_lock i SET job_id = l.job_id, owner = $3, fence = l.fence
     FROM first f JOIN leased l ON l.job_id = f.id
@@ -201,13 +193,12 @@ async fn take(
         .collect()
 }
 
-/// An instance that somebody else holds meanwhile (its former holder's lease had run out) stays with them.
+/// An instance that another job holds by now keeps its row.
 const LEAVE: &str = "
 DELETE FROM jobwire.instance_lock i
 WHERE i.process_instance = ANY($1)
   AND NOT EXISTS (SELECT FROM jobwire.job_lease l
-                  WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL
-                    AND l.expires_at > clock_timestamp())";
+                  WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL)";
 
 /// Only of instances that nobody holds: rows that are left name a living holder. Asked for as a value, which can't be planned
 /// as a join.

@@ -21,7 +21,7 @@ WITH given AS MATERIALIZED (
         $8::text[], $9::text[]) AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack)
 ), held AS (
     DELETE FROM jobwire.job_lease l USING given g
-    WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3 AND l.expires_at > clock_timestamp()
+    WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3
     RETURNING l.job_id
 ), gone AS (
     DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id RETURNING j.*

@@ -67,12 +67,12 @@ WITH executable AS (
     SELECT j.lane, count(*) FILTER (WHERE l.job_id IS NULL) AS ready, count(l.job_id) AS running,
         min(j.ready_at) FILTER (WHERE l.job_id IS NULL) AS oldest
     FROM jobwire.job j
-    LEFT JOIN jobwire.job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+    LEFT JOIN jobwire.job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL
     GROUP BY j.lane
 ), holders AS (
     SELECT j.lane, count(DISTINCT l.owner) AS nodes
     FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+    WHERE l.owner IS NOT NULL
     GROUP BY j.lane
 ), elsewhere AS (
     SELECT lane, count(*) FILTER (WHERE state = 't') AS timers, count(*) FILTER (WHERE state = 's') AS suspended,

@@ -9,7 +9,7 @@ use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::sql::{job_columns, not_suspended, nothing_suspended, take_over, unleased, unlocked};
+use super::sql::{job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked};
 use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -79,7 +79,7 @@ impl Suspended {
     }
 }
 
-/// As [`LOCK_NEW`], but where there may be leases: one whose holder died is taken over (one strike).
+/// As [`LOCK_NEW`], but where there may be leases: one without an owner is taken.
 /// Each lease has its ready row, so the full join finds what an inner one would; but it can't be planned
 /// as a nested loop over two CTEs, which for 256 jobs is 65,536 comparisons (ADR 0001 has the times).
 const LOCK: &str = concat!(
@@ -97,7 +97,7 @@ WITH ready AS MATERIALIZED (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
     FROM ready",
-    take_over!(),
+    or_take_ownerless!(),
     "
 )
 SELECT leased.fence, leased.strikes, ",

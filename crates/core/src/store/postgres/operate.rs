@@ -31,7 +31,7 @@ FROM (SELECT 'executable' AS state, ",
             moved_columns!(),
             " FROM jobwire.dead_letter_job) j
 LEFT JOIN jobwire.job_lease l
-       ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp()
+       ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
 WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.state = ANY($2))
   AND ($3::text IS NULL OR j.type = $3) AND ($4::text IS NULL OR j.process_instance = $4)
   AND ($5::text IS NULL OR j.process_definition = $5) AND ($6::text IS NULL OR j.element = $6)

@@ -1,88 +1,90 @@
-//! Renewing leases: one statement for all that a node holds.
+//! What a holder says of its leases: renewing them, finding those that it does not know of, and taking strikes back.
+//!
+//! No statement here waits for a row: a lease whose row is locked by another transaction is skipped, and counts as busy
+//! (protocol rule 9). So one transaction that hangs delays no renewal but its own.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use sqlx::{PgPool, Row};
-use uuid::Uuid;
 
-use super::begin::begin;
-use super::complete;
 use super::line::Line;
+use super::sql::job_columns;
+use super::{complete, row};
 use crate::error::StoreError;
-use crate::job::{Held, JobId, NodeId};
-use crate::store::instances;
+use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
+use crate::store::Renewed;
 
-/// A lease that ran out and was not taken is revived: owner and fence are still ours. That of an exclusive
-/// job is not, since a sibling may hold the instance by now; [`REVIVE`] looks.
+/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner. A row that is
+/// named in `held` and missing in `free` is locked by another transaction.
 const RENEW: &str = "
-UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $5
-FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS d(id, fence, exclusive)
-WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $4
-  AND (NOT d.exclusive OR l.expires_at > clock_timestamp())
-RETURNING l.job_id";
+WITH held AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l
+    WHERE l.job_id = ANY($1) AND l.owner = $3
+      AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
+), free AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l
+    WHERE l.job_id = ANY(ARRAY(SELECT job_id FROM held)) AND l.owner = $3
+      AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
+    ORDER BY l.job_id
+    FOR UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $4
+    WHERE l.job_id = ANY(ARRAY(SELECT job_id FROM free))
+    RETURNING l.job_id
+)
+SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed) FROM held";
 
-/// The instances' rows must be locked: whoever takes an instance goes through that door.
-const REVIVE: &str = "
-UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $4
-FROM unnest($1::uuid[], $2::bigint[]) AS d(id, fence), jobwire.instance_lock i
-WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3 AND i.job_id = l.job_id AND i.fence = l.fence
-RETURNING l.job_id";
+/// Leases that name this owner and are not known to it. They are renewed, since it decides about them now. One whose job is
+/// gone is left to the leader's turn.
+const UNKNOWN: &str = concat!(
+    "
+WITH unknown AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l
+    WHERE l.owner = $1 AND l.fence NOT IN (SELECT unnest($2::bigint[]))
+      AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
+    ORDER BY l.job_id
+    FOR UPDATE OF l SKIP LOCKED
+), renewed AS (
+    UPDATE jobwire.job_lease l SET expires_at = clock_timestamp() + $3
+    WHERE l.job_id = ANY(ARRAY(SELECT job_id FROM unknown))
+    RETURNING l.job_id, l.fence, l.strikes
+)
+SELECT r.fence, r.strikes, ",
+    job_columns!("j"),
+    "
+FROM renewed r JOIN jobwire.job j ON j.id = r.job_id
+ORDER BY j.seq"
+);
 
 const ALONE: &str = "
 UPDATE jobwire.job_lease SET alone_since = clock_timestamp()
-WHERE job_id = $1 AND fence = $2 AND owner = $3 AND expires_at > clock_timestamp()";
+WHERE job_id = $1 AND fence = $2 AND owner = $3";
 
 async fn renew(
     line: &Line,
     owner: NodeId,
     lease: Duration,
     held: &[Held],
-) -> Result<Vec<JobId>, StoreError> {
+) -> Result<Renewed, StoreError> {
     let (ids, fences) = complete::guards(held.iter());
-    let exclusive: Vec<bool> = held.iter().map(|h| h.instance.is_some()).collect();
-    let mut renewed: Vec<Uuid> = sqlx::query_scalar(RENEW)
+    let rows = sqlx::query(RENEW)
         .bind(ids)
         .bind(fences)
-        .bind(exclusive)
         .bind(owner.0)
         .bind(lease)
         .fetch_all(&line.pool)
         .await?;
-    if renewed.len() < held.len() {
-        let known: HashSet<Uuid> = renewed.iter().copied().collect();
-        let missing = held
-            .iter()
-            .filter(|h| h.instance.is_some() && !known.contains(&h.id.0));
-        renewed.extend(revive(line, owner, lease, missing.cloned().collect()).await?);
+    let mut answer = Renewed::default();
+    for row in &rows {
+        let id = JobId(row.try_get(0)?);
+        if row.try_get(1)? {
+            answer.renewed.push(id);
+        } else {
+            answer.busy.push(id);
+        }
     }
-    Ok(renewed.into_iter().map(JobId).collect())
-}
-
-async fn revive(
-    line: &Line,
-    owner: NodeId,
-    lease: Duration,
-    missing: Vec<Held>,
-) -> Result<Vec<Uuid>, StoreError> {
-    if missing.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut tx = begin(line).await?;
-    complete::enter_held(&mut tx, &instances(missing.iter())).await?;
-    let (ids, fences) = complete::guards(missing.iter());
-    let revived = sqlx::query(REVIVE)
-        .bind(ids)
-        .bind(fences)
-        .bind(owner.0)
-        .bind(lease)
-        .fetch_all(&mut *tx)
-        .await?;
-    tx.commit().await?;
-    Ok(revived
-        .iter()
-        .map(|r| r.try_get(0))
-        .collect::<Result<_, _>>()?)
+    Ok(answer)
 }
 
 /// The connection may have been silent for long, and a firewall may have forgotten it. Without an answer in
@@ -92,7 +94,7 @@ pub(super) async fn on_a_living_line(
     owner: NodeId,
     lease: Duration,
     held: &[Held],
-) -> Result<Vec<JobId>, StoreError> {
+) -> Result<Renewed, StoreError> {
     let first = renew(line, owner, lease, held);
     tokio::pin!(first);
     if let Ok(renewed) = tokio::time::timeout(lease / 3, &mut first).await {
@@ -114,16 +116,47 @@ pub(super) async fn on_a_living_line(
     }
 }
 
-/// Sorted, like whatever changes several leases.
+/// Find and renew the leases that name this owner and have none of these fences.
+pub(super) async fn unknown(
+    pool: &PgPool,
+    owner: NodeId,
+    lease: Duration,
+    known: &[Fence],
+) -> Result<Vec<LockedJob>, StoreError> {
+    let known: HashSet<i64> = known.iter().map(|fence| fence.0).collect();
+    let rows = sqlx::query(UNKNOWN)
+        .bind(owner.0)
+        .bind(known.into_iter().collect::<Vec<_>>())
+        .bind(lease)
+        .fetch_all(pool)
+        .await?;
+    let locked = |row: &sqlx::postgres::PgRow| {
+        Ok(LockedJob {
+            fence: Fence(row.try_get(0)?),
+            strikes: row.try_get(1)?,
+            job: row::job(row, 2)?,
+        })
+    };
+    rows.iter().map(locked).collect()
+}
+
+/// A strike names the fence that it was counted against, so it is taken back once, however often this is asked.
 const ABSOLVE: &str = "
 WITH struck AS (
-    SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1) AND strikes > 0 ORDER BY job_id FOR UPDATE
+    SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
+    WHERE l.struck = d.fence AND l.strikes > 0
+    ORDER BY l.job_id
+    FOR UPDATE OF l
 )
-UPDATE jobwire.job_lease l SET strikes = l.strikes - 1 FROM struck WHERE l.job_id = struck.job_id";
+UPDATE jobwire.job_lease l SET strikes = l.strikes - 1, struck = NULL FROM struck WHERE l.job_id = struck.job_id";
 
-pub(super) async fn absolve(pool: &PgPool, jobs: &[JobId]) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
-    sqlx::query(ABSOLVE).bind(ids).execute(pool).await?;
+pub(super) async fn absolve(pool: &PgPool, lost: &[Held]) -> Result<(), StoreError> {
+    let (ids, fences) = complete::guards(lost.iter());
+    sqlx::query(ABSOLVE)
+        .bind(ids)
+        .bind(fences)
+        .execute(pool)
+        .await?;
     Ok(())
 }
 

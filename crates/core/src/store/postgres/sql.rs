@@ -10,21 +10,11 @@ macro_rules! moved_columns {
     };
 }
 
-/// The strikes after the holder of a lease died (protocol rule 26). A lease without an owner was counted
-/// when it was taken off. From the second strike on the job runs alone, and only a death while it really did
-/// is counted: what waits for its turn beside another suspect is not to blame.
-macro_rules! strikes {
+/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job runs
+/// alone, and only a death while it runs alone counts: a job that waits beside another suspect is not to blame.
+macro_rules! strikes_count {
     ($t:literal) => {
-        concat!(
-            $t,
-            ".strikes + CASE WHEN ",
-            $t,
-            ".owner IS NULL OR (",
-            $t,
-            ".strikes >= 2 AND ",
-            $t,
-            ".alone_since IS NULL) THEN 0 ELSE 1 END"
-        )
+        concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
     };
 }
 
@@ -140,7 +130,8 @@ macro_rules! not_suspended {
     };
 }
 
-/// No lock on this job, alive or dead. Asked for as a value: that can't be planned as a join, which would read all leases.
+/// No lease of this job, with or without an owner. Asked for as a value: that can't be planned as a join, which would read
+/// all leases.
 macro_rules! unleased {
     ($t:literal) => {
         concat!(
@@ -151,29 +142,26 @@ macro_rules! unleased {
     };
 }
 
-/// The end of an insert into `jobwire.job_lease AS l`: a lease whose holder died is taken over, one that lives is not.
-macro_rules! take_over {
+/// The end of an insert into `jobwire.job_lease AS l`: a lease without an owner gets one, and keeps its strikes. A lease
+/// with an owner is never taken: only the leader's turn ends it (protocol rule 24).
+macro_rules! or_take_ownerless {
     () => {
-        concat!(
-            "
+        "
     ON CONFLICT (job_id) DO UPDATE
         SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-            expires_at = excluded.expires_at, alone_since = NULL, strikes = ",
-            $crate::store::postgres::sql::strikes!("l"),
-            "
-        WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+            expires_at = excluded.expires_at, alone_since = NULL
+        WHERE l.owner IS NULL
     RETURNING l.job_id, l.fence, l.strikes"
-        )
     };
 }
 
-/// No living lock on this job.
+/// No lease of this job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
         concat!(
             "NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = ",
             $t,
-            ".id AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp())"
+            ".id AND l.owner IS NOT NULL)"
         )
     };
 }
@@ -197,12 +185,12 @@ macro_rules! in_turn {
                                JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
                                WHERE i.process_instance = ",
             $t,
-            ".process_instance AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp())))"
+            ".process_instance AND l.owner IS NOT NULL)))"
         )
     };
 }
 
 pub(super) use {
-    in_turn, job_columns, moved_columns, not_suspended, nothing_suspended, ready_columns, strikes,
-    take_over, unleased, unlocked,
+    in_turn, job_columns, moved_columns, not_suspended, nothing_suspended, or_take_ownerless,
+    ready_columns, strikes_count, unleased, unlocked,
 };

@@ -32,8 +32,7 @@ WHERE ",
 ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
 );
 
-/// What is locked goes on; its outcome is put aside when it fails. A lease that ran out goes with its job, or
-/// its holder could still renew it.
+/// A locked job goes on; it is put aside when it fails. A lease without an owner goes with its job.
 const PUT_ASIDE: &str = concat!(
     "
 WITH executable AS (
@@ -41,7 +40,7 @@ WITH executable AS (
     unlocked!("j"),
     "
     RETURNING j.*
-), expired AS (
+), ownerless AS (
     DELETE FROM jobwire.job_lease l USING executable e WHERE l.job_id = e.id
 ), timer AS (
     DELETE FROM jobwire.timer_job j

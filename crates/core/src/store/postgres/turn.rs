@@ -6,17 +6,19 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::row;
-use super::sql::{ready_columns, strikes};
+use super::sql::{in_turn, not_suspended, ready_columns, strikes_count};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::NodeId;
-use crate::store::{COUNT_LIMIT, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 
-/// Lead if nobody else does; then, only as leader: take locks off holders whose lease ran out, mark jobs
-/// that nobody hinted, and look at the backlog. Everything that changes rows is guarded by what it
-/// locked, so two leaders at once do no harm. Lease and job are locked together and without waiting: a
-/// lock statement holds a job's row and waits for its expired lease, so waiting the other way round would
-/// be a deadlock.
+/// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes, mark
+/// jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another node, and
+/// the only one that compares a lease with the clock (protocol rule 24). It changes only rows that it has locked, so two
+/// leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next turn (rule 9).
+///
+/// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was lost, or
+/// no node had a free slot. They are hinted again at growing distances.
 const TAKE: &str = concat!(
     "
 WITH lead AS (
@@ -27,29 +29,51 @@ WITH lead AS (
             term = l.term + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
         WHERE l.node = $1 OR l.expires_at <= clock_timestamp()
     RETURNING l.term
+), may_reset AS (
+    SELECT FROM lead
+    WHERE ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
+      AND clock_timestamp() - pg_postmaster_start_time() >= $9
 ), late AS (
-    SELECT l.job_id FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM lead)
-      AND ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
+    SELECT l.job_id, l.owner, ",
+    strikes_count!("l"),
+    " AS counts
+    FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)
     ORDER BY l.job_id LIMIT $4
     FOR UPDATE OF j, l SKIP LOCKED
 ), reset AS (
-    UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL, strikes = ",
-    strikes!("l"),
-    "
+    UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL,
+        strikes = least(l.strikes, 1000000) + late.counts::integer, struck = CASE WHEN late.counts THEN l.fence END
     FROM late WHERE l.job_id = late.job_id
-    RETURNING l.job_id
+    RETURNING l.job_id, l.strikes, late.owner
+), stray AS (
+    DELETE FROM jobwire.job_lease l
+    WHERE l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)
+      AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
+), left_over AS (
+    SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND j.type = ANY($10)
+      AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints - 2, 0), 6))
+      AND ",
+    not_suspended!("j"),
+    " AND ",
+    in_turn!("j"),
+    "
+    ORDER BY j.id LIMIT $4
+    FOR UPDATE OF j SKIP LOCKED
 ), unhinted AS (
     SELECT j.id FROM jobwire.job j
     WHERE j.hints = 0 AND EXISTS (SELECT FROM lead)
     ORDER BY j.seq LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), hinted AS (
-    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
-    FROM (SELECT job_id AS id, true AS expired FROM reset UNION ALL
-          SELECT u.id, false FROM unhinted u WHERE NOT EXISTS (SELECT FROM late WHERE late.job_id = u.id)) c
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 2147483646) + 1
+    FROM (SELECT job_id AS id, strikes, owner FROM reset
+          UNION ALL SELECT id, strikes, NULL FROM left_over
+          UNION ALL SELECT u.id, NULL, NULL FROM unhinted u
+                    WHERE u.id NOT IN (SELECT job_id FROM late UNION ALL SELECT id FROM left_over)) c
     WHERE j.id = c.id
-    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.expired, j.seq
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq
 ), facts AS (
     SELECT
         (SELECT term FROM lead) AS term,
@@ -66,7 +90,7 @@ WITH lead AS (
 )
 SELECT ",
     ready_columns!("hinted"),
-    ", hinted.expired, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
+    ", hinted.strikes, hinted.type, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint
 FROM facts LEFT JOIN hinted ON true
@@ -83,40 +107,51 @@ pub(super) async fn take(pool: &PgPool, turn: &Turn) -> Result<TurnOutcome, Stor
         .bind(COUNT_LIMIT + 1)
         .bind(turn.clock.map(|clock| clock.from))
         .bind(turn.clock.map(|clock| clock.until))
+        .bind(turn.grace)
+        .bind(&turn.types[..])
+        .bind(turn.again_after)
         .fetch_all(pool)
         .await?;
     let mut report = TurnReport::default();
     let mut leads = false;
     for row in &rows {
-        let Some(term) = row.try_get::<Option<i64>, _>(6)? else {
-            let leader: Option<Uuid> = row.try_get(15)?;
-            let millis: Option<i64> = row.try_get(17)?;
+        let Some(term) = row.try_get::<Option<i64>, _>(8)? else {
+            let leader: Option<Uuid> = row.try_get(17)?;
+            let millis: Option<i64> = row.try_get(19)?;
             return Ok(TurnOutcome::Follows {
                 leader: NodeId(leader.unwrap_or_default()),
-                transport: row.try_get::<Option<String>, _>(16)?.unwrap_or_default(),
+                transport: row.try_get::<Option<String>, _>(18)?.unwrap_or_default(),
                 remaining: Duration::from_millis(
                     millis.and_then(|m| u64::try_from(m).ok()).unwrap_or(0),
                 ),
             });
         };
         leads = true;
-        let executable: i64 = row.try_get(10)?;
+        let executable: i64 = row.try_get(12)?;
         report.term = term;
-        report.now = row.try_get(7)?;
-        report.next_due = row.try_get(8)?;
-        report.leased = row.try_get(9)?;
+        report.now = row.try_get(9)?;
+        report.next_due = row.try_get(10)?;
+        report.leased = row.try_get(11)?;
         report.executable = if executable > COUNT_LIMIT {
-            executable.max(row.try_get(11)?)
+            executable.max(row.try_get(13)?)
         } else {
             executable
         };
-        report.timers = row.try_get(12)?;
-        report.dead_letters = row.try_get(13)?;
-        report.oldest_ready_at = row.try_get(14)?;
-        match row.try_get::<Option<bool>, _>(5)? {
-            Some(true) => report.expired.push(row::ready(row)?),
-            Some(false) => report.unhinted.push(row::ready(row)?),
-            None => {}
+        report.timers = row.try_get(14)?;
+        report.dead_letters = row.try_get(15)?;
+        report.oldest_ready_at = row.try_get(16)?;
+        if row.try_get::<Option<Uuid>, _>(0)?.is_none() {
+            continue;
+        }
+        let ready = row::ready(row)?;
+        match row.try_get(5)? {
+            Some(strikes) => report.rescued.push(Rescued {
+                ready,
+                job_type: row.try_get(6)?,
+                strikes,
+                owner: row.try_get::<Option<Uuid>, _>(7)?.map(NodeId),
+            }),
+            None => report.unhinted.push(ready),
         }
     }
     if leads {

@@ -7,7 +7,7 @@ use super::sql::{in_turn, suspended, unlocked};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
-use crate::store::{ClaimPage, Claimed, LockTerms};
+use crate::store::{ClaimOf, ClaimPage, Claimed, LockTerms};
 
 /// The last row that one statement looks at, where there are more.
 const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
@@ -20,14 +20,28 @@ SELECT j.id, j.exclusive, j.process_instance
 FROM job j
 WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
   AND ",
-    unlocked!("j", "?5"),
+    unlocked!("j"),
     " AND NOT ",
     suspended!("j"),
     "
   AND ",
-    in_turn!("j", "?5"),
+    in_turn!("j"),
     "
-ORDER BY j.id LIMIT ?6"
+ORDER BY j.id LIMIT ?5"
+);
+
+/// Suspects wait for their place among the others.
+const FIND_RESCUED: &str = concat!(
+    "
+SELECT j.id, j.exclusive, j.process_instance
+FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
+WHERE l.owner IS NULL AND l.strikes < 2 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
+    suspended!("j"),
+    "
+  AND ",
+    in_turn!("j"),
+    "
+ORDER BY j.id LIMIT ?3"
 );
 
 impl SqliteStore {
@@ -37,22 +51,36 @@ impl SqliteStore {
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
         let mut tx = self.write().await?;
-        let after = page.after.map(|id| id.to_string()).unwrap_or_default();
-        let slice_end = sqlx::query(SLICE)
-            .bind(&after)
-            .bind(page.look_at.max(1) - 1)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
-        let rows = sqlx::query(FIND)
-            .bind(&after)
-            .bind(slice_end.map(|id| id.to_string()))
-            .bind(&page.lane.0)
-            .bind(row::array(&terms.types[..])?)
-            .bind(row::now_micros())
-            .bind(page.at_most)
-            .fetch_all(&mut *tx)
-            .await?;
+        let types = row::array(&terms.types[..])?;
+        let (rows, slice_end) = match page.of {
+            ClaimOf::Rescued => {
+                let rows = sqlx::query(FIND_RESCUED)
+                    .bind(&page.lane.0)
+                    .bind(types)
+                    .bind(page.at_most)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                (rows, None)
+            }
+            ClaimOf::Next { after, look_at } => {
+                let after = after.map(|id| id.to_string()).unwrap_or_default();
+                let slice_end = sqlx::query(SLICE)
+                    .bind(&after)
+                    .bind(look_at.max(1) - 1)
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
+                let rows = sqlx::query(FIND)
+                    .bind(after)
+                    .bind(slice_end.map(|id| id.to_string()))
+                    .bind(&page.lane.0)
+                    .bind(types)
+                    .bind(page.at_most)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                (rows, slice_end)
+            }
+        };
         let mut hints = Vec::with_capacity(rows.len());
         for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
             let exclusive: bool = row.try_get(1)?;

@@ -10,9 +10,8 @@ use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, NodeId};
 use crate::store::{Completion, HandOver, Origin, Settled, released};
 
-/// A lease that ran out completes nothing, even while nobody else took the job.
-const FINISH: &str = concat!(release_leases!(), " AND expires_at > ?3 RETURNING job_id");
-const GIVE_BACK: &str = concat!(release_leases!(), " RETURNING job_id");
+/// The guard names owner and fence and no time (protocol rule 1).
+const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
 
 const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";
 const FORGET: &str = "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))";
@@ -28,17 +27,15 @@ pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> Result<String,
     row::array(held.map(|h| -> (JobId, Fence) { (h.id, h.fence) }))
 }
 
-/// Take the leases of a batch whose holder is alive; the others lost their lock.
+/// Delete the leases of a batch that still name this owner and these fences; the others are lost.
 pub(super) async fn finish<'a>(
     connection: &mut SqliteConnection,
     owner: NodeId,
-    now: i64,
     held: impl Iterator<Item = &'a Held>,
 ) -> Result<Vec<JobId>, StoreError> {
     let rows = sqlx::query(FINISH)
         .bind(guards(held)?)
         .bind(owner.to_string())
-        .bind(now)
         .fetch_all(connection)
         .await?;
     row::job_ids(&rows)
@@ -81,7 +78,7 @@ pub(super) async fn complete_in(
     then: &HandOver,
 ) -> Result<Settled, StoreError> {
     let now = row::now_micros();
-    let finished = finish(connection, owner, now, done.iter().map(|d| &d.held)).await?;
+    let finished = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
     let mut settled = Settled {
         applied: delete(connection, &finished).await?,
         ..Settled::default()
@@ -131,13 +128,9 @@ impl SqliteStore {
     ) -> Result<Settled, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let rows = sqlx::query(GIVE_BACK)
-            .bind(guards(held.iter())?)
-            .bind(owner.to_string())
-            .fetch_all(&mut *tx)
-            .await?;
+        let released = finish(&mut tx, owner, held.iter()).await?;
         let rows = sqlx::query(READY_AGAIN)
-            .bind(row::array(row::job_ids(&rows)?)?)
+            .bind(row::array(released)?)
             .bind(now)
             .fetch_all(&mut *tx)
             .await?;

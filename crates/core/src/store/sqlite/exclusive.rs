@@ -1,11 +1,11 @@
 //! One at a time: exclusive jobs of a process instance.
 //!
-//! The instance's row says who holds it; a holder counts only while its lease lives (protocol rules 10
+//! The instance's row names its holder, which counts while its lease has an owner (protocol rules 10
 //! to 12). There is one writer, so nobody comes through the door between a look and a change.
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, ready_columns, strikes, suspended, unlocked};
+use super::sql::{job_columns, ready_columns, suspended, unlocked};
 use super::{lock, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -17,7 +17,7 @@ macro_rules! free_instances {
     () => {
         "SELECT name.value FROM json_each(?1) AS name
     WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                      WHERE i.process_instance = name.value AND l.owner IS NOT NULL AND l.expires_at > ?2)"
+                      WHERE i.process_instance = name.value AND l.owner IS NOT NULL)"
     };
 }
 
@@ -28,7 +28,7 @@ macro_rules! first_sibling {
             "(SELECT s.id FROM job s WHERE s.exclusive AND s.process_instance = name.value AND NOT ",
             suspended!("s"),
             " AND ",
-            unlocked!("s", "?2"),
+            unlocked!("s"),
             " ORDER BY s.seq LIMIT 1)"
         )
     };
@@ -40,9 +40,7 @@ const FREE: &str = free_instances!();
 /// younger sibling overtakes it.
 const FIRST: &str = concat!(
     "
-SELECT j.type IN (SELECT value FROM json_each(?3)), ",
-    strikes!("l"),
-    ", ",
+SELECT j.type IN (SELECT value FROM json_each(?2)), coalesce(l.strikes, 0), ",
     job_columns!("j"),
     "
 FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
@@ -71,12 +69,10 @@ pub(super) struct Tried {
 /// Those of the instances that nobody holds.
 async fn free(
     connection: &mut SqliteConnection,
-    now: i64,
     instances: &[String],
 ) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar(FREE)
         .bind(row::array(instances)?)
-        .bind(now)
         .fetch_all(connection)
         .await?)
 }
@@ -88,10 +84,9 @@ pub(super) async fn take_first(
     now: i64,
     instances: &[String],
 ) -> Result<Vec<Tried>, StoreError> {
-    let free = free(connection, now, instances).await?;
+    let free = free(connection, instances).await?;
     let rows = sqlx::query(FIRST)
         .bind(row::array(&free)?)
-        .bind(now)
         .bind(row::array(&terms.types[..])?)
         .fetch_all(&mut *connection)
         .await?;
@@ -172,7 +167,7 @@ SELECT ",
 );
 
 /// Pass on the instances that were just released: take the next sibling of each, or say who is next.
-/// One that somebody else holds meanwhile (its former holder's lease had run out) stays with them.
+/// One that another job holds by now keeps its row.
 pub(super) async fn hand_over(
     connection: &mut SqliteConnection,
     now: i64,
@@ -191,28 +186,25 @@ pub(super) async fn hand_over(
             }
         }
         HandOver::Hint => {
-            left = free(connection, now, instances).await?;
+            left = free(connection, instances).await?;
             leave(connection, &left.iter().collect::<Vec<_>>()).await?;
         }
     }
     let ready = if left.is_empty() {
         Vec::new()
     } else {
-        next(connection, now, &left).await?
+        next(connection, &left).await?
     };
     Ok((taken, ready))
 }
 
-/// The first ready sibling of each of these instances.
-/// Who is next in each of these instances, if nobody holds it.
+/// The first ready sibling of each of these instances, which no job holds.
 pub(super) async fn next(
     connection: &mut SqliteConnection,
-    now: i64,
     instances: &[String],
 ) -> Result<Vec<Ready>, StoreError> {
     let rows = sqlx::query(NEXT)
         .bind(row::array(instances)?)
-        .bind(now)
         .fetch_all(connection)
         .await?;
     row::all_ready(&rows)

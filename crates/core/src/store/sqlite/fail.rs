@@ -69,8 +69,7 @@ impl SqliteStore {
     ) -> Result<Settled, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let finished =
-            complete::finish(&mut tx, owner, now, failed.iter().map(|f| &f.held)).await?;
+        let finished = complete::finish(&mut tx, owner, failed.iter().map(|f| &f.held)).await?;
         let mut settled = Settled::default();
         if !finished.is_empty() {
             settled.timer = row::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;

@@ -44,7 +44,7 @@ const LANES: &str = "
 WITH executable AS (
     SELECT j.lane, sum(l.job_id IS NULL) AS ready, count(l.job_id) AS running,
         min(CASE WHEN l.job_id IS NULL THEN j.ready_at END) AS oldest, count(DISTINCT l.owner) AS nodes
-    FROM job j LEFT JOIN job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL AND l.expires_at > ?1
+    FROM job j LEFT JOIN job_lease l ON l.job_id = j.id AND l.owner IS NOT NULL
     GROUP BY j.lane
 ), elsewhere AS (
     SELECT lane, sum(state = 't') AS timers, sum(state = 's') AS suspended, sum(state = 'd') AS dead_letters
@@ -84,7 +84,7 @@ const OUTSIDE: &str = concat!(
     "
 SELECT j.lane, count(*) FROM job j
 WHERE j.lane NOT IN (SELECT value FROM json_each(?1)) AND ",
-    unlocked!("j", "?3"),
+    unlocked!("j"),
     " GROUP BY j.lane ORDER BY 2 DESC, 1 LIMIT ?2"
 );
 
@@ -96,7 +96,6 @@ pub(super) async fn outside(
     sqlx::query(OUTSIDE)
         .bind(row::array(lanes)?)
         .bind(at_most)
-        .bind(row::now_micros())
         .fetch_all(pool)
         .await?
         .iter()
@@ -135,7 +134,7 @@ const RELABEL_READY: &str = concat!(
     "
 UPDATE job AS j SET lane = ?2, revision = revision + 1, ready_at = ?4, hints = ?3
 WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
-    unlocked!("j", "?4"),
+    unlocked!("j"),
     " RETURNING id"
 );
 

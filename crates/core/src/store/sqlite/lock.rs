@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, strikes, suspended};
+use super::sql::{job_columns, suspended};
 use super::{SqliteStore, exclusive, insert, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -15,12 +15,10 @@ use crate::store::{LockTerms, Locked, Refusal};
 const LOOK: &str = concat!(
     "
 SELECT j.type IN (SELECT value FROM json_each(?2)),
-    l.owner IS NOT NULL AND l.expires_at > ?3,
+    l.owner IS NOT NULL,
     ",
     suspended!("j"),
-    ", ",
-    strikes!("l"),
-    ", ",
+    ", coalesce(l.strikes, 0), ",
     job_columns!("j"),
     "
 FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
@@ -28,7 +26,7 @@ WHERE j.id IN (SELECT value FROM json_each(?1))
 ORDER BY j.seq"
 );
 
-/// A new lease, or one taken over from a holder that died. `?1` is an array of `[id, fence, strikes]`.
+/// A new lease, or an owner for one that lost its owner. `?1` is an array of `[id, fence, strikes]`.
 const LEASE: &str = "
 INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
 SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
@@ -136,7 +134,6 @@ async fn lock_plain(
     let rows = sqlx::query(LOOK)
         .bind(row::array(ids)?)
         .bind(row::array(&terms.types[..])?)
-        .bind(now)
         .fetch_all(&mut *connection)
         .await?;
     let mut found = HashSet::with_capacity(rows.len());

@@ -49,7 +49,7 @@ const TABLES: [(JobState, &str); 4] = [
 
 /// Only the conditions that are asked for, on only the tables that are meant: SQLite plans a statement
 /// before it knows what is bound, and would read every table for one id.
-fn matching(select: &str, filter: &JobFilter, now: i64) -> QueryBuilder<Sqlite> {
+fn matching(select: &str, filter: &JobFilter) -> QueryBuilder<Sqlite> {
     let mut sql = QueryBuilder::new(select);
     sql.push(" FROM (");
     let asked = TABLES
@@ -61,10 +61,8 @@ fn matching(select: &str, filter: &JobFilter, now: i64) -> QueryBuilder<Sqlite> 
     }
     sql.push(
         ") j LEFT JOIN job_lease l
-ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL AND l.expires_at > ",
+ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true",
     );
-    sql.push_bind(now);
-    sql.push(" WHERE true");
     if let Some(id) = filter.id {
         sql.push(" AND j.id = ").push_bind(id.to_string());
     }
@@ -106,7 +104,7 @@ pub(super) async fn find(
     filter: &JobFilter,
 ) -> Result<Vec<JobView>, StoreError> {
     let select = "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence";
-    let mut sql = matching(select, filter, row::now_micros());
+    let mut sql = matching(select, filter);
     sql.push(" ORDER BY j.seq LIMIT ")
         .push_bind(filter.limit.clamp(0, 100_000))
         .push(" OFFSET ")
@@ -121,7 +119,7 @@ pub(super) async fn find(
 }
 
 pub(super) async fn count(pool: &SqlitePool, filter: &JobFilter) -> Result<i64, StoreError> {
-    Ok(matching("SELECT count(*)", filter, row::now_micros())
+    Ok(matching("SELECT count(*)", filter)
         .build()
         .persistent(false)
         .fetch_one(pool)
@@ -166,7 +164,7 @@ pub(super) async fn get(
     Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
 }
 
-const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j", "?2"), " FROM (SELECT ?1 AS id) j");
+const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT ?1 AS id) j");
 
 const INSTANCE: &str =
     "SELECT CASE WHEN exclusive THEN process_instance END FROM job WHERE id = ?1";
@@ -219,7 +217,7 @@ const AGAIN: &str = concat!(
     "
 UPDATE job AS j SET retries = ?2, revision = revision + 1, hints = hints + 1, ready_at = ?3
 WHERE j.id = ?1 AND ",
-    unlocked!("j", "?3"),
+    unlocked!("j"),
     " RETURNING ",
     ready_columns!()
 );
@@ -231,7 +229,6 @@ impl SqliteStore {
         let mut tx = self.write().await?;
         let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
             .bind(id.to_string())
-            .bind(row::now_micros())
             .fetch_one(&mut *tx)
             .await?;
         if !unlocked {
@@ -251,7 +248,7 @@ impl SqliteStore {
         }
         // A younger sibling that it kept waiting is to be hinted.
         let ready = match instance.flatten() {
-            Some(instance) => exclusive::next(&mut tx, row::now_micros(), &[instance]).await?,
+            Some(instance) => exclusive::next(&mut tx, &[instance]).await?,
             None => Vec::new(),
         };
         tx.commit().await?;

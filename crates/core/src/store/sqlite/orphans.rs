@@ -22,14 +22,14 @@ FROM job j
 WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
   AND j.ready_at <= ?5 - ((1 << min(max(j.hints - 1, 0), 6)) - 1) * 5000000
   AND ",
-    unlocked!("j", "?6"),
+    unlocked!("j"),
     " AND NOT ",
     suspended!("j"),
     "
   AND ",
-    in_turn!("j", "?6"),
+    in_turn!("j"),
     "
-ORDER BY j.id LIMIT ?7"
+ORDER BY j.id LIMIT ?6"
 );
 
 const MARK: &str = "
@@ -48,7 +48,7 @@ WITH looked AS (
     " THEN 'suspended'
         WHEN j.type NOT IN (SELECT value FROM json_each(?1)) THEN 'unserved'
         WHEN NOT ",
-    in_turn!("j", "?2"),
+    in_turn!("j"),
     " THEN 'instance-held'
         ELSE 'ready' END AS class
     FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
@@ -102,7 +102,6 @@ impl SqliteStore {
             .bind(&query.lane.0)
             .bind(row::array(&query.types[..])?)
             .bind(row::micros(query.ready_before))
-            .bind(now)
             .bind(query.limit)
             .fetch_all(&mut *tx)
             .await?;

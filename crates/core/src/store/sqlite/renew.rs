@@ -1,33 +1,46 @@
-//! Renewing leases: one statement for all that a node holds.
+//! What a holder says of its leases: renewing them, finding those that it does not know of, and taking strikes back.
 
 use std::time::Duration;
 
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use super::sql::job_columns;
 use super::{SqliteStore, complete, row};
 use crate::error::StoreError;
-use crate::job::{Held, JobId, NodeId};
+use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
+use crate::store::Renewed;
 
-/// A lease that ran out and was not taken is revived: owner and fence are still ours; and for an exclusive
-/// job, so is its instance.
+/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner.
 const RENEW: &str = "
-UPDATE job_lease AS l SET expires_at = ?4
+UPDATE job_lease SET expires_at = ?3
 WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2
-  AND (expires_at > ?3
-    OR NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id AND j.exclusive AND j.process_instance IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM instance_lock i WHERE i.job_id = l.job_id AND i.fence = l.fence))
 RETURNING job_id";
 
-const ALONE: &str = "
-UPDATE job_lease SET alone_since = ?4 WHERE job_id = ?1 AND fence = ?2 AND owner = ?3 AND expires_at > ?4";
+/// Leases that name this owner and are not known to it.
+const UNKNOWN: &str = concat!(
+    "
+SELECT l.fence, l.strikes, ",
+    job_columns!("j"),
+    "
+FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
+WHERE l.owner = ?2 AND l.fence NOT IN (SELECT value FROM json_each(?1))
+ORDER BY j.seq"
+);
 
+const ALONE: &str = "
+UPDATE job_lease SET alone_since = ?4 WHERE job_id = ?1 AND fence = ?2 AND owner = ?3";
+
+/// A strike names the fence that it was counted against, so it is taken back once, however often this is asked.
 const ABSOLVE: &str = "
-UPDATE job_lease SET strikes = strikes - 1
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND strikes > 0";
+UPDATE job_lease SET strikes = strikes - 1, struck = NULL
+WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
 
 impl SqliteStore {
-    pub(super) async fn take_strikes_back(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+    pub(super) async fn take_strikes_back(&self, lost: &[Held]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(ABSOLVE)
-            .bind(row::array(jobs)?)
+            .bind(complete::guards(lost.iter())?)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
@@ -39,18 +52,41 @@ impl SqliteStore {
         owner: NodeId,
         lease: Duration,
         held: &[Held],
-    ) -> Result<Vec<JobId>, StoreError> {
+    ) -> Result<Renewed, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
-        let rows = sqlx::query(RENEW)
-            .bind(complete::guards(held.iter())?)
+        let renewed = extend(&mut tx, owner, lease, held).await?;
+        tx.commit().await?;
+        Ok(Renewed {
+            renewed,
+            busy: Vec::new(),
+        })
+    }
+
+    /// Find and renew the leases that name this owner and have none of these fences.
+    pub(super) async fn find_unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>, StoreError> {
+        let mut tx = self.write().await?;
+        let rows = sqlx::query(UNKNOWN)
+            .bind(row::array(known)?)
             .bind(owner.to_string())
-            .bind(now)
-            .bind(row::later(now, lease))
             .fetch_all(&mut *tx)
             .await?;
+        let locked = |row: &SqliteRow| -> Result<LockedJob, StoreError> {
+            Ok(LockedJob {
+                fence: Fence(row.try_get(0)?),
+                strikes: row.try_get(1)?,
+                job: row::job(row, 2)?,
+            })
+        };
+        let unknown = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;
+        let held: Vec<Held> = unknown.iter().map(LockedJob::held).collect();
+        extend(&mut tx, owner, lease, &held).await?;
         tx.commit().await?;
-        row::job_ids(&rows)
+        Ok(unknown)
     }
 
     pub(super) async fn note_alone(&self, owner: NodeId, held: &Held) -> Result<bool, StoreError> {
@@ -65,4 +101,20 @@ impl SqliteStore {
         tx.commit().await?;
         Ok(noted.rows_affected() == 1)
     }
+}
+
+/// Push the end of these leases to `lease` from now.
+async fn extend(
+    connection: &mut SqliteConnection,
+    owner: NodeId,
+    lease: Duration,
+    held: &[Held],
+) -> Result<Vec<JobId>, StoreError> {
+    let rows = sqlx::query(RENEW)
+        .bind(complete::guards(held.iter())?)
+        .bind(owner.to_string())
+        .bind(row::later(row::now_micros(), lease))
+        .fetch_all(connection)
+        .await?;
+    row::job_ids(&rows)
 }

@@ -1,8 +1,8 @@
 //! The pieces that several statements share, as literals: each statement stays one constant text.
 //!
 //! Sets come in as one JSON array: `json_each` is to SQLite what `unnest` is to PostgreSQL, and its
-//! statement is prepared once whatever the length. The moment of a statement is bound as `?1` or named
-//! in the macro, so that a whole transaction compares with one and the same clock reading.
+//! statement is prepared once whatever the length. The moment of a transaction is read once and bound, so that all its
+//! statements compare with one and the same clock reading.
 
 /// Every column of the job tables, in their order, for moves from one table to another. Explicit, so
 /// that columns which a later version adds take their defaults (protocol rule 32).
@@ -120,15 +120,13 @@ macro_rules! suspended {
     };
 }
 
-/// No living lock on this job, at the moment bound as `$now`.
+/// No lease of this job has an owner.
 macro_rules! unlocked {
-    ($t:literal, $now:literal) => {
+    ($t:literal) => {
         concat!(
             "NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = ",
             $t,
-            ".id AND l.owner IS NOT NULL AND l.expires_at > ",
-            $now,
-            ")"
+            ".id AND l.owner IS NOT NULL)"
         )
     };
 }
@@ -150,28 +148,17 @@ macro_rules! in_scope {
     };
 }
 
-/// The strikes that a new lock starts with: a lease that is still there lost its holder, and one that
-/// still names it was not counted yet (protocol rule 26). From the second strike on the job runs alone, and
-/// only a death while it really did is counted.
-macro_rules! strikes {
+/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job runs
+/// alone, and only a death while it runs alone counts.
+macro_rules! strikes_count {
     ($t:literal) => {
-        concat!(
-            "coalesce(",
-            $t,
-            ".strikes, 0) + (",
-            $t,
-            ".owner IS NOT NULL AND (",
-            $t,
-            ".strikes < 2 OR ",
-            $t,
-            ".alone_since IS NOT NULL))"
-        )
+        concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
     };
 }
 
 /// Not exclusive, or the first ready sibling of an instance that nobody holds.
 macro_rules! in_turn {
-    ($t:literal, $now:literal) => {
+    ($t:literal) => {
         concat!(
             "(NOT ",
             $t,
@@ -188,9 +175,7 @@ macro_rules! in_turn {
                                JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
                                WHERE i.process_instance = ",
             $t,
-            ".process_instance AND l.owner IS NOT NULL AND l.expires_at > ",
-            $now,
-            ")))"
+            ".process_instance AND l.owner IS NOT NULL)))"
         )
     };
 }
@@ -205,6 +190,6 @@ macro_rules! release_leases {
 }
 
 pub(super) use {
-    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes,
-    suspended, unlocked,
+    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases,
+    strikes_count, suspended, unlocked,
 };

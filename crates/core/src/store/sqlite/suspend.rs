@@ -19,21 +19,21 @@ const PUT_ASIDE: [&str; 5] = [
         " FROM job j WHERE ",
         in_scope!("j"),
         " AND ",
-        unlocked!("j", "?3")
+        unlocked!("j")
     ),
-    // A lease that ran out goes with its job, or its holder could still renew it.
+    // A lease without an owner goes with its job.
     concat!(
         "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
         in_scope!("j"),
         " AND ",
-        unlocked!("j", "?3"),
+        unlocked!("j"),
         ")"
     ),
     concat!(
         "DELETE FROM job AS j WHERE ",
         in_scope!("j"),
         " AND ",
-        unlocked!("j", "?3")
+        unlocked!("j")
     ),
     concat!(
         "INSERT INTO suspended_job (",
@@ -53,7 +53,7 @@ const WAITED: &str = concat!(
     "UPDATE job AS j SET ready_at = ?3, hints = hints + 1 WHERE ",
     in_scope!("j"),
     " AND ",
-    unlocked!("j", "?3"),
+    unlocked!("j"),
     " RETURNING ",
     ready_columns!(),
     ", seq"

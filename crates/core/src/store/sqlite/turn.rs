@@ -1,15 +1,16 @@
 //! The leader's turn: one transaction (protocol rule 24).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{ready_columns, strikes};
+use super::sql::{in_turn, ready_columns, strikes_count, suspended};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
-use crate::store::{COUNT_LIMIT, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 
 /// Lead if nobody else does.
 const LEAD: &str = "
@@ -22,14 +23,40 @@ RETURNING term";
 
 const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role = 'leader'";
 
-/// Take locks off holders whose lease ran out.
+/// Clear the owners of leases that ran out, and count the strikes. Only this statement ends a lease of another node.
+const LATE: &str = "
+SELECT job_id, owner FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1 ORDER BY job_id LIMIT ?2";
+
 const RESET: &str = concat!(
-    "UPDATE job_lease AS l SET owner = NULL, alone_since = NULL, strikes = ",
-    strikes!("l"),
-    "
-WHERE job_id IN (SELECT job_id FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1 ORDER BY job_id LIMIT ?2)
-RETURNING job_id"
+    "UPDATE job_lease AS l SET owner = NULL, alone_since = NULL, strikes = min(l.strikes, 1000000) + ",
+    strikes_count!("l"),
+    ", struck = CASE WHEN ",
+    strikes_count!("l"),
+    " THEN l.fence END
+WHERE job_id IN (SELECT value FROM json_each(?1))"
 );
+
+/// Leases of jobs that are gone, deleted by another program.
+const STRAY: &str = "
+DELETE FROM job_lease AS l WHERE l.expires_at <= ?1 AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)";
+
+/// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
+const LEFT_OVER: &str = concat!(
+    "
+SELECT j.id FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
+WHERE l.owner IS NULL AND j.type IN (SELECT value FROM json_each(?1))
+  AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints - 2, 0), 6)) AND NOT ",
+    suspended!("j"),
+    " AND ",
+    in_turn!("j"),
+    "
+ORDER BY j.id LIMIT ?4"
+);
+
+/// What is known of a rescued job beside its hint.
+const RESCUED: &str = "
+SELECT j.id, j.type, l.strikes FROM job j JOIN job_lease l ON l.job_id = j.id
+WHERE j.id IN (SELECT value FROM json_each(?1))";
 
 const UNHINTED: &str = "SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1";
 
@@ -82,6 +109,39 @@ async fn hint_unhinted(
     hint(connection, now, &row::job_ids(&rows)?).await
 }
 
+/// Hint jobs whose lease has no owner any more.
+async fn rescue(
+    connection: &mut SqliteConnection,
+    now: i64,
+    found: Vec<(JobId, Option<NodeId>)>,
+) -> Result<Vec<Rescued>, StoreError> {
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<JobId> = found.iter().map(|(id, _)| *id).collect();
+    let owners: HashMap<JobId, Option<NodeId>> = found.into_iter().collect();
+    let rows = sqlx::query(RESCUED)
+        .bind(row::array(&ids)?)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut known = HashMap::with_capacity(rows.len());
+    for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
+        let (job_type, strikes): (String, i32) = (row.try_get(1)?, row.try_get(2)?);
+        known.insert(id, (job_type, strikes));
+    }
+    let ready = hint(connection, now, &ids).await?;
+    let rescued = ready.into_iter().filter_map(|ready| {
+        let (job_type, strikes) = known.remove(&ready.hint.id)?;
+        Some(Rescued {
+            owner: owners.get(&ready.hint.id).copied().flatten(),
+            ready,
+            job_type,
+            strikes,
+        })
+    });
+    Ok(rescued.collect())
+}
+
 impl SqliteStore {
     pub(super) async fn turn(&self, turn: &Turn) -> Result<TurnOutcome, StoreError> {
         let mut tx = self.write().await?;
@@ -129,13 +189,36 @@ async fn lead(
     let believed = turn
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
-    let reset = sqlx::query(RESET)
+    // Before the reset: what that one finds is not left over.
+    let left_over = sqlx::query(LEFT_OVER)
+        .bind(row::array(&turn.types[..])?)
         .bind(now)
-        .bind(if believed { turn.reset_at_most } else { 0 })
+        .bind(row::later(now, turn.again_after) - now)
+        .bind(turn.reset_at_most)
         .fetch_all(&mut *connection)
         .await?;
-    // Expired ones first: what they count as hinted is not unhinted any more.
-    let expired = hint(connection, now, &row::job_ids(&reset)?).await?;
+    let mut rescued: Vec<(JobId, Option<NodeId>)> = row::job_ids(&left_over)?
+        .into_iter()
+        .map(|id| (id, None))
+        .collect();
+    if believed && turn.reset_at_most > 0 {
+        let late = sqlx::query(LATE)
+            .bind(now)
+            .bind(turn.reset_at_most)
+            .fetch_all(&mut *connection)
+            .await?;
+        let ids = row::job_ids(&late)?;
+        sqlx::query(RESET)
+            .bind(row::array(&ids)?)
+            .execute(&mut *connection)
+            .await?;
+        for (row, id) in late.iter().zip(ids) {
+            rescued.push((id, Some(NodeId(row::uuid(row, 1)?))));
+        }
+        sqlx::query(STRAY).bind(now).execute(&mut *connection).await?;
+    }
+    // These first: a job that they count as hinted is not unhinted any more.
+    let rescued = rescue(connection, now, rescued).await?;
     let unhinted = hint_unhinted(connection, now, turn.hint_at_most).await?;
     let facts = sqlx::query(FACTS)
         .bind(now)
@@ -145,7 +228,7 @@ async fn lead(
     Ok(TurnReport {
         term,
         now: row::moment(now)?,
-        expired,
+        rescued,
         unhinted,
         next_due: row::maybe_moment(facts.try_get(0)?)?,
         leased: facts.try_get(1)?,

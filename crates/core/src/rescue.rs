@@ -1,0 +1,205 @@
+//! Rescue: jobs whose holder has died start before the jobs that wait behind them in their lane.
+//!
+//! The hint of a rescued job would stand at the tail of its lane, behind everything that waits there. So the leader does
+//! not publish it: it **addresses** the job to one node over the control channel, and that node puts the hint at the head
+//! of the lane. The next free slot of that lane there takes it.
+//!
+//! * The node serves the job's type and receives its lane. Of several, the one with the most free slots by its last word
+//!   gets the job; where none has any, the jobs are spread evenly.
+//! * A node that has just lost leases by their end is passed over: it may be dead.
+//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not addressed: its hint takes
+//!   its place at the tail, and it runs alone ([`quarantine`](crate::quarantine)).
+//! * A node that can take no hint that way, as an older program, is not addressed. Where no node can, the hint is published.
+//!
+//! An addressed job may be lost on the way, like any hint. Its lease still has no owner then, so a later turn of the leader
+//! finds it again, at any backlog.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::commit_hook::Cause;
+use crate::fleet::Candidate;
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::quarantine;
+use crate::shared::Shared;
+use crate::store::Rescued;
+use crate::transport::Control;
+
+/// Bytes of names that one control message carries at most; the ids and keys of a job count beside its texts.
+const MESSAGE_BYTES: usize = 16 * 1024;
+const JOB_BYTES: usize = 160;
+
+/// Give each of these jobs to a node that serves it, or to the broker.
+pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
+    let candidates = node.fleet.candidates(heard_within(node), dead);
+    let (addressed, rest) = address(rescued, candidates);
+    for (to, jobs) in addressed {
+        tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
+        if to == node.id {
+            receive(node, jobs);
+            continue;
+        }
+        for jobs in messages(jobs) {
+            node.hook.tell(Control::Rescued { node: to, jobs });
+        }
+    }
+    node.hook.publish(Cause::Sweep, rest);
+}
+
+/// These jobs were addressed to this node.
+pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
+    let received = |ready: &Ready| {
+        let lanes = &node.options.lanes;
+        lanes.iter().any(|share| share.lane == ready.lane)
+    };
+    let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
+    for ready in here {
+        elsewhere.extend(node.rescue_here(ready));
+    }
+    node.hook.publish(Cause::Sweep, elsewhere);
+}
+
+/// A node that was silent for so long is not addressed.
+fn heard_within(node: &Shared) -> Duration {
+    (node.options.sweep_interval * 3 / 2).max(Duration::from_secs(2))
+}
+
+/// Which node gets which jobs, and which go to the broker.
+fn address(
+    rescued: Vec<Rescued>,
+    mut candidates: Vec<Candidate>,
+) -> (BTreeMap<NodeId, Vec<Ready>>, Vec<Ready>) {
+    let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
+    let mut rest = Vec::new();
+    for Rescued {
+        ready,
+        job_type,
+        strikes,
+        ..
+    } in rescued
+    {
+        let serves = |candidate: &&mut Candidate| candidate.serves(&job_type, &ready.lane);
+        let next = if quarantine::is_suspect(strikes) {
+            None
+        } else {
+            let serving = candidates.iter_mut().filter(serves);
+            // With the most free slots; then with the fewest jobs so far.
+            serving.max_by_key(|candidate| (candidate.free, std::cmp::Reverse(candidate.given)))
+        };
+        match next {
+            Some(candidate) => {
+                candidate.free = candidate.free.saturating_sub(1);
+                candidate.given += 1;
+                addressed.entry(candidate.node).or_default().push(ready);
+            }
+            None => rest.push(ready),
+        }
+    }
+    (addressed, rest)
+}
+
+/// In portions that fit into a control message.
+fn messages(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
+    let mut messages: Vec<Vec<Ready>> = Vec::new();
+    let mut bytes = MESSAGE_BYTES;
+    for ready in jobs {
+        let texts = [&ready.hint.instance, &ready.hint.trace_parent];
+        let texts = texts.iter().filter_map(|text| text.as_ref());
+        // An escaped character takes six bytes.
+        let its = JOB_BYTES + texts.map(|text| text.len() * 6).sum::<usize>();
+        if bytes + its > MESSAGE_BYTES {
+            messages.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += its;
+        if let Some(last) = messages.last_mut() {
+            last.push(ready);
+        }
+    }
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::Hint;
+    use crate::job::{JobId, Lane};
+
+    fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
+        Rescued {
+            ready: Ready {
+                lane: Lane(lane.to_owned()),
+                hint: Hint::new(JobId::generate()),
+            },
+            job_type: job_type.to_owned(),
+            strikes,
+            owner: None,
+        }
+    }
+
+    fn candidate(types: &[&str], lanes: &[&str], free: u32) -> Candidate {
+        Candidate {
+            node: NodeId::generate(),
+            types: types.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
+            free,
+            given: 0,
+        }
+    }
+
+    #[test]
+    fn a_job_goes_to_a_node_that_serves_type_and_lane() {
+        let [mail, print, low] = [
+            candidate(&["mail"], &["default"], 1),
+            candidate(&["print"], &["default"], 9),
+            candidate(&["mail"], &["low"], 9),
+        ];
+        let to = mail.node;
+        let (addressed, rest) = address(
+            vec![rescued("mail", "default", 1), rescued("fax", "default", 1)],
+            vec![mail, print, low],
+        );
+        assert_eq!(addressed.keys().collect::<Vec<_>>(), [&to]);
+        assert_eq!(rest.len(), 1, "no node serves the other type");
+    }
+
+    #[test]
+    fn free_slots_come_first_and_then_jobs_are_spread() {
+        let nodes = [3, 1, 0].map(|free| candidate(&["mail"], &["default"], free));
+        let ids = [nodes[0].node, nodes[1].node, nodes[2].node];
+        let jobs = (0..10).map(|_| rescued("mail", "default", 1)).collect();
+        let (addressed, rest) = address(jobs, nodes.into());
+        assert!(rest.is_empty());
+        let given = ids.map(|id| addressed.get(&id).map_or(0, Vec::len));
+        assert_eq!(given.iter().sum::<usize>(), 10);
+        assert!(given[0] >= 3 && given[1] >= 1, "{given:?}");
+        assert!(given.iter().all(|given| (3..=4).contains(given)), "{given:?}");
+    }
+
+    #[test]
+    fn a_suspect_is_addressed_to_no_node() {
+        let node = candidate(&["mail"], &["default"], 8);
+        let (addressed, rest) = address(vec![rescued("mail", "default", 2)], vec![node]);
+        assert!(addressed.is_empty());
+        assert_eq!(rest.len(), 1);
+    }
+
+    #[test]
+    fn long_instances_are_portioned_into_messages_that_can_be_read() {
+        let long = |_| {
+            let mut job = rescued("mail", "default", 1).ready;
+            job.hint.instance = Some("\u{1}".repeat(1_024));
+            job
+        };
+        let jobs: Vec<Ready> = (0..100).map(long).collect();
+        let messages = messages(jobs);
+        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), 100);
+        for jobs in messages {
+            let node = NodeId::generate();
+            let message = serde_json::to_vec(&Control::Rescued { node, jobs }).unwrap();
+            assert!(message.len() <= MESSAGE_BYTES + 1_024, "{}", message.len());
+        }
+    }
+}
