@@ -584,6 +584,6 @@ impl SqlStore for PgStore {
 
 /// The newest version of the schema that this program brings.
 const _: () = assert!(
-    SCHEMA_VERSION == 1,
+    SCHEMA_VERSION == 2,
     "add the migration's row to schema_version"
 );

@@ -533,6 +533,6 @@ impl SqlStore for SqliteStore {
 
 /// The newest version of the schema that this program brings.
 const _: () = assert!(
-    SCHEMA_VERSION == 1,
+    SCHEMA_VERSION == 2,
     "add the migration's row to schema_version"
 );
