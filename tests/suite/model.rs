@@ -36,10 +36,9 @@ impl Model for Protocol {
             Property::always("a job is completed at most once", |_, state: &State| {
                 state.completions.iter().all(|count| *count <= 1)
             }),
-            Property::always(
-                "living leases of an instance never overlap",
-                |_, state: &State| state.living_leases() <= 1,
-            ),
+            Property::always("leases of an instance never overlap", |_, state: &State| {
+                state.owned_leases() <= 1
+            }),
             Property::always(
                 "fences grow, and the newest completes",
                 |_, state: &State| !state.stale,
@@ -48,9 +47,10 @@ impl Model for Protocol {
                 "no younger job overtakes a ready one",
                 |_, state: &State| !state.overtaken,
             ),
-            Property::always("a living lease is taken from nobody", |_, state: &State| {
-                !state.robbed
-            }),
+            Property::always(
+                "no lease is taken from its owner before it ends",
+                |_, state: &State| !state.robbed,
+            ),
             Property::always("nobody is forgotten", |model: &Protocol, state: &State| {
                 let mut steps = state.steps(model.mistake).into_iter();
                 state.all_done() || steps.any(|step| !step.is_bad_luck())
@@ -207,19 +207,19 @@ mistakes! {
     a_completion_without_a_guard_is_found:
         CompletesWithoutGuard breaks "fences grow, and the newest completes";
     a_lock_that_does_not_look_at_the_instance_is_found:
-        SkipsTheDoor breaks "living leases of an instance never overlap";
+        SkipsTheDoor breaks "leases of an instance never overlap";
     a_takeover_of_a_living_lease_is_found:
-        TakesLivingLeases breaks "a living lease is taken from nobody";
+        TakesLivingLeases breaks "no lease is taken from its owner before it ends";
     a_forgotten_hand_over_is_found:
         ForgetsTheHandOver breaks "without bad luck nobody needs the sweeper";
     a_sweep_of_living_leases_is_found:
-        ResetsLivingLeases breaks "a living lease is taken from nobody";
+        ResetsLivingLeases breaks "no lease is taken from its owner before it ends";
     a_release_without_a_guard_is_found:
-        ReleasesWithoutGuard breaks "a living lease is taken from nobody";
+        ReleasesWithoutGuard breaks "no lease is taken from its owner before it ends";
     a_release_that_opens_what_another_holds_is_found:
-        OpensWhatAnotherHolds breaks "living leases of an instance never overlap";
-    a_revival_beside_a_sibling_is_found:
-        RevivesBesideASibling breaks "living leases of an instance never overlap";
+        OpensWhatAnotherHolds breaks "leases of an instance never overlap";
+    a_renewal_of_a_lease_that_was_cleared_is_found:
+        RenewsWithoutOwner breaks "leases of an instance never overlap";
     a_missing_orphan_question_is_found:
         NeverLooksForOrphans breaks "nobody is forgotten";
     a_lock_of_whichever_job_was_hinted_is_found:

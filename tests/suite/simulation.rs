@@ -77,14 +77,14 @@ macro_rules! bugs {
 
 bugs! {
     a_completion_without_a_fence_is_found: CompletesWithoutFence;
-    a_completion_after_the_lease_is_found: CompletesWhatHasExpired;
+    a_lock_of_a_lease_that_ran_out_is_found: LocksWhatHasExpired;
     a_takeover_of_a_living_lease_is_found: TakesLivingLeases;
     a_lock_that_skips_the_instance_is_found: SkipsTheInstance;
     a_forgotten_hand_over_is_found: ForgetsTheHandOver;
     a_sweep_of_living_leases_is_found: SweepsLivingLeases;
     fences_that_count_attempts_are_found: FenceCountsAttempts;
     a_renewal_without_a_fence_is_found: RenewsWithoutFence;
-    a_revival_beside_a_sibling_is_found: RevivesBesideASibling;
+    a_renewal_without_an_owner_is_found: RenewsWithoutOwner;
     a_release_without_a_guard_is_found: ReleasesWithoutGuard;
     timers_that_move_early_are_found: MovesTimersEarly;
     a_follow_up_without_a_guard_is_found: FollowsUpWithoutGuard;

@@ -100,14 +100,15 @@ conformance! {
             the_fence_grows_with_every_lock,
             the_fence_grows_through_failure_timer_and_revival,
             a_stale_owner_changes_nothing_after_a_takeover,
-            a_lease_that_ran_out_is_worth_nothing_even_if_nobody_took_it,
+            a_lease_that_ran_out_counts_until_the_leader_ends_it,
+            only_the_leaders_turn_ends_a_lease,
+            a_node_finds_the_leases_that_it_does_not_know_of,
             another_node_changes_nothing_with_a_guessed_fence,
             a_held_lease_is_renewed,
-            a_lease_that_ran_out_is_revived_unless_somebody_came,
-            a_lease_is_not_revived_after_a_sibling_took_the_instance,
-            a_lease_is_not_revived_after_its_job_was_suspended,
+            a_lease_is_not_renewed_after_a_sibling_took_the_instance,
+            a_lease_is_not_renewed_after_its_job_was_suspended,
             from_the_second_strike_on_only_deaths_while_alone_count,
-            a_living_loser_takes_its_strike_back,
+            a_living_loser_takes_its_strike_back_once,
             a_transaction_completes_only_what_is_held,
         ]
     }
@@ -172,6 +173,7 @@ conformance! {
             a_follower_changes_nothing,
             expired_locks_are_reset_and_returned_once,
             no_more_than_asked_for_are_reset,
+            a_rescued_job_is_told_again_until_it_is_locked,
             no_lock_is_taken_off_while_the_clock_is_doubted,
             jobs_created_by_sql_are_returned_once,
             unhinted_jobs_are_found_without_a_turn,
@@ -179,6 +181,7 @@ conformance! {
         ]
         databases [
             an_expired_leader_is_replaced,
+            a_lease_without_a_job_ends_with_its_time,
         ]
     }
     orphans {
@@ -202,6 +205,7 @@ conformance! {
             of_an_instance_only_the_first_ready_sibling_is_claimed,
             an_unserved_first_sibling_keeps_the_others_from_being_claimed,
             what_a_dead_node_held_is_claimed_with_a_strike,
+            rescued_jobs_are_claimed_first_and_suspects_are_not,
             what_can_not_be_taken_is_passed_slice_by_slice,
             four_nodes_that_claim_at_once_take_different_jobs,
         ]

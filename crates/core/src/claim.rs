@@ -305,7 +305,11 @@ impl Claimer {
         let node = self.node.clone();
         let now = Instant::now();
         let struck = *node.leases.struck().borrow();
-        let room = node.options.struck_slots().saturating_sub(struck).min(share);
+        let room = node
+            .options
+            .struck_slots()
+            .saturating_sub(struck)
+            .min(share);
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(0);
         };

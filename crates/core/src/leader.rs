@@ -285,7 +285,10 @@ impl Leader {
         }
         let node = &self.node;
         counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
-        tracing::info!(jobs = found.len(), "jobs were created without a hint; they are hinted");
+        tracing::info!(
+            jobs = found.len(),
+            "jobs were created without a hint; they are hinted"
+        );
         crash_point!("turn-taken");
         // Tried here first, as far as there is room and this node receives the lane.
         let mut room = node.free_slots();

@@ -432,7 +432,8 @@ mod tests {
                 ..struck.clone()
             };
             book.under_way().expect(again.fence, Instant::now());
-            book.hold(again, 1, Instant::now()).expect("it was expected");
+            book.hold(again, 1, Instant::now())
+                .expect("it was expected");
             assert_eq!(*book.struck().borrow(), 1);
         }
         hold(&book, held(3), Instant::now());

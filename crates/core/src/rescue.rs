@@ -175,7 +175,10 @@ mod tests {
         let given = ids.map(|id| addressed.get(&id).map_or(0, Vec::len));
         assert_eq!(given.iter().sum::<usize>(), 10);
         assert!(given[0] >= 3 && given[1] >= 1, "{given:?}");
-        assert!(given.iter().all(|given| (3..=4).contains(given)), "{given:?}");
+        assert!(
+            given.iter().all(|given| (3..=4).contains(given)),
+            "{given:?}"
+        );
     }
 
     #[test]

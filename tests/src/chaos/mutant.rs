@@ -11,8 +11,8 @@ use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Result, SchemaStatus,
-    Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed, Result,
+    SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -194,7 +194,7 @@ impl Store for Mutant {
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
         self.inner.claim(terms, page).await
     }
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         match self.bug {
             // Else nobody would take its job over; and a node that can't renew takes no more work.
             Bug::LateCompletion | Bug::NoFence => {
@@ -203,8 +203,19 @@ impl Store for Mutant {
             _ => self.inner.renew(owner, lease, held).await,
         }
     }
-    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
-        self.inner.absolve(jobs).await
+    async fn unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>> {
+        self.inner.unknown(owner, lease, known).await
+    }
+    fn outcome_within(&self) -> Duration {
+        self.inner.outcome_within()
+    }
+    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+        self.inner.absolve(lost).await
     }
 
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
@@ -276,7 +287,7 @@ impl Store for Mutant {
                 whole: false,
                 mark: true,
             };
-            report.expired.extend(self.inner.orphans(&old).await?);
+            report.unhinted.extend(self.inner.orphans(&old).await?);
         }
         Ok(outcome)
     }

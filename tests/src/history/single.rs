@@ -266,7 +266,7 @@ impl<'a> Single<'a> {
 
     fn end(&mut self) {
         if let Some(lock) = self.lock.take() {
-            self.hold(lock, lock.expires_at);
+            self.hold(lock, lock.taken_off.unwrap_or(lock.expires_at));
         } else {
             self.not_ready(Micros::MAX);
         }

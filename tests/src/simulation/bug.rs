@@ -5,8 +5,8 @@
 pub enum Bug {
     /// Whoever says that a job is done deletes it.
     CompletesWithoutFence,
-    /// A lease that ran out still completes.
-    CompletesWhatHasExpired,
+    /// A lock statement takes a lease that ran out, before the leader's turn has ended it.
+    LocksWhatHasExpired,
     /// A lock is taken over while its lease lives.
     TakesLivingLeases,
     /// The second exclusive job of an instance is locked beside the first.
@@ -19,8 +19,8 @@ pub enum Bug {
     FenceCountsAttempts,
     /// A renewal that does not name its fence.
     RenewsWithoutFence,
-    /// A renewal of an expired lease, although a sibling holds the instance.
-    RevivesBesideASibling,
+    /// A renewal that does not name its owner.
+    RenewsWithoutOwner,
     /// A release that asks neither for owner nor fence.
     ReleasesWithoutGuard,
     /// Timers become executable a second early.
@@ -41,14 +41,14 @@ impl Bug {
     /// Every one.
     pub const ALL: &'static [Bug] = &[
         Bug::CompletesWithoutFence,
-        Bug::CompletesWhatHasExpired,
+        Bug::LocksWhatHasExpired,
         Bug::TakesLivingLeases,
         Bug::SkipsTheInstance,
         Bug::ForgetsTheHandOver,
         Bug::SweepsLivingLeases,
         Bug::FenceCountsAttempts,
         Bug::RenewsWithoutFence,
-        Bug::RevivesBesideASibling,
+        Bug::RenewsWithoutOwner,
         Bug::ReleasesWithoutGuard,
         Bug::MovesTimersEarly,
         Bug::FollowsUpWithoutGuard,

@@ -48,6 +48,11 @@ impl DatabaseClock {
         self.last
     }
 
+    /// What it showed last.
+    pub(super) fn shown(&self) -> DateTime<Utc> {
+        self.last
+    }
+
     /// Somebody sets the clock ahead.
     pub(super) fn jump(&mut self, ahead: Duration) {
         self.jumped += super::database::span(ahead);

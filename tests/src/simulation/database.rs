@@ -41,13 +41,18 @@ pub(super) struct Lease {
     pub(super) strikes: i32,
     /// The job runs alone on its node, by its note.
     pub(super) alone: bool,
+    /// The lock that the last strike was counted against.
+    pub(super) struck: Option<Fence>,
 }
 
 impl Lease {
-    /// The strikes after its holder died. One without an owner was counted when it was taken off.
-    pub(super) fn strikes_after(&self) -> i32 {
-        let counted = self.owner.is_none() || (self.strikes >= 2 && !self.alone);
-        self.strikes + i32::from(!counted)
+    /// Its owner has died.
+    pub(super) fn clear(&mut self) {
+        let counts = self.strikes < 2 || self.alone;
+        self.strikes += i32::from(counts);
+        self.struck = counts.then_some(self.fence);
+        self.owner = None;
+        self.alone = false;
     }
 }
 
@@ -165,19 +170,17 @@ impl Database {
         Ok(created)
     }
 
-    /// A living lock.
-    pub(super) fn is_locked(&self, id: JobId, now: DateTime<Utc>) -> bool {
+    /// Its lease has an owner.
+    pub(super) fn is_locked(&self, id: JobId) -> bool {
         let lease = self.leases.get(&id);
-        lease.is_some_and(|lease| lease.owner.is_some() && lease.expires_at > now)
+        lease.is_some_and(|lease| lease.owner.is_some())
     }
 
-    /// The holder of this instance lives.
-    pub(super) fn is_held(&self, instance: &str, now: DateTime<Utc>) -> bool {
+    /// The lease that holds this instance has an owner.
+    pub(super) fn is_held(&self, instance: &str) -> bool {
         self.doors.get(instance).is_some_and(|door| {
             let lease = self.leases.get(&door.job);
-            lease.is_some_and(|lease| {
-                lease.fence == door.fence && lease.owner.is_some() && lease.expires_at > now
-            })
+            lease.is_some_and(|lease| lease.fence == door.fence && lease.owner.is_some())
         })
     }
 

@@ -51,6 +51,9 @@ impl Link {
         }
     }
 
+    /// A statement without an answer takes effect within this time, or never will.
+    pub(super) const OUTCOME_WITHIN: Duration = Duration::from_millis(DEADLINE + LONGEST);
+
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }

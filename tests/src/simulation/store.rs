@@ -7,14 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jobwire_core::commit_hook::CommitHook;
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::job::Held;
+use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanQuery, Refusal, Result,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanQuery, Refusal, Renewed, Result,
     SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::{
-    Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
+    Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
     StoreError,
 };
 
@@ -135,10 +135,25 @@ impl Store for MemoryStore {
         self.call("claim", move |db| db.claim(&terms, &page)).await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Vec<JobId>> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         let held = held.to_vec();
         self.call("renew", move |db| db.renew(owner, lease, &held))
             .await
+    }
+
+    async fn unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>> {
+        let known = known.to_vec();
+        self.call("unknown", move |db| db.unknown(owner, lease, &known))
+            .await
+    }
+
+    fn outcome_within(&self) -> Duration {
+        Link::OUTCOME_WITHIN
     }
 
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
@@ -147,9 +162,9 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn absolve(&self, jobs: &[JobId]) -> Result<()> {
-        let jobs = jobs.to_vec();
-        self.call("absolve", move |db| db.absolve(&jobs)).await
+    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+        let lost = lost.to_vec();
+        self.call("absolve", move |db| db.absolve(&lost)).await
     }
 
     async fn complete(

@@ -20,7 +20,7 @@ pub(super) enum Mistake {
     ResetsLivingLeases,
     ReleasesWithoutGuard,
     OpensWhatAnotherHolds,
-    RevivesBesideASibling,
+    RenewsWithoutOwner,
     NeverLooksForOrphans,
     TakesTheHintedJob,
     FenceCountsAttempts,
@@ -39,7 +39,7 @@ pub(super) enum Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
-    /// None where the leader has taken it off its owner.
+    /// None where the leader's turn has cleared it.
     pub(super) owner: Option<u8>,
     pub(super) fence: u8,
     pub(super) lives: bool,
@@ -124,8 +124,8 @@ pub(super) enum Step {
     Change { node: u8 },
     /// The instance is passed on; the transaction commits.
     HandOver { node: u8 },
-    /// A lease is renewed after it had ended.
-    Revive { node: u8, job: u8 },
+    /// A lease is renewed after it had ended, and before the leader's turn looked at it.
+    Renew { node: u8, job: u8 },
     /// The leader's turn takes an ended lease off its owner and hints the job.
     Reset { job: u8, hinted: bool },
     /// A marker came back: what is ready, ungated and without a hint is hinted again.
@@ -201,8 +201,9 @@ impl State {
         self.hints & (1 << job) != 0
     }
 
-    fn lives(&self, job: u8) -> bool {
-        self.leases[at(job)].is_some_and(|lease| lease.owner.is_some() && lease.lives)
+    /// The lease names an owner: only the leader's turn, or the owner, changes that.
+    fn owned(&self, job: u8) -> bool {
+        self.leases[at(job)].is_some_and(|lease| lease.owner.is_some())
     }
 
     /// The instance's row is locked by an open transaction.
@@ -210,17 +211,17 @@ impl State {
         self.nodes.iter().any(|node| node.open.is_some())
     }
 
-    /// The holder that the door names lives.
+    /// The lease that the door names has an owner.
     fn is_held(&self) -> bool {
         self.door.is_some_and(|(job, fence)| {
-            self.leases[at(job)].is_some_and(|lease| lease.fence == fence) && self.lives(job)
+            self.leases[at(job)].is_some_and(|lease| lease.fence == fence) && self.owned(job)
         })
     }
 
     /// The first ready job by creation order.
     fn first(&self, besides_living: bool) -> Option<u8> {
         JOB_NUMBERS.into_iter().find(|job| {
-            self.jobs[at(*job)] == Place::Executable && (besides_living || !self.lives(*job))
+            self.jobs[at(*job)] == Place::Executable && (besides_living || !self.owned(*job))
         })
     }
 
@@ -264,10 +265,10 @@ impl State {
         self.jobs.iter().all(|place| *place == Place::Done)
     }
 
-    pub(super) fn living_leases(&self) -> usize {
+    pub(super) fn owned_leases(&self) -> usize {
         JOB_NUMBERS
             .into_iter()
-            .filter(|job| self.lives(*job))
+            .filter(|job| self.owned(*job))
             .count()
     }
 
@@ -326,12 +327,12 @@ impl State {
                         steps.push(begin(Doing::Releasing));
                     }
                     let ended = self.leases[at(job)].is_some_and(|lease| {
-                        lease.owner == Some(its.id) && lease.fence == fence && !lease.lives
+                        let ours = lease.owner == Some(its.id)
+                            || mistake == Some(Mistake::RenewsWithoutOwner);
+                        ours && lease.fence == fence && !lease.lives
                     });
-                    let behind = self.door == Some((job, fence))
-                        || mistake == Some(Mistake::RevivesBesideASibling);
-                    if ended && behind {
-                        steps.push(Step::Revive { node, job });
+                    if ended {
+                        steps.push(Step::Renew { node, job });
                     }
                 }
             }
@@ -369,7 +370,7 @@ impl State {
             steps.push(Step::Lose { hint: job });
         }
         let orphan = self.first(true) == Some(job)
-            && !self.lives(job)
+            && !self.owned(job)
             && !self.is_held()
             && !self.is_hinted(job)
             && self.jobs[at(job)] == Place::Executable;
@@ -432,13 +433,15 @@ impl State {
             }
             Step::Change { node } => self.change(node, mistake),
             Step::HandOver { node } => self.hand_over(node, mistake),
-            Step::Revive { job, .. } => {
+            Step::Renew { node, job } => {
+                let owner = self.nodes[at(node)].id;
                 if let Some(lease) = &mut self.leases[at(job)] {
                     lease.lives = true;
+                    lease.owner = Some(owner);
                 }
             }
             Step::Reset { job, hinted } => {
-                self.robbed |= self.lives(job);
+                self.robbed |= self.leases[at(job)].is_some_and(|lease| lease.lives);
                 if let Some(lease) = &mut self.leases[at(job)] {
                     lease.owner = None;
                     lease.lives = false;
@@ -482,7 +485,7 @@ impl State {
         let hinted = hint.filter(|job| {
             mistake == Some(Mistake::TakesTheHintedJob)
                 && self.jobs[at(*job)] == Place::Executable
-                && !self.lives(*job)
+                && !self.owned(*job)
         });
         let Some(job) = hinted.or_else(|| self.first(takes_living)) else {
             self.door = None;
@@ -490,7 +493,7 @@ impl State {
         };
         let elder = self.first(false);
         self.overtaken |= elder.is_some_and(|elder| elder < job);
-        self.robbed |= self.lives(job);
+        self.robbed |= self.owned(job);
         self.fence += 1;
         let fence = if mistake == Some(Mistake::FenceCountsAttempts) {
             1
@@ -521,8 +524,7 @@ impl State {
                 self.jobs[at(job)] == Place::Executable
             }
             Doing::Releasing if mistake == Some(Mistake::ReleasesWithoutGuard) => lease.is_some(),
-            Doing::Releasing => ours,
-            Doing::Completing | Doing::Failing => ours && lease.is_some_and(|l| l.lives),
+            Doing::Completing | Doing::Failing | Doing::Releasing => ours,
         };
         its.open = Some(Open::Changed {
             job,
@@ -547,7 +549,7 @@ impl State {
             return;
         }
         let others = self.leases[at(job)].is_some_and(|lease| lease.fence != fence);
-        self.robbed |= others && self.lives(job);
+        self.robbed |= others && self.owned(job);
         self.leases[at(job)] = None;
         match doing {
             Doing::Completing => {

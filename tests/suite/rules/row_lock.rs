@@ -93,7 +93,7 @@ async fn what_is_not_done_at_the_commit_is_held_by_a_lease_from_then_on() {
         .renew(one, LEASE, std::slice::from_ref(&slow))
         .await
         .unwrap();
-    assert_eq!(renewed, [slow.id]);
+    assert_eq!(renewed.renewed, [slow.id]);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use jobwire_core::store::{ClaimPage, Claimed, HandOver, SuspensionScope};
+use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, HandOver, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, Lane, NewJob, NodeId};
 
 use super::world::{Bench, World, done, job_ids, node, terms, unserved, work};
@@ -8,9 +8,11 @@ use super::world::{Bench, World, done, job_ids, node, terms, unserved, work};
 fn page(after: Option<JobId>, at_most: i64) -> ClaimPage {
     ClaimPage {
         lane: Lane::default(),
-        after,
+        of: ClaimOf::Next {
+            after,
+            look_at: 1_000,
+        },
         at_most,
-        look_at: 1_000,
     }
 }
 
@@ -121,11 +123,39 @@ pub(super) async fn what_a_dead_node_held_is_claimed_with_a_strike<S: Bench>(w: 
     let dead = node();
     w.lock(dead, &hints).await;
     assert!(all(w).await.is_empty());
-    w.expire(hints[0].id).await;
-    w.expire(hints[1].id).await;
+    w.die(hints[0].id).await;
+    w.die(hints[1].id).await;
     let claimed = claim(w, node(), &page(None, 8)).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
     assert!(claimed.jobs.iter().all(|locked| locked.strikes == 1));
+}
+
+/// Whatever waits before them: they are found by their leases.
+pub(super) async fn rescued_jobs_are_claimed_first_and_suspects_are_not<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work(),
+            work(),
+            work().instance("a"),
+            unserved(),
+            work(),
+        ])
+        .await;
+    let rescued = ClaimPage {
+        of: ClaimOf::Rescued,
+        ..page(None, 8)
+    };
+    assert!(claim(w, node(), &rescued).await.jobs.is_empty());
+    for _ in 0..2 {
+        w.lock(node(), &hints[4..]).await;
+        w.die(hints[4].id).await;
+    }
+    w.lock(node(), &hints[1..3]).await;
+    w.die(hints[1].id).await;
+    w.die(hints[2].id).await;
+    let claimed = claim(w, node(), &rescued).await;
+    assert_eq!(job_ids(&claimed.jobs), [hints[1].id, hints[2].id]);
+    assert_eq!(claimed.after, None);
 }
 
 pub(super) async fn what_can_not_be_taken_is_passed_slice_by_slice<S: Bench>(w: &World<S>) {
@@ -134,8 +164,8 @@ pub(super) async fn what_can_not_be_taken_is_passed_slice_by_slice<S: Bench>(w: 
     let (worker, mut after) = (node(), None);
     for _ in 0..2 {
         let slice = ClaimPage {
-            look_at: 5,
-            ..page(after, 8)
+            of: ClaimOf::Next { after, look_at: 5 },
+            ..page(None, 8)
         };
         let passed = claim(w, worker, &slice).await;
         assert!(passed.jobs.is_empty());

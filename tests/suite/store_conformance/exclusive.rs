@@ -150,7 +150,7 @@ pub(super) async fn a_dead_holders_instance_is_taken_over<S: Bench>(w: &World<S>
     let hints = w.ready(vec![of("a"), of("a")]).await;
     let (dead, alive) = (node(), node());
     let lost = w.hold(dead, &hints[0]).await;
-    w.expire(hints[0].id).await;
+    w.die(hints[0].id).await;
     // Whichever hint comes: the dead one's job is the first.
     let job = w.hold(alive, &hints[1]).await;
     assert_eq!((job.job.id, job.strikes), (hints[0].id, 1));
@@ -204,7 +204,7 @@ pub(super) async fn a_late_release_does_not_open_an_instance_that_another_holds<
         .unwrap()
         .next
         .remove(0);
-    w.expire(second.job.id).await;
+    w.die(second.job.id).await;
     w.make_due(hints[0].id, 1).await;
     w.store.move_due_timers(10).await.unwrap();
     assert_eq!(w.hold(other, &hints[0]).await.job.id, hints[0].id);

@@ -170,7 +170,7 @@ pub(super) async fn a_lost_lock_creates_no_next_occurrence<S: Bench>(w: &World<S
     let hint = w.one(work().repeat("R3/PT10M")).await;
     let worker = node();
     let job = w.hold(worker, &hint).await;
-    w.expire(hint.id).await;
+    w.die(hint.id).await;
     let completion = Completion {
         next: next_occurrence(&job.job, job.job.ready_at).map(Box::new),
         ..done(&job)

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
-use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome};
+use jobwire_core::JobId;
+use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome, TurnReport};
 
-use super::world::{Bench, LEASE, SqlBench, World, give_up, ids, node, work};
+use super::world::{Bench, LEADER, LEASE, SqlBench, World, give_up, ids, node, unserved, work};
 
 pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) {
     let (leader, follower) = (node(), node());
@@ -60,7 +61,7 @@ pub(super) async fn a_follower_changes_nothing<S: Bench>(w: &World<S>) {
     ));
     let report = w.lead(leader).await;
     assert_eq!(
-        (ids(&report.expired), ids(&report.unhinted)),
+        (rescued(&report), ids(&report.unhinted)),
         (vec![hint.id], vec![by_sql])
     );
 }
@@ -75,10 +76,15 @@ pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &Worl
     w.expire(hints[0].id).await;
     w.expire(hints[1].id).await;
     let report = w.lead(leader).await;
-    assert_eq!(ids(&report.expired), [hints[0].id, hints[1].id]);
-    assert_eq!(report.expired[1].hint.instance.as_deref(), Some("a"));
+    assert_eq!(rescued(&report), [hints[0].id, hints[1].id]);
+    let second = &report.rescued[1];
+    assert_eq!(second.ready.hint.instance.as_deref(), Some("a"));
+    assert_eq!(
+        (&*second.job_type, second.strikes, second.owner),
+        ("work", 1, Some(dead))
+    );
     assert_eq!((report.leased, report.executable), (1, 4));
-    assert!(w.lead(leader).await.expired.is_empty());
+    assert!(w.lead(leader).await.rescued.is_empty());
     let view = w.view(hints[0].id).await.unwrap();
     assert!((report.now - view.ready_at).num_seconds().abs() < 30);
     assert_eq!(view.lock_owner, None);
@@ -100,11 +106,14 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         transport: "in-process",
         reset_at_most,
         clock: None,
+        grace: Duration::ZERO,
+        types: Default::default(),
+        again_after: LEASE,
         hint_at_most: 0,
     };
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
         match w.store.take_turn(&turn(asked)).await.unwrap() {
-            TurnOutcome::Leads(report) => assert_eq!(report.expired.len(), got),
+            TurnOutcome::Leads(report) => assert_eq!(report.rescued.len(), got),
             TurnOutcome::Follows { .. } => panic!("nobody else leads"),
         }
     }
@@ -126,13 +135,70 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
                 from: at(from),
                 until: at(until),
             }),
+            grace: Duration::ZERO,
+            types: Default::default(),
+            again_after: LEASE,
             hint_at_most: 0,
         };
         match w.store.take_turn(&turn).await.unwrap() {
-            TurnOutcome::Leads(report) => assert_eq!(report.expired.len(), reset),
+            TurnOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),
             TurnOutcome::Follows { .. } => panic!("nobody else leads"),
         }
     }
+}
+
+/// A hint may be lost, also that of a rescued job: its lease tells of it until a node has locked it.
+pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work(),
+            unserved(),
+            work().instance("a"),
+            work().instance("a"),
+        ])
+        .await;
+    let dead = node();
+    w.lock(dead, &hints).await;
+    for hint in [&hints[0], &hints[2]] {
+        w.expire(hint.id).await;
+    }
+    let report = w.lead(LEADER).await;
+    assert_eq!(rescued(&report), [hints[0].id, hints[2].id]);
+    assert!(w.lead(LEADER).await.rescued.is_empty(), "not at once");
+    w.make_old(40).await;
+    let report = w.lead(LEADER).await;
+    assert_eq!(rescued(&report), [hints[0].id, hints[2].id]);
+    assert!(report.rescued.iter().all(|job| job.owner.is_none()));
+    // At growing distances.
+    w.make_old(40).await;
+    assert!(w.lead(LEADER).await.rescued.is_empty());
+    w.make_old(40).await;
+    assert_eq!(w.lead(LEADER).await.rescued.len(), 2);
+    w.lock(node(), &hints[..1]).await;
+    w.make_old(1_000).await;
+    assert_eq!(rescued(&w.lead(LEADER).await), [hints[2].id]);
+}
+
+/// A job that another program deleted while it ran leaves no lease behind.
+pub(super) async fn a_lease_without_a_job_ends_with_its_time<S: SqlBench>(w: &World<S>) {
+    let hints = w.ready(vec![work(), work()]).await;
+    w.lock(node(), &hints).await;
+    w.store
+        .execute(&format!(
+            "DELETE FROM {{s}}job WHERE id = '{}'",
+            hints[0].id
+        ))
+        .await;
+    w.lead(LEADER).await;
+    assert_eq!(w.rows("job_lease").await, 2);
+    w.expire(hints[0].id).await;
+    assert!(w.lead(LEADER).await.rescued.is_empty());
+    assert_eq!(w.rows("job_lease").await, 1);
+}
+
+fn rescued(report: &TurnReport) -> Vec<JobId> {
+    let ready = report.rescued.iter().map(|rescued| &rescued.ready);
+    ready.map(|ready| ready.hint.id).collect()
 }
 
 /// The same node in each turn.

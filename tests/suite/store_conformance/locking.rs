@@ -56,7 +56,7 @@ pub(super) async fn an_expired_lock_is_taken_over_with_a_strike<S: Bench>(w: &Wo
     let hint = w.one(work()).await;
     for strikes in 0..3 {
         assert_eq!(w.hold(node(), &hint).await.strikes, strikes);
-        w.expire(hint.id).await;
+        w.die(hint.id).await;
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn a_job_that_was_given_back_starts_without_strikes<S: Bench>(w
     let hint = w.one(work()).await;
     let worker = node();
     w.hold(worker, &hint).await;
-    w.expire(hint.id).await;
+    w.die(hint.id).await;
     let again = w.hold(worker, &hint).await;
     assert_eq!(again.strikes, 1);
     w.release(worker, again.held()).await;

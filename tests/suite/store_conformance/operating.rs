@@ -39,7 +39,7 @@ pub(super) async fn a_running_job_is_not_deleted<S: Bench>(w: &World<S>) {
     );
     let hint = w.one(work()).await;
     w.hold(worker, &hint).await;
-    w.expire(hint.id).await;
+    w.die(hint.id).await;
     assert_eq!(w.store.delete(hint.id).await.unwrap().0, Operated::Done);
     assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
 }
@@ -267,7 +267,7 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
         let asked = format!("{filter:?}");
         assert_eq!(w.find(filter).await, wanted, "{asked}");
     }
-    w.expire(special.id).await;
+    w.die(special.id).await;
     let locked = JobFilter {
         locked: Some(true),
         ..all()

@@ -87,9 +87,10 @@ pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
     w.lock(worker, &[hints[0].clone(), hints[2].clone()]).await;
     w.make_old(60).await;
     assert!(orphans(w, LONG, false).await.is_empty());
-    // A lock that ran out is the turn's business, but it hides nothing.
-    w.expire(hints[0].id).await;
-    w.expire(hints[2].id).await;
+    // A lease that lost its owner hides nothing.
+    w.die(hints[0].id).await;
+    w.die(hints[2].id).await;
+    w.make_old(60).await;
     assert_eq!(orphans(w, LONG, false).await, [hints[0].id, hints[2].id]);
 }
 

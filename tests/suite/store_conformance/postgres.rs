@@ -1,12 +1,12 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{ClaimPage, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, Refusal};
 use jobwire_core::{JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
 
-use super::world::{Bench, SqlBench, World, ids, job_ids, node, take, terms, work};
+use super::world::{SqlBench, World, ids, job_ids, node, take, terms, work};
 use crate::world::{SOON, until_waiting};
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn an_error_behind_a_lock_takes_nothing_back() {
     let w = World::<PgStore>::open().await;
     let hints = w.ready(vec![work(), work(), work().instance("a")]).await;
     w.hold(node(), &hints[1]).await;
-    w.store.expire(hints[1].id).await;
+    w.die(hints[1].id).await;
     let mut other = w.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job_lease FOR UPDATE")
         .execute(&mut *other)
@@ -165,9 +165,11 @@ async fn claiming_passes_over_rows_that_somebody_has_locked() {
         .unwrap();
     let page = ClaimPage {
         lane: Lane::default(),
-        after: None,
+        of: ClaimOf::Next {
+            after: None,
+            look_at: 1_000,
+        },
         at_most: 2,
-        look_at: 1_000,
     };
     let claimed = w.store.claim(&terms(node()), &page).await.unwrap();
     assert_eq!(job_ids(&claimed.jobs), [hints[2].id, hints[3].id]);

@@ -36,6 +36,9 @@ pub(super) trait Bench: Store + Clone {
     async fn rows(&self, table: &str) -> i64;
 }
 
+/// It leads where a test does not care which node does.
+pub(super) const LEADER: NodeId = NodeId(uuid::Uuid::from_u128(17));
+
 /// One that speaks SQL.
 pub(super) trait SqlBench: Bench + SqlStore {
     async fn down(&self);
@@ -376,6 +379,12 @@ impl<S: Bench> World<S> {
         self.store.expire(id).await;
     }
 
+    /// The job's holder dies: its lease runs out, and the leader's turn ends it.
+    pub(super) async fn die(&self, id: JobId) {
+        self.expire(id).await;
+        self.lead(LEADER).await;
+    }
+
     pub(super) async fn make_due(&self, id: JobId, seconds_ago: u32) {
         self.store.make_due(id, seconds_ago).await;
     }
@@ -412,6 +421,9 @@ impl<S: Bench> World<S> {
             transport: "in-process",
             reset_at_most: 100,
             clock: None,
+            grace: Duration::ZERO,
+            types: ["work".to_owned(), "other-work".to_owned()].into(),
+            again_after: Duration::from_secs(30),
             hint_at_most: 100,
         };
         self.store.take_turn(&turn).await.unwrap()

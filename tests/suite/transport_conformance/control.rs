@@ -1,7 +1,8 @@
 //! Rule 5 of the contract: control messages reach every node, best effort.
 
 use chrono::DateTime;
-use jobwire_core::job::NodeId;
+use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::job::{JobId, Lane, NodeId};
 use jobwire_core::transport::Control;
 
 use super::world::{World, soon};
@@ -12,6 +13,14 @@ pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
         Control::LeaderAlive {
             node: NodeId::generate(),
             term: 7,
+            now: DateTime::from_timestamp_micros(1_763_695_885_123_456),
+        },
+        Control::Rescued {
+            node: NodeId::generate(),
+            jobs: vec![Ready {
+                lane: Lane::default(),
+                hint: Hint::new(JobId::generate()),
+            }],
         },
         Control::TimerSet {
             due: DateTime::from_timestamp_micros(1_763_695_885_123_456).unwrap(),

@@ -41,8 +41,8 @@ use sqlx::{Sqlite, SqliteConnection};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId, Turn,
-    TurnOutcome,
+    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId,
+    Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;

@@ -80,7 +80,9 @@ struct Heard {
 impl Heard {
     fn note(&mut self, control: Control) {
         match control {
-            Control::NodeAlive { node, types, lanes } => {
+            Control::NodeAlive {
+                node, types, lanes, ..
+            } => {
                 self.nodes.insert(node);
                 self.types.extend(types);
                 self.lanes.extend(lanes);

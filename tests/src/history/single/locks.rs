@@ -12,7 +12,8 @@ pub(super) struct Lock {
     pub(super) at: Micros,
     pub(super) began: Micros,
     pub(super) expires_at: Micros,
-    pub(super) taken_off: bool,
+    /// When the leader's turn ended it.
+    pub(super) taken_off: Option<Micros>,
 }
 
 /// How a lock ended that did not expire.
@@ -24,11 +25,12 @@ pub(super) enum End {
 }
 
 impl Single<'_> {
-    /// A lock that was not given up counts until its lease ended.
+    /// A lock that was not given up counts until the leader's turn ended it.
     pub(super) fn abandon(&mut self, lock: Lock) {
+        let until = lock.taken_off.unwrap_or(lock.expires_at);
         self.expired_locks += 1;
-        self.hold(lock, lock.expires_at);
-        self.becomes_ready(lock.expires_at);
+        self.hold(lock, until);
+        self.becomes_ready(until);
     }
 
     pub(super) fn hold(&mut self, lock: Lock, until: Micros) {
@@ -55,10 +57,13 @@ impl Single<'_> {
         }
         self.expect(Place::Executable, "it was locked");
         if let Some(lock) = self.lock.take() {
-            if entry.at < lock.expires_at {
+            if lock.taken_off.is_none() {
                 self.violation(
                     Invariant::I4,
-                    format!("lock {fence} was granted while lock {} lived", lock.fence),
+                    format!(
+                        "lock {fence} was granted while lock {} had an owner",
+                        lock.fence
+                    ),
                 );
             }
             let late = (entry.at - lock.expires_at).max(0);
@@ -87,7 +92,7 @@ impl Single<'_> {
             at: entry.at,
             began: entry.began,
             expires_at,
-            taken_off: false,
+            taken_off: None,
         });
     }
 
@@ -113,7 +118,9 @@ impl Single<'_> {
     pub(super) fn renewed(&mut self, owner: NodeId, fence: Fence, expires_at: Micros) {
         self.counts().renewals += 1;
         match &mut self.lock {
-            Some(lock) if lock.owner == owner && lock.fence == fence && !lock.taken_off => {
+            Some(lock)
+                if lock.owner == owner && lock.fence == fence && lock.taken_off.is_none() =>
+            {
                 lock.expires_at = expires_at;
             }
             _ => self.violation(
@@ -126,7 +133,7 @@ impl Single<'_> {
     pub(super) fn taken_off(&mut self, entry: &Entry, fence: Fence) {
         match &mut self.lock {
             Some(lock) if lock.fence == fence => {
-                lock.taken_off = true;
+                lock.taken_off = Some(entry.at);
                 if entry.at < lock.expires_at {
                     self.violation(
                         Invariant::I4,
@@ -146,18 +153,14 @@ impl Single<'_> {
         self.ended.push((fence, end));
         match self.lock.take() {
             Some(lock) if lock.owner == owner && lock.fence == fence => {
-                if lock.taken_off {
+                if lock.taken_off.is_some() {
                     self.violation(
                         Invariant::I4,
                         format!("lock {fence} was used after the sweeper had taken it off"),
                     );
                 }
-                // A lease that ran out, and that its holder gives back later, ended by itself.
-                let until = match end {
-                    End::Released => entry.at.min(lock.expires_at),
-                    _ => entry.at,
-                };
-                self.hold(lock, until);
+                // No guard names a time: the lock counted until now, also where its lease had run out.
+                self.hold(lock, entry.at);
             }
             other => {
                 let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());

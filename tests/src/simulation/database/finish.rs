@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
-    Completion, Destination, Failure, HandOver, Origin, Refusal, Settled, StoreError,
+    Completion, Destination, Failure, HandOver, Origin, Refusal, Renewed, Settled, StoreError,
 };
-use jobwire_core::{JobId, NodeId};
+use jobwire_core::{Fence, NodeId};
 
 use super::{Bug, Database, ready, span};
 use crate::history::{Event, Waits};
@@ -27,31 +26,27 @@ impl Database {
         lease.is_some_and(|lease| lease.owner == Some(owner) && lease.fence == held.fence)
     }
 
-    fn holds(&self, owner: NodeId, held: &Held, now: DateTime<Utc>) -> bool {
-        self.owns(owner, held) && self.is_locked(held.id, now)
-    }
-
     pub(in crate::simulation) fn renew(
         &mut self,
         owner: NodeId,
         lease: Duration,
         held: &[Held],
-    ) -> Vec<JobId> {
-        let mut renewed = Vec::new();
+    ) -> Renewed {
+        let mut answer = Renewed::default();
         for held in held {
             let now = self.now();
             let ours = if self.has(Bug::RenewsWithoutFence) {
-                self.is_locked(held.id, now)
+                self.is_locked(held.id)
+            } else if self.has(Bug::RenewsWithoutOwner) {
+                let lease = self.leases.get(&held.id);
+                lease.is_some_and(|lease| lease.fence == held.fence)
             } else {
-                // One that ran out is revived, unless a sibling may hold the instance by now.
                 self.owns(owner, held)
-                    && (self.is_locked(held.id, now)
-                        || self.has(Bug::RevivesBesideASibling)
-                        || self.is_behind_its_door(held))
             };
             let Some(row) = self.leases.get_mut(&held.id).filter(|_| ours) else {
                 continue;
             };
+            row.owner = Some(owner);
             row.expires_at = now + span(lease);
             let expires_at = row.expires_at.timestamp_micros();
             let fence = held.fence;
@@ -63,32 +58,48 @@ impl Database {
                     expires_at,
                 },
             );
-            renewed.push(held.id);
+            answer.renewed.push(held.id);
         }
-        renewed
+        answer
     }
 
-    /// Nobody went through the door of its instance since, where it has one.
-    fn is_behind_its_door(&self, held: &Held) -> bool {
-        held.instance.as_ref().is_none_or(|name| {
-            let door = self.doors.get(name);
-            door.is_some_and(|door| door.job == held.id && door.fence == held.fence)
-        })
+    pub(in crate::simulation) fn unknown(
+        &mut self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Vec<LockedJob> {
+        let ours = self.leases.iter().filter_map(|(id, lease)| {
+            let unknown = lease.owner == Some(owner) && !known.contains(&lease.fence);
+            let row = self.executable.get(id).filter(|_| unknown)?;
+            Some(LockedJob {
+                job: row.job.clone(),
+                fence: lease.fence,
+                strikes: lease.strikes,
+            })
+        });
+        let mut ours: Vec<LockedJob> = ours.collect();
+        ours.sort_unstable_by_key(|locked| locked.job.seq);
+        let held: Vec<Held> = ours.iter().map(LockedJob::held).collect();
+        self.renew(owner, lease, &held);
+        ours
     }
 
     pub(in crate::simulation) fn run_alone(&mut self, owner: NodeId, held: &Held) -> bool {
-        let now = self.now();
-        let ours = self.holds(owner, held, now);
+        let ours = self.owns(owner, held);
         if let Some(lease) = self.leases.get_mut(&held.id).filter(|_| ours) {
             lease.alone = true;
         }
         ours
     }
 
-    pub(in crate::simulation) fn absolve(&mut self, jobs: &[JobId]) {
-        for id in jobs {
-            if let Some(lease) = self.leases.get_mut(id) {
-                lease.strikes = (lease.strikes - 1).max(0);
+    pub(in crate::simulation) fn absolve(&mut self, lost: &[Held]) {
+        for held in lost {
+            if let Some(lease) = self.leases.get_mut(&held.id)
+                && lease.struck == Some(held.fence)
+            {
+                lease.strikes -= 1;
+                lease.struck = None;
             }
         }
     }
@@ -103,14 +114,7 @@ impl Database {
         let mut next = Vec::new();
         for completion in done {
             let held = &completion.held;
-            let now = self.now();
-            let ours = if self.has(Bug::CompletesWithoutFence) {
-                true
-            } else if self.has(Bug::CompletesWhatHasExpired) {
-                self.owns(owner, held)
-            } else {
-                self.holds(owner, held, now)
-            };
+            let ours = self.has(Bug::CompletesWithoutFence) || self.owns(owner, held);
             let unguarded = self.has(Bug::FollowsUpWithoutGuard);
             if !ours || !self.executable.contains_key(&held.id) {
                 next.extend(completion.next.as_deref().cloned().filter(|_| unguarded));
@@ -144,7 +148,7 @@ impl Database {
             let id = failure.held.id;
             let fence = failure.held.fence;
             let now = self.now();
-            if !self.holds(owner, &failure.held, now) {
+            if !self.owns(owner, &failure.held) {
                 continue;
             }
             self.leases.remove(&id);
@@ -239,11 +243,10 @@ impl Database {
         settled.ready.extend(ready);
     }
 
-    /// Instances that nobody living holds are open.
+    /// Instances whose lease has no owner are open.
     fn leave(&mut self, names: &[String]) {
-        let now = self.now();
         for name in names {
-            if !self.is_held(name, now) {
+            if !self.is_held(name) {
                 self.doors.remove(name);
             }
         }
@@ -277,13 +280,10 @@ impl Database {
 
     /// Who is next in each of these instances, if nobody holds it.
     pub(super) fn next(&mut self, names: &[String]) -> Vec<Ready> {
-        let now = self.now();
         let mut next = Vec::new();
         for name in names.iter().filter(|name| !self.doors.contains_key(*name)) {
             let siblings = self.siblings(name);
-            let first = siblings
-                .into_iter()
-                .find(|row| !self.is_locked(row.job.id, now));
+            let first = siblings.into_iter().find(|row| !self.is_locked(row.job.id));
             next.extend(first.map(|row| ready(&row.job)));
         }
         next

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{ClaimPage, Claimed, LockTerms, Locked, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 use jobwire_core::{Job, JobId};
 
 use super::{Bug, Database, Door, Lease, span};
@@ -23,7 +23,8 @@ impl Database {
         };
         let now = self.now();
         let before = self.leases.get(&job.id);
-        let strikes = before.map_or(0, Lease::strikes_after);
+        let strikes = before.map_or(0, |lease| lease.strikes);
+        let struck = before.and_then(|lease| lease.struck);
         let lease = Lease {
             owner: Some(terms.owner),
             fence,
@@ -31,6 +32,7 @@ impl Database {
             expires_at: now + span(terms.lease),
             strikes,
             alone: false,
+            struck,
         };
         self.leases.insert(job.id, lease);
         self.record(
@@ -50,7 +52,6 @@ impl Database {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> (Locked, Instances) {
-        let now = self.now();
         let mut locked = Locked::default();
         let mut instances = Instances::new();
         let mut plain: Vec<JobId> = Vec::new();
@@ -68,7 +69,7 @@ impl Database {
                 locked.refused.push((id, Refusal::Gone));
                 continue;
             };
-            let held = self.is_locked(id, now) && !self.has(Bug::TakesLivingLeases);
+            let held = self.is_locked(id) && !self.takes_owned(id);
             let why = if held {
                 Refusal::Locked
             } else if self.is_suspended(&row.job) {
@@ -88,6 +89,13 @@ impl Database {
         ours.sort_unstable_by_key(|job| job.seq);
         locked.jobs = ours.into_iter().map(|job| self.lease(terms, job)).collect();
         (locked, instances)
+    }
+
+    /// A mistake takes a lease that has an owner.
+    fn takes_owned(&self, id: JobId) -> bool {
+        let expired = |lease: &Lease| lease.expires_at <= self.clock.shown();
+        self.has(Bug::TakesLivingLeases)
+            || (self.has(Bug::LocksWhatHasExpired) && self.leases.get(&id).is_some_and(expired))
     }
 
     /// The second transaction: try these instances.
@@ -131,13 +139,12 @@ impl Database {
     }
 
     fn take_first_of(&mut self, terms: &LockTerms, name: &str) -> Result<LockedJob, Refusal> {
-        let now = self.now();
         let held = match self.doors.get(name) {
             None => false,
             Some(door) => match self.leases.get(&door.job) {
                 // Another lock on the holder's job does not hold the instance.
                 Some(lease) if lease.fence != door.fence => false,
-                Some(lease) => lease.owner.is_some() && lease.expires_at > now,
+                Some(lease) => lease.owner.is_some() && !self.takes_owned(door.job),
                 None => false,
             },
         };
@@ -147,7 +154,7 @@ impl Database {
         let siblings = self.siblings(name);
         let mut free = siblings
             .into_iter()
-            .filter(|row| !self.is_locked(row.job.id, now));
+            .filter(|row| !self.is_locked(row.job.id) || self.takes_owned(row.job.id));
         let first = free.next().map(|row| row.job.clone());
         let Some(job) = first else {
             self.doors.remove(name);
@@ -168,16 +175,23 @@ impl Database {
 
     /// Ready jobs of a lane, without a hint.
     pub(in crate::simulation) fn claim(&mut self, terms: &LockTerms, page: &ClaimPage) -> Claimed {
-        let now = self.now();
         let at_most = usize::try_from(page.at_most).unwrap_or(0);
-        let look_at = usize::try_from(page.look_at.max(1)).unwrap_or(usize::MAX);
-        let mut behind = self
-            .executable
-            .keys()
-            .copied()
-            .filter(|id| page.after.is_none_or(|after| *id > after));
-        let looked: Vec<JobId> = behind.by_ref().take(look_at).collect();
-        let slice_end = (looked.len() == look_at).then(|| looked.last().copied());
+        let (looked, slice_end) = match page.of {
+            ClaimOf::Rescued => {
+                let ownerless = |lease: &Lease| lease.owner.is_none() && lease.strikes < 2;
+                let leases = self.leases.iter();
+                let rescued = leases.filter(|(_, lease)| ownerless(lease));
+                (rescued.map(|(id, _)| *id).collect(), None)
+            }
+            ClaimOf::Next { after, look_at } => {
+                let look_at = usize::try_from(look_at.max(1)).unwrap_or(usize::MAX);
+                let ids = self.executable.keys().copied();
+                let behind = ids.filter(|id| after.is_none_or(|after| *id > after));
+                let looked: Vec<JobId> = behind.take(look_at).collect();
+                let end = looked.last().copied().filter(|_| looked.len() == look_at);
+                (looked, end)
+            }
+        };
         let mut hints: Vec<Hint> = Vec::new();
         for id in looked {
             let Some(row) = self.executable.get(&id) else {
@@ -186,9 +200,9 @@ impl Database {
             let job = &row.job;
             let free = job.lane == page.lane
                 && terms.types.contains(&job.job_type)
-                && !self.is_locked(id, now)
+                && !self.is_locked(id)
                 && !self.is_suspended(job)
-                && self.is_first(job, now);
+                && self.is_first(job);
             if free && hints.len() < at_most {
                 hints.push(Hint {
                     instance: job.exclusive_instance().map(str::to_owned),
@@ -200,7 +214,7 @@ impl Database {
         let after = if full {
             hints.last().map(|hint| hint.id)
         } else {
-            slice_end.flatten()
+            slice_end
         };
         let (mut locked, instances) = self.lock_plain(terms, &hints);
         self.lock_instances(terms, instances, &mut locked);

@@ -1,6 +1,5 @@
 //! What operators do and ask.
 
-use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::store::{Operated, SuspensionScope};
 use jobwire_core::{Job, JobFilter, JobId, JobState, JobView};
@@ -10,8 +9,7 @@ use crate::history::Event;
 
 impl Database {
     pub(in crate::simulation) fn delete(&mut self, id: JobId) -> (Operated, Vec<Ready>) {
-        let now = self.now();
-        if self.is_locked(id, now) {
+        if self.is_locked(id) {
             return (Operated::Running, Vec::new());
         }
         let Some((state, row)) = self.row(id) else {
@@ -24,7 +22,7 @@ impl Database {
         self.record(id, Event::Deleted);
         let names: Vec<String> = instance
             .into_iter()
-            .filter(|name| state == JobState::Executable && !self.is_held(name, now))
+            .filter(|name| state == JobState::Executable && !self.is_held(name))
             .collect();
         let ready = self.next(&names);
         (Operated::Done, ready)
@@ -35,8 +33,7 @@ impl Database {
         id: JobId,
         retries: i32,
     ) -> (Operated, Vec<Ready>) {
-        let now = self.now();
-        if self.is_locked(id, now) {
+        if self.is_locked(id) {
             return (Operated::Running, Vec::new());
         }
         let Some((state, _)) = self.row(id) else {
@@ -73,10 +70,9 @@ impl Database {
     pub(in crate::simulation) fn suspend(&mut self, of: &SuspensionScope) -> u64 {
         let (kind, value) = scope(of);
         self.suspensions.insert((kind, value.clone()));
-        let now = self.now();
         let concerned = |row: &&Row| belongs(&row.job, kind, &value);
         let executable = self.executable.values().filter(concerned);
-        let executable = executable.filter(|row| !self.is_locked(row.job.id, now));
+        let executable = executable.filter(|row| !self.is_locked(row.job.id));
         let timers = self.timers.values().filter(concerned);
         let ids: Vec<JobId> = executable.chain(timers).map(|row| row.job.id).collect();
         for id in &ids {
@@ -118,7 +114,7 @@ impl Database {
         let waited = self.executable.values();
         let waited = waited.filter(|row| belongs(&row.job, kind, &value));
         let waited = waited.filter(|row| !back.contains(&row.job.id));
-        let waited = waited.filter(|row| !self.is_locked(row.job.id, now));
+        let waited = waited.filter(|row| !self.is_locked(row.job.id));
         let waited: Vec<JobId> = waited.map(|row| row.job.id).collect();
         ready.extend(waited.into_iter().filter_map(|id| self.mark(id)));
         ready
@@ -128,14 +124,12 @@ impl Database {
         &mut self,
         id: JobId,
     ) -> Option<(JobView, Job, Option<String>)> {
-        let now = self.now();
         let (state, row) = self.row(id)?;
         let stack = self.stacks.get(&id).cloned();
-        Some((self.view(state, row, now), row.job.clone(), stack))
+        Some((self.view(state, row), row.job.clone(), stack))
     }
 
     pub(in crate::simulation) fn find(&mut self, filter: &JobFilter) -> Vec<JobView> {
-        let now = self.now();
         let tables = [
             (JobState::Executable, &self.executable),
             (JobState::Timer, &self.timers),
@@ -146,19 +140,19 @@ impl Database {
             .into_iter()
             .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
         let mut found: Vec<JobView> = rows
-            .map(|(state, row)| self.view(state, row, now))
+            .map(|(state, row)| self.view(state, row))
             .filter(|view| matches(filter, view))
             .collect();
         found.sort_unstable_by_key(|view| view.seq);
         found
     }
 
-    fn view(&self, state: JobState, row: &Row, now: DateTime<Utc>) -> JobView {
+    fn view(&self, state: JobState, row: &Row) -> JobView {
         let job = &row.job;
         let lease = self
             .leases
             .get(&job.id)
-            .filter(|lease| lease.owner.is_some() && lease.expires_at > now);
+            .filter(|lease| lease.owner.is_some());
         JobView {
             id: job.id,
             state,

@@ -1,6 +1,5 @@
 //! Jobs whose hint was lost, and instances that nobody holds.
 
-use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::store::{HandOver, OrphanQuery};
 use jobwire_core::{Job, JobId};
@@ -10,19 +9,18 @@ use crate::history::Event;
 
 impl Database {
     /// Not behind an elder sibling, and its instance is not held.
-    pub(super) fn is_first(&self, job: &Job, now: DateTime<Utc>) -> bool {
+    pub(super) fn is_first(&self, job: &Job) -> bool {
         let Some(instance) = job.exclusive_instance() else {
             return true;
         };
         let first = self.siblings(instance).first().map(|row| row.job.seq);
-        first == Some(job.seq) && !self.is_held(instance, now)
+        first == Some(job.seq) && !self.is_held(instance)
     }
 
     pub(in crate::simulation) fn orphans(&mut self, query: &OrphanQuery) -> Vec<Ready> {
         if self.has(Bug::NeverLooksForOrphans) {
             return Vec::new();
         }
-        let now = self.now();
         let gates = !self.has(Bug::HintsGatedJobs);
         let waited = |row: &Row| {
             let doublings = (row.hints - 1).clamp(0, 6);
@@ -35,9 +33,9 @@ impl Database {
                 && job.lane == query.lane
                 && query.types.contains(&job.job_type)
                 && waited(row)
-                && !self.is_locked(**id, now)
+                && !self.is_locked(**id)
                 && !self.is_suspended(job)
-                && (!gates || self.is_first(job, now))
+                && (!gates || self.is_first(job))
         });
         let lost: Vec<JobId> = lost
             .map(|(id, _)| *id)

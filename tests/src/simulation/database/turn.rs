@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::store::{LockTerms, MovedTimers, Turn, TurnOutcome, TurnReport};
+use jobwire_core::store::{LockTerms, MovedTimers, Rescued, Turn, TurnOutcome, TurnReport};
 use jobwire_core::{JobId, Lane, NodeId};
 
-use super::{Bug, Database, Leader, span};
+use super::{Bug, Database, Leader, Lease, Row, span};
 use crate::history::Event;
 
 impl Database {
@@ -31,22 +31,35 @@ impl Database {
             transport: turn.transport.to_owned(),
             expires_at,
         });
-        let reset = self.reset(turn);
-        let unhinted = self.unhinted(turn.hint_at_most);
-        let mut expired: Vec<(i64, Ready)> = Vec::new();
-        for id in reset {
-            let seq = self.executable.get(&id).map_or(0, |row| row.job.seq);
-            if let Some(ready) = self.mark(id) {
+        let left_over = self.left_over(turn);
+        let mut found = self.reset(turn);
+        found.extend(left_over.into_iter().map(|id| (id, None)));
+        let mut rescued: Vec<(i64, Rescued)> = Vec::new();
+        for (id, owner) in found {
+            let known = self.executable.get(&id);
+            let known = known.map(|row| (row.job.seq, row.job.job_type.clone()));
+            let strikes = self.leases.get(&id).map_or(0, |lease| lease.strikes);
+            if let Some((seq, job_type)) = known
+                && let Some(ready) = self.mark(id)
+            {
                 self.record(id, Event::Rehinted);
-                expired.push((seq, ready));
+                let rescue = Rescued {
+                    ready,
+                    job_type,
+                    strikes,
+                    owner,
+                };
+                rescued.push((seq, rescue));
             }
         }
-        expired.sort_unstable_by_key(|(seq, _)| *seq);
-        let leased = self.leases.keys().filter(|id| self.is_locked(**id, now));
+        rescued.sort_unstable_by_key(|(seq, _)| *seq);
+        let unhinted = self.unhinted(turn.hint_at_most);
+        let living = |lease: &&Lease| lease.owner.is_some() && lease.expires_at > now;
+        let leased = self.leases.values().filter(living);
         TurnOutcome::Leads(Box::new(TurnReport {
             term,
             now,
-            expired: expired.into_iter().map(|(_, ready)| ready).collect(),
+            rescued: rescued.into_iter().map(|(_, rescued)| rescued).collect(),
             unhinted,
             next_due: self.next_due(),
             leased: number(leased.count()),
@@ -57,8 +70,27 @@ impl Database {
         }))
     }
 
-    /// Take locks off holders whose lease ran out.
-    fn reset(&mut self, turn: &Turn) -> Vec<JobId> {
+    /// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
+    fn left_over(&mut self, turn: &Turn) -> Vec<JobId> {
+        let now = self.now();
+        let at_most = usize::try_from(turn.reset_at_most).unwrap_or(0);
+        let waited = |row: &Row| {
+            let doublings = (row.hints - 2).clamp(0, 6);
+            row.job.ready_at <= now - span(turn.again_after) * (1 << doublings)
+        };
+        let ownerless = self.leases.iter().filter(|(_, l)| l.owner.is_none());
+        let left = ownerless.filter_map(|(id, _)| {
+            let row = self.executable.get(id)?;
+            let open = turn.types.contains(&row.job.job_type)
+                && !self.is_suspended(&row.job)
+                && self.is_first(&row.job);
+            (open && waited(row)).then_some(*id)
+        });
+        left.take(at_most).collect()
+    }
+
+    /// End leases that ran out; each job with its holder.
+    fn reset(&mut self, turn: &Turn) -> Vec<(JobId, Option<NodeId>)> {
         let now = self.now();
         let outside =
             |clock: &jobwire_core::store::ClockWindow| now < clock.from || now > clock.until;
@@ -73,14 +105,13 @@ impl Database {
                 lease.expires_at <= now || (unguarded && lease.locked_at + length / 2 < now);
             lease.owner.is_some() && ended && self.executable.contains_key(id)
         });
-        let late: Vec<JobId> = late.map(|(id, _)| *id).take(at_most).collect();
-        for id in &late {
+        let late = late.map(|(id, lease)| (*id, lease.owner)).take(at_most);
+        let late: Vec<(JobId, Option<NodeId>)> = late.collect();
+        for (id, _) in &late {
             let Some(lease) = self.leases.get_mut(id) else {
                 continue;
             };
-            lease.strikes = lease.strikes_after();
-            lease.owner = None;
-            lease.alone = false;
+            lease.clear();
             let fence = lease.fence;
             self.record(*id, Event::TakenOff { fence });
         }

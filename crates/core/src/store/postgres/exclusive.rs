@@ -10,7 +10,9 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row};
 
 use super::row;
-use super::sql::{job_columns, not_suspended, ready_columns, or_take_ownerless, unleased, unlocked};
+use super::sql::{
+    job_columns, not_suspended, or_take_ownerless, ready_columns, unleased, unlocked,
+};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};

@@ -9,7 +9,9 @@ use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::sql::{job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked};
+use super::sql::{
+    job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked,
+};
 use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Hint;

@@ -190,6 +190,6 @@ macro_rules! release_leases {
 }
 
 pub(super) use {
-    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases,
-    strikes_count, suspended, unlocked,
+    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes_count,
+    suspended, unlocked,
 };

@@ -215,7 +215,10 @@ async fn lead(
         for (row, id) in late.iter().zip(ids) {
             rescued.push((id, Some(NodeId(row::uuid(row, 1)?))));
         }
-        sqlx::query(STRAY).bind(now).execute(&mut *connection).await?;
+        sqlx::query(STRAY)
+            .bind(now)
+            .execute(&mut *connection)
+            .await?;
     }
     // These first: a job that they count as hinted is not unhinted any more.
     let rescued = rescue(connection, now, rescued).await?;
