@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
+use jobwire_core::rarely::Rarely;
 use jobwire_core::supervisor::survived;
-use jobwire_core::transport::{Control, TransportError};
+use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};
 use tokio::sync::{broadcast, mpsc};
@@ -23,8 +24,6 @@ use crate::topology::Topology;
 
 /// Messages that may wait to be told.
 const TELL_BUFFER: usize = 256;
-/// Messages that a slow listener may be behind.
-const LISTEN_BUFFER: usize = 1024;
 /// How long to leave the broker alone after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The same, where an operator is needed.
@@ -49,7 +48,7 @@ pub(crate) struct ControlTasks {
 
 pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLine, ControlTasks) {
     let (telling, told) = mpsc::channel(TELL_BUFFER);
-    let heard = broadcast::Sender::new(LISTEN_BUFFER);
+    let heard = broadcast::Sender::new(CONTROL_BUFFER);
     let dropped = Arc::new(AtomicU64::new(0));
     let line = ControlLine {
         telling,
@@ -101,6 +100,7 @@ impl ControlTasks {
             topology: self.topology,
             heard: self.heard,
             link: receive,
+            unreadable: Rarely::default(),
         };
         let stop = self.stop.clone();
         let telling = async move {
@@ -150,8 +150,9 @@ impl Teller {
                 session.channel().await?
             }
         };
-        let text =
-            serde_json::to_vec(control).map_err(|e| TransportError::Unreachable(e.to_string()))?;
+        let text = control
+            .write()
+            .map_err(|e| TransportError::Unreachable(e.to_string()))?;
         let exchange = self.topology.control_exchange();
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
@@ -182,6 +183,7 @@ struct Listener {
     topology: Topology,
     heard: broadcast::Sender<Control>,
     link: Link,
+    unreadable: Rarely,
 }
 
 impl Listener {
@@ -198,7 +200,7 @@ impl Listener {
     }
 
     /// Listen until the session, the channel or the queue ends; says how long to wait then.
-    async fn listen(&self, session: &Session) -> Duration {
+    async fn listen(&mut self, session: &Session) -> Duration {
         let (channel, mut consumer) = match self.topology.listen(session, self.process).await {
             Ok(listening) => listening,
             Err(problem) if problem.is_transient() => return PAUSE,
@@ -224,9 +226,13 @@ impl Listener {
             if from.is_some_and(|from| from.as_str() == own) {
                 continue;
             }
-            match serde_json::from_slice(&delivery.data) {
+            match Control::read(&delivery.data) {
                 Ok(control) => drop(self.heard.send(control)),
-                Err(problem) => tracing::debug!(%problem, "unreadable control message"),
+                Err(problem) => {
+                    if let Some(more) = self.unreadable.now() {
+                        tracing::warn!(%problem, more, "dropped an unreadable control message");
+                    }
+                }
             }
         }
     }

@@ -41,6 +41,11 @@ pub(crate) fn answer(error: &lapin::Error) -> Option<(u16, String)> {
     }
 }
 
+/// There is no such queue or exchange.
+pub(crate) fn is_missing(error: &lapin::Error) -> bool {
+    answer(error).is_some_and(|(code, _)| code == NOT_FOUND)
+}
+
 /// Why there is no connection to one of the hosts.
 pub(crate) fn connecting(
     error: &lapin::Error,

@@ -11,18 +11,23 @@
 //! A message is published as *mandatory*: if its queue was deleted, it comes back. lapin pairs a
 //! returned message with whichever confirm is resolved next. So every lane has a channel of its own,
 //! and a return fails all publishes of the lane that are under way: a few too many rather than one
-//! too few. The lane is then declared again with the next publish, and the sweeper heals the rest.
+//! too few. The lane is then looked for again with the next publish, and the sweeper heals the rest.
+//!
+//! A publisher declares the queue only of `default` and of the lanes that its process receives
+//! ([`OwnLanes`]). Every other lane is declared by its receivers: hints for one that no node has received yet are
+//! refused at once ([`TransportError::NoReceiver`]), and the sweeper publishes them when the lane has a receiver.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
-use jobwire_core::transport::TransportError;
+use jobwire_core::rarely::Rarely;
+use jobwire_core::transport::{OwnLanes, TransportError};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::runtime::Handle;
@@ -39,6 +44,8 @@ use crate::topology::Topology;
 
 /// How long a refusal is remembered before the broker is asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
+/// Refusals are remembered of so many lanes.
+const MOST_LANES: usize = 1_024;
 
 /// A confirm under way: what the broker said in the end.
 type Confirm = BoxFuture<'static, Result<(), TransportError>>;
@@ -70,12 +77,30 @@ struct Lanes {
     open: HashMap<Lane, LaneState>,
 }
 
+impl Lanes {
+    /// Remember a refusal, so that the broker is not asked for each hint. How many are remembered is bounded.
+    fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
+        if self.open.len() >= MOST_LANES {
+            self.open.retain(|_, state| match state {
+                LaneState::Open(_) => true,
+                LaneState::Refused(_, since) => since.elapsed() < REMEMBER_REFUSAL,
+            });
+        }
+        if self.open.len() < MOST_LANES {
+            let state = LaneState::Refused(problem.clone(), Instant::now());
+            self.open.insert(lane.clone(), state);
+        }
+    }
+}
+
 /// Publishes encoded messages.
 pub(crate) struct LanePublishers {
     pub(crate) link: Link,
     topology: Topology,
     options: AmqpOptions,
     lanes: Mutex<Lanes>,
+    pub(crate) own: OwnLanes,
+    refused: std::sync::Mutex<Rarely>,
     tasks: TaskTracker,
     runtime: Handle,
     /// No new messages, please.
@@ -95,6 +120,8 @@ impl LanePublishers {
             topology,
             options,
             lanes: Mutex::default(),
+            own: OwnLanes::default(),
+            refused: std::sync::Mutex::default(),
             tasks,
             runtime: Handle::current(),
             closing,
@@ -278,7 +305,9 @@ impl LanePublishers {
             Some(LaneState::Open(publisher)) if publisher.is_usable() => {
                 return Ok(publisher.clone());
             }
-            Some(LaneState::Refused(problem, since)) if since.elapsed() < REMEMBER_REFUSAL => {
+            Some(LaneState::Refused(problem, since))
+                if since.elapsed() < REMEMBER_REFUSAL && !self.may_be_made(lane, problem) =>
+            {
                 return Err(problem.clone());
             }
             _ => {}
@@ -300,13 +329,30 @@ impl LanePublishers {
                 lanes.open.insert(lane.clone(), state);
             }
             Err(problem) if !problem.is_transient() => {
-                tracing::error!(%lane, %problem, "cannot publish to this lane");
-                let state = LaneState::Refused(problem.clone(), Instant::now());
-                lanes.open.insert(lane.clone(), state);
+                self.complain(lane, problem);
+                lanes.refuse(lane, problem);
             }
             Err(_) => {}
         }
         opened
+    }
+
+    /// It had no queue, and this process receives it since then.
+    fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
+        matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
+    }
+
+    /// A row may name any lane: what is said of lanes that do not exist is said rarely.
+    fn complain(&self, lane: &Lane, problem: &TransportError) {
+        let more = self
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .now();
+        if let Some(more) = more {
+            let lane = lane.0.escape_debug();
+            tracing::error!(%lane, %problem, more, "cannot publish to this lane");
+        }
     }
 
     async fn open(
@@ -314,7 +360,11 @@ impl LanePublishers {
         session: &Arc<Session>,
         lane: &Lane,
     ) -> Result<Arc<LanePublisher>, TransportError> {
-        self.topology.ensure_lane(session, lane).await?;
+        if self.own.contains(lane) || !self.options.declare {
+            self.topology.ensure_lane(session, lane).await?;
+        } else {
+            self.topology.find_lane(session, lane).await?;
+        }
         Ok(Arc::new(LanePublisher {
             channel: session.confirming_channel().await?,
             queue: self.topology.queue(lane),
@@ -352,6 +402,6 @@ impl Drop for Confirms<'_> {
 
 fn queue_is_gone(queue: &str) -> TransportError {
     TransportError::Unreachable(format!(
-        "the queue '{queue}' is gone; it is declared again with the next message"
+        "the queue '{queue}' is gone; its next receiver declares it again"
     ))
 }

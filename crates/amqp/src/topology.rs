@@ -17,6 +17,8 @@
 //! the only one from RabbitMQ 4.0 on ([what a version is](https://www.rabbitmq.com/docs/3.13/persistence-conf)).
 //! One that is there with another version, and else the same, is used as it is: it differs in speed only.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use jobwire_core::job::Lane;
 use jobwire_core::transport::TransportError;
 use lapin::options::{
@@ -32,10 +34,13 @@ use crate::error::{self, Operation};
 use crate::options::{AmqpOptions, QueueType};
 use crate::session::Session;
 
-/// Control messages that may be on their way to this process at once.
-const CONTROL_PREFETCH: u16 = 64;
+/// Control messages that may be on their way to this process at once. Each of them is in memory before its size is
+/// known, and the broker takes messages of 16 MB (RabbitMQ 3: 128 MB).
+const CONTROL_PREFETCH: u16 = 8;
 /// Control messages that may wait for a process; older ones are dropped. Losing one is harmless.
 const CONTROL_LENGTH: i64 = 1_000;
+/// The same in bytes, for messages of others.
+const CONTROL_BYTES: i64 = 8 << 20;
 /// The argument that chooses how a classic queue stores its messages.
 const VERSION: &str = "x-queue-version";
 /// The version that lanes are declared with.
@@ -81,12 +86,7 @@ impl Topology {
         session: &Session,
         lane: &Lane,
     ) -> Result<(), TransportError> {
-        if !Lane::is_valid(&lane.0) {
-            return Err(TransportError::Refused {
-                problem: format!("'{lane}' is no name for a lane"),
-                remedy: "use 1 to 64 letters, digits, '-', '_' or '.'".to_owned(),
-            });
-        }
+        check(lane)?;
         let queue = self.queue(lane);
         let mut arguments = FieldTable::default();
         if self.declare {
@@ -113,6 +113,35 @@ impl Topology {
             }
         })
         .await
+    }
+
+    /// The same for a lane that another process has to make.
+    pub(crate) async fn find_lane(
+        &self,
+        session: &Session,
+        lane: &Lane,
+    ) -> Result<(), TransportError> {
+        check(lane)?;
+        let queue = self.queue(lane);
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let missing = AtomicBool::new(false);
+        let found = self.apart(session, Operation::Declare(&queue), async |channel| {
+            let none = FieldTable::default();
+            let looked = channel.queue_declare(queue.as_str().into(), options, none);
+            let looked = looked.await;
+            let unknown = looked.as_ref().is_err_and(error::is_missing);
+            missing.store(unknown, Ordering::Relaxed);
+            looked.map(drop)
+        });
+        match found.await {
+            Err(_) if missing.load(Ordering::Relaxed) => {
+                Err(TransportError::NoReceiver(lane.clone()))
+            }
+            found => found,
+        }
     }
 
     /// What the broker says of a lane's queue, on a channel that ends where there is no such queue.
@@ -166,6 +195,8 @@ impl Topology {
             "x-max-length".into(),
             AMQPValue::LongLongInt(CONTROL_LENGTH),
         );
+        let bytes = AMQPValue::LongLongInt(CONTROL_BYTES);
+        arguments.insert("x-max-length-bytes".into(), bytes);
         let options = QueueDeclareOptions {
             exclusive: true,
             auto_delete: true,
@@ -234,4 +265,14 @@ impl Topology {
             })
             .await
     }
+}
+
+fn check(lane: &Lane) -> Result<(), TransportError> {
+    if Lane::is_valid(&lane.0) {
+        return Ok(());
+    }
+    Err(TransportError::Refused {
+        problem: format!("'{}' is no name for a lane", lane.0.escape_debug()),
+        remedy: "use 1 to 64 letters, digits, '-', '_' or '.'".to_owned(),
+    })
 }

@@ -169,6 +169,7 @@ impl Transport for AmqpTransport {
             return Err(TransportError::Closed);
         }
         let shared = &self.0;
+        shared.publishers.own.add(&subscription.lanes);
         let mut receiver = AmqpReceiver::new(
             shared.receive.clone(),
             shared.topology.clone(),

@@ -32,7 +32,9 @@ use tokio_util::sync::CancellationToken;
 use crate::created::Created;
 use crate::hint::{Hint, Ready};
 use crate::job::Lane;
+use crate::label;
 use crate::metrics as m;
+use crate::rarely::Rarely;
 use crate::transport::{Control, Publisher, TransportError};
 use departure::Departure;
 
@@ -121,6 +123,8 @@ struct Inner {
     died: AtomicBool,
     /// Since when nothing could be published, by lane.
     failing: Mutex<BTreeMap<Lane, Instant>>,
+    /// Hints may name any lane: giving them up is told rarely.
+    given_up: Mutex<Rarely>,
     /// Grows with whatever is to be hinted.
     offered: watch::Sender<u64>,
 }
@@ -149,6 +153,7 @@ impl CommitHook {
             earlier_timer: Notify::new(),
             died: AtomicBool::new(false),
             failing: Mutex::default(),
+            given_up: Mutex::default(),
             offered: watch::Sender::new(0),
         });
         tokio::spawn(publishing::keep_publishing(
@@ -181,7 +186,7 @@ impl CommitHook {
             *counts.entry(&job.lane).or_default() += 1;
         }
         for (lane, count) in counts {
-            counter!(m::JOBS_CREATED, "lane" => lane.0.clone()).increment(count);
+            counter!(m::JOBS_CREATED, "lane" => label::lane(lane)).increment(count);
         }
         self.publish(Cause::Commit, ready);
         self.timer_set(created.timer);
@@ -292,6 +297,10 @@ impl Inner {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn given_up(&self) -> MutexGuard<'_, Rarely> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn moved(&self) -> MutexGuard<'_, Instant> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -349,7 +358,7 @@ impl Inner {
     /// The same for hints that have never been in it.
     fn refuse(&self, lane: &Lane, count: usize, reason: &'static str) {
         self.buffered.fetch_sub(count, Ordering::Relaxed);
-        counter!(m::HINTS_DROPPED, "lane" => lane.0.clone(), "reason" => reason)
+        counter!(m::HINTS_DROPPED, "lane" => label::lane(lane), "reason" => reason)
             .increment(count as u64);
     }
 }

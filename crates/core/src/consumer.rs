@@ -15,6 +15,7 @@
 //! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
 //! * A job that was locked **alone** begins at once ([`first_turn`](crate::first_turn)).
 //! * A **busy** row (protocol rule 7) is tried again here.
+//! * A lock statement asks for fewer hints where **payloads are large** ([`lock_size`]).
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
 //!   [rescued](crate::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more than a
@@ -23,6 +24,7 @@
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
 mod decision;
+mod lock_size;
 mod pending;
 pub(crate) mod schedule;
 
@@ -40,9 +42,11 @@ use crate::commit_hook::Cause;
 use crate::hint::{Body, Hint, Ready};
 use crate::job::Held;
 use crate::meters::LaneMeters;
+use crate::rarely::Rarely;
 use crate::shared::Shared;
 use crate::store::{Locked, StoreError};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
+use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
 
@@ -106,6 +110,9 @@ struct Consumer {
     struck: watch::Receiver<usize>,
     /// Rescued jobs in lock statements that are under way.
     rescuing: usize,
+    lock_size: LockSize,
+    /// Anybody may create jobs of a type that is not served here.
+    unserved: Rarely,
 }
 
 /// What one statement asks for, each hint with its slot.
@@ -182,6 +189,8 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         receiver,
         undecided: HashMap::new(),
         receive_after: None,
+        lock_size: LockSize::default(),
+        unserved: Rarely::default(),
     };
     consumer.run(&mut own_hints).await;
     let node = consumer.node.clone();
@@ -506,7 +515,7 @@ impl Consumer {
     /// Everything that waits, or a full batch of it, could be locked now, and nothing else is to be done before.
     fn may_ask_at_once(&self) -> bool {
         let node = &self.node;
-        let wanted = self.startable().min(LOCK_BATCH);
+        let wanted = self.startable().min(self.lock_size.limit());
         wanted > 0
             && wanted <= node.slots.available_permits()
             && !self.pending.has_markers()
@@ -551,7 +560,8 @@ impl Consumer {
     fn next_batch(&mut self, held: &mut Batch) -> Option<Batch> {
         let mut batch = Batch::default();
         let mut free = None;
-        while batch.hints.len() + held.hints.len() < LOCK_BATCH {
+        let most = self.lock_size.limit();
+        while batch.hints.len() < most && batch.hints.len() + held.hints.len() < LOCK_BATCH {
             let room = self.rescue_room();
             let pending = &self.pending;
             if pending.len() + pending.rescued().min(room) == 0 {
@@ -580,6 +590,7 @@ impl Consumer {
         let node = &self.node;
         let lane = || self.pending.lane(waiting.of.lane);
         let trusts = |held: &Held| node.leases.trusts(held);
-        node.instances.refuses(&waiting.hint, lane, trusts)
+        let place = waiting.of.lane;
+        node.instances.refuses(&waiting.hint, place, lane, trusts)
     }
 }

@@ -9,7 +9,8 @@
 //!   nobody took the instance over, the end has not seen the job, and the hint is looked at again.
 //! * **The lock turns out to be lost**: another node may have ended the holder long ago. Whatever was refused is owed.
 //!
-//! One owed hint an instance is enough: any of them starts the first job in turn, and that one's end takes the next. A
+//! One owed hint an instance and lane is enough: any of them starts the first job in turn, and that one's end takes the
+//! next. One for each lane, since a hint in a deep lane, which anybody may have written, would delay the others. A
 //! node that dies in between leaves what it owed to the sweeper, like any hint that a dead node had taken.
 //!
 //! [`Refusal::InstanceHeld`]: crate::store::Refusal::InstanceHeld
@@ -28,11 +29,14 @@ struct HeldInstance {
     held: Held,
     /// The statement that ends the holder is about to be sent, or under way.
     ends: bool,
-    owed: Option<Owed>,
+    /// At most one for each lane of this node.
+    owed: Vec<Owed>,
 }
 
 /// A hint that was refused here.
 struct Owed {
+    /// The place of its lane.
+    place: usize,
     ready: Ready,
     /// While the holder's end was under way.
     late: bool,
@@ -63,7 +67,7 @@ impl HeldInstances {
         let holder = HeldInstance {
             held: held.clone(),
             ends: false,
-            owed: None,
+            owed: Vec::new(),
         };
         let mut instances = self.instances();
         let newer = instances.get(instance);
@@ -87,6 +91,7 @@ impl HeldInstances {
     pub(crate) fn refuses(
         &self,
         hint: &Hint,
+        place: usize,
         lane: impl FnOnce() -> Lane,
         trusts: impl FnOnce(&Held) -> bool,
     ) -> bool {
@@ -101,35 +106,42 @@ impl HeldInstances {
             return false;
         }
         // The first one is enough, and the first late one: of those that came before nothing is owed unless the lock is lost.
-        if holder
-            .owed
-            .as_ref()
-            .is_none_or(|owed| holder.ends && !owed.late)
+        let known = holder.owed.iter().position(|owed| owed.place == place);
+        if known.is_some_and(|at| !holder.ends || holder.owed.get(at).is_some_and(|owed| owed.late))
         {
-            holder.owed = Some(Owed {
-                ready: Ready {
-                    lane: lane(),
-                    hint: hint.clone(),
-                },
-                late: holder.ends,
-            });
+            return true;
         }
+        if let Some(at) = known {
+            holder.owed.swap_remove(at);
+        }
+        holder.owed.push(Owed {
+            place,
+            ready: Ready {
+                lane: lane(),
+                hint: hint.clone(),
+            },
+            late: holder.ends,
+        });
         true
     }
 
-    /// A holder has ended. Returns the hint that is owed, if any.
-    pub(crate) fn end(&self, held: &Held, end: End) -> Option<Ready> {
-        let instance = held.instance.as_ref()?;
+    /// A holder has ended. Returns the hints that are owed.
+    pub(crate) fn end(&self, held: &Held, end: End) -> Vec<Ready> {
+        let Some(instance) = &held.instance else {
+            return Vec::new();
+        };
         let mut instances = self.instances();
-        if instances.get(instance)?.held.fence != held.fence {
-            return None;
+        let is_it = |holder: &HeldInstance| holder.held.fence == held.fence;
+        if !instances.get(instance).is_some_and(is_it) {
+            return Vec::new();
         }
-        let owed = instances.remove(instance)?.owed?;
-        match end {
-            End::PassedOn => None,
-            End::Over if !owed.late => None,
-            End::Over | End::Unsure => Some(owed.ready),
-        }
+        let owed = instances.remove(instance).map(|holder| holder.owed);
+        let owed = owed.into_iter().flatten().filter(|owed| match end {
+            End::PassedOn => false,
+            End::Over => owed.late,
+            End::Unsure => true,
+        });
+        owed.map(|owed| owed.ready).collect()
     }
 }
 
@@ -154,7 +166,42 @@ mod tests {
     }
 
     fn refuses(held: &HeldInstances, hint: &Hint) -> bool {
-        held.refuses(hint, Lane::default, |_| true)
+        held.refuses(hint, 0, Lane::default, |_| true)
+    }
+
+    fn hints(ready: Vec<Ready>) -> Vec<Hint> {
+        ready.into_iter().map(|ready| ready.hint).collect()
+    }
+
+    #[test]
+    fn a_hint_in_another_lane_is_owed_beside_those_that_anybody_wrote() {
+        let (instances, holder) = (HeldInstances::default(), held(1));
+        instances.hold(&holder);
+        instances.end_soon([&holder].into_iter());
+        let bulk = || Lane("bulk".to_owned());
+        for _ in 0..1_000 {
+            assert!(instances.refuses(&hint("order-1"), 1, bulk, |_| true));
+        }
+        let honest = hint("order-1");
+        assert!(instances.refuses(&honest, 0, Lane::default, |_| true));
+        let owed = instances.end(&holder, End::Over);
+        assert_eq!(owed.len(), 2, "one for each lane");
+        let urgent = owed.iter().find(|ready| ready.lane == Lane::default());
+        assert_eq!(urgent.map(|ready| &ready.hint), Some(&honest));
+    }
+
+    /// The job of the hint is another one: its own hint is decided by itself.
+    #[test]
+    fn a_hint_that_names_a_wrong_instance_says_nothing_of_its_job() {
+        let (instances, holder) = (HeldInstances::default(), held(1));
+        instances.hold(&holder);
+        let honest = hint("order-2");
+        let forged = Hint {
+            id: honest.id,
+            ..hint("order-1")
+        };
+        assert!(refuses(&instances, &forged));
+        assert!(!refuses(&instances, &honest));
     }
 
     #[test]
@@ -166,7 +213,7 @@ mod tests {
         assert!(refuses(&instances, &sibling));
         assert!(!refuses(&instances, &hint("order-2")));
         assert!(!refuses(&instances, &Hint::new(sibling.id)));
-        assert!(!instances.refuses(&sibling, Lane::default, |_| false));
+        assert!(!instances.refuses(&sibling, 0, Lane::default, |_| false));
         instances.end(&holder, End::Over);
         assert!(!refuses(&instances, &sibling));
     }
@@ -189,7 +236,7 @@ mod tests {
         instances.hold(&holder);
         assert!(refuses(&instances, &hint("order-1")));
         instances.end_soon([&holder].into_iter());
-        assert_eq!(instances.end(&holder, End::Over), None);
+        assert_eq!(instances.end(&holder, End::Over), []);
     }
 
     #[test]
@@ -200,9 +247,9 @@ mod tests {
         assert!(refuses(&instances, &early));
         instances.end_soon([&holder].into_iter());
         assert!(refuses(&instances, &late) && refuses(&instances, &hint("order-1")));
-        let owed = instances.end(&holder, End::Over).map(|ready| ready.hint);
-        assert_eq!(owed, Some(late));
-        assert_eq!(instances.end(&holder, End::Over), None, "once");
+        let owed = hints(instances.end(&holder, End::Over));
+        assert_eq!(owed, [late]);
+        assert_eq!(instances.end(&holder, End::Over), [], "once");
     }
 
     #[test]
@@ -211,7 +258,7 @@ mod tests {
         instances.hold(&holder);
         instances.end_soon([&holder].into_iter());
         assert!(refuses(&instances, &hint("order-1")));
-        assert_eq!(instances.end(&holder, End::PassedOn), None);
+        assert_eq!(instances.end(&holder, End::PassedOn), []);
     }
 
     #[test]
@@ -220,8 +267,8 @@ mod tests {
         let early = hint("order-1");
         instances.hold(&holder);
         assert!(refuses(&instances, &early));
-        let owed = instances.end(&holder, End::Unsure).map(|ready| ready.hint);
-        assert_eq!(owed, Some(early));
+        let owed = hints(instances.end(&holder, End::Unsure));
+        assert_eq!(owed, [early]);
     }
 
     #[test]
@@ -232,8 +279,8 @@ mod tests {
         let owed = hint("order-1");
         assert!(refuses(&instances, &owed));
         instances.hold(&late);
-        let ended = instances.end(&new, End::Over).map(|ready| ready.hint);
-        assert_eq!(ended, Some(owed));
+        let ended = hints(instances.end(&new, End::Over));
+        assert_eq!(ended, [owed]);
     }
 
     #[test]
@@ -242,11 +289,11 @@ mod tests {
         instances.hold(&old);
         instances.hold(&new);
         instances.end_soon([&old].into_iter());
-        assert_eq!(instances.end(&old, End::Unsure), None);
+        assert_eq!(instances.end(&old, End::Unsure), []);
         assert!(refuses(&instances, &hint("order-1")));
         assert_eq!(
             instances.end(&new, End::Over),
-            None,
+            [],
             "its end is not under way"
         );
     }

@@ -47,6 +47,12 @@ const PAGE: i64 = 5_000;
 /// How often a store that can say so cheaply is asked whether somebody else wrote to it.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Newcomers are answered at most this often: anybody who may publish can invent them.
+const BETWEEN_BEATS: Duration = Duration::from_millis(100);
+
+/// The same for those who ask to look for jobs without a hint.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
 struct Leader {
     node: Arc<Shared>,
     sweeper: Sweeper,
@@ -60,6 +66,8 @@ struct Leader {
     busy: bool,
     next_turn: Instant,
     next_beat: Instant,
+    last_beat: Instant,
+    looked: Option<Instant>,
     clock: DatabaseClock,
     voice: Voice,
     alone_pass_done: bool,
@@ -80,6 +88,8 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         busy: true,
         next_turn: Instant::now(),
         next_beat: Instant::now(),
+        last_beat: Instant::now(),
+        looked: None,
         clock: DatabaseClock::default(),
         voice: Voice::default(),
         alone_pass_done: false,
@@ -133,7 +143,8 @@ impl Leader {
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
         });
-        self.next_beat = Instant::now() + node.options.sweep_interval / 2;
+        self.last_beat = Instant::now();
+        self.next_beat = self.last_beat + node.options.sweep_interval / 2;
     }
 
     async fn turn(&mut self) {
@@ -271,8 +282,8 @@ impl Leader {
         crash_point!("turn-taken");
         node.fleet.note(
             node.id,
-            node.handlers.types(),
-            node.options.lane_names(),
+            &node.handlers.types(),
+            &node.options.lane_names(),
             Some(node.free_slots()),
         );
         rescue::send(node, rescued, &dead);
@@ -362,14 +373,24 @@ impl Leader {
                 lanes,
                 free,
             } => {
-                let newcomer = node.fleet.note(id, types, lanes, free) && id != node.id;
+                let newcomer = node.fleet.note(id, &types, &lanes, free) && id != node.id;
                 if newcomer {
-                    // It learns who leads, and that this node lives.
-                    self.announce();
+                    // It learns who leads, and that this node lives; many at once learn it together.
+                    self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
             }
             Control::NodeLeaves { node: id } => node.fleet.forget(id),
-            Control::Look if self.leads() => self.hint_unhinted().await,
+            Control::Look if self.leads() => {
+                // Anybody who may publish can ask: what comes too often waits for a turn, which looks as well.
+                let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);
+                match next.filter(|next| *next > Instant::now()) {
+                    Some(next) => self.next_turn = self.next_turn.min(next),
+                    None => {
+                        self.hint_unhinted().await;
+                        self.looked = Some(Instant::now());
+                    }
+                }
+            }
             Control::Cancel { job } if node.leases.cancel(job) => {
                 tracing::info!(%job, "a running job was asked to stop by an operator");
             }

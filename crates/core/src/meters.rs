@@ -12,6 +12,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::hint::Body;
 use crate::job::Lane;
+use crate::label;
 use crate::metrics as m;
 use crate::transport::Delivery;
 
@@ -99,7 +100,7 @@ impl Meters {
     }
 
     pub(crate) fn lane(&self, lane: &Lane) -> Arc<LaneMeters> {
-        self.lanes.get(&lane.0, |name| LaneMeters {
+        self.lanes.get(&label::lane(lane), |name| LaneMeters {
             publish_to_receive: histogram!(m::PUBLISH_TO_RECEIVE, "lane" => name.to_owned()),
             receive_to_lock: histogram!(m::RECEIVE_TO_LOCK, "lane" => name.to_owned()),
             lock_to_start: histogram!(m::LOCK_TO_START, "lane" => name.to_owned()),
@@ -120,7 +121,7 @@ impl Meters {
     }
 }
 
-/// Grows by the lanes that a node receives and the types that it serves, which are few.
+/// Grows by the labels of lanes, which are bounded, and the types that a node serves, which are few.
 struct Kept<V>(RwLock<HashMap<String, Arc<V>>>);
 
 impl<V> Default for Kept<V> {

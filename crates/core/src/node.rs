@@ -41,6 +41,7 @@ use crate::fleet::Fleet;
 use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
 use crate::held_instances::HeldInstances;
 use crate::job::NodeId;
+use crate::label;
 use crate::leader;
 use crate::lease::LeaseBook;
 use crate::meters::Meters;
@@ -52,7 +53,7 @@ use crate::shared::Shared;
 use crate::store::{LockTerms, RowTerms, Store, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
-use crate::transport::Transport;
+use crate::transport::{MAX_MEMBER_TYPES, Transport};
 
 pub use crate::health::{HealthWatch, NodeHealth};
 pub use crate::options::{BadOption, NodeOptions};
@@ -178,14 +179,22 @@ impl NodeBuilder {
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let types = handlers.types();
+        if types.len() > MAX_MEMBER_TYPES {
+            tracing::warn!(
+                types = types.len(),
+                most = MAX_MEMBER_TYPES,
+                "this node serves more types than it tells the others; lost hints of the rest are found only while it leads"
+            );
+        }
         let rows = RowTerms {
             types: handlers.row_lock_types().into(),
             from: options.row_lock_from,
         };
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
+        label::receives(&options.lane_names());
         let fleet = Fleet::default();
-        fleet.note(id, types.clone(), options.lane_names(), None);
+        fleet.note(id, &types, &options.lane_names(), None);
         let shared = Arc::new(Shared {
             id,
             hook,

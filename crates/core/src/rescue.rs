@@ -142,8 +142,8 @@ mod tests {
     fn candidate(types: &[&str], lanes: &[&str], free: u32) -> Candidate {
         Candidate {
             node: NodeId::generate(),
-            types: types.iter().map(|name| (*name).to_owned()).collect(),
-            lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
+            types: types.iter().map(|name| (*name).into()).collect(),
+            lanes: lanes.iter().map(|name| (*name).into()).collect(),
             free,
             given: 0,
         }

@@ -126,9 +126,12 @@ impl Shared {
     /// is room and this node takes work.
     pub(crate) fn let_go(&self, held: &Held, end: End) {
         self.leases.forget(held);
-        let Some(owed) = self.instances.end(held, end) else {
-            return;
-        };
+        for owed in self.instances.end(held, end) {
+            self.look_again(held, owed);
+        }
+    }
+
+    fn look_again(&self, held: &Held, owed: Ready) {
         tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
         let refused = if self.draining.is_cancelled() {
             Some(owed)

@@ -33,6 +33,7 @@ use tokio::time::Instant;
 use crate::commit_hook::Cause;
 use crate::hint::Marker;
 use crate::job::{JobId, Lane};
+use crate::label;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::OrphanQuery;
@@ -100,7 +101,10 @@ impl Sweeper {
     /// After a turn that saw `now` on the database's clock and jobs that wait: send markers where none
     /// is under way, or where the last one is overdue.
     pub(crate) async fn send_markers(&mut self, node: &Shared, now: DateTime<Utc>) {
-        for lane in node.fleet.lanes() {
+        let received = node.fleet.lanes();
+        // Anybody who may publish can invent a lane: what is known of one goes with its last receiver.
+        self.lanes.retain(|lane, _| received.contains(lane));
+        for lane in received {
             let state = self.lanes.entry(lane.clone()).or_default();
             state.spacing = state.spacing.max(node.options.sweep_interval);
             let wait = state
@@ -264,7 +268,7 @@ impl Sweeper {
 }
 
 fn measure(lane: &Lane, sent: &Sent) {
-    histogram!(m::MARKER_ROUND_TRIP, "lane" => lane.0.clone())
+    histogram!(m::MARKER_ROUND_TRIP, "lane" => label::lane(lane))
         .record(sent.since.elapsed().as_secs_f64());
 }
 

@@ -10,7 +10,9 @@
 //! 4. Come back by itself after the broker was away; until then fail fast, never hang.
 //! 5. Carry [`Control`] messages to every node, best effort.
 
+mod control;
 pub mod in_process;
+mod own_lanes;
 pub mod routed;
 mod security;
 
@@ -19,12 +21,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 
-use crate::hint::{Body, Hint, Marker, Ready};
-use crate::job::{JobId, Lane, NodeId};
+use crate::hint::{Body, Hint, Marker};
+use crate::job::Lane;
 
+pub use control::{BadControl, Control};
+pub use own_lanes::OwnLanes;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
+
+/// The largest control message that is read, in bytes as it travels. A larger one is dropped before it is decoded.
+pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
+/// Control messages that a slow listener may be behind. Together with [`MAX_CONTROL_BYTES`] and the limits of
+/// [`Control::read`] it bounds what listeners hold: about 30 MB.
+pub const CONTROL_BUFFER: usize = 256;
+/// Types that one node may say that it serves; more are left out.
+pub const MAX_MEMBER_TYPES: usize = 1_024;
+/// Lanes that one node may say that it receives; more are left out.
+pub const MAX_MEMBER_LANES: usize = 64;
 
 /// Why a transport could not do something.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -51,6 +64,10 @@ pub enum TransportError {
     /// sent. Needs an operator.
     #[error(transparent)]
     Setting(#[from] BadSetting),
+    /// The lane has no queue or topic, and this process does not make it: its first receiver does. The sweeper
+    /// publishes the hint again when the lane has a receiver.
+    #[error("the lane '{0}' has no queue or topic: no node has received it yet")]
+    NoReceiver(Lane),
     /// The message did not fit into the transport's own bound.
     #[error("the transport is full")]
     Full,
@@ -63,7 +80,10 @@ impl TransportError {
     /// Goes away by itself, without an operator.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(self, Self::Refused { .. } | Self::Setting(_) | Self::Closed)
+        !matches!(
+            self,
+            Self::Refused { .. } | Self::Setting(_) | Self::NoReceiver(_) | Self::Closed
+        )
     }
 }
 
@@ -96,74 +116,6 @@ impl TransportHealth {
         let unnamed = || "the broker is not reachable".to_owned();
         Some(self.problem.unwrap_or_else(unnamed))
     }
-}
-
-/// What nodes tell each other, best effort: losing one costs latency only.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Control {
-    /// The leader lives, and will say so again within a third of its lease.
-    LeaderAlive {
-        /// The leading node.
-        node: NodeId,
-        /// Its term.
-        term: i64,
-        /// What the database's clock shows, as far as the leader knows: a new leader compares with it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        now: Option<DateTime<Utc>>,
-    },
-    /// The leader steps down; somebody else should lead at once.
-    LeaderLeaves {
-        /// The node that led.
-        node: NodeId,
-    },
-    /// A timer was created that is due then.
-    TimerSet {
-        /// Its due date.
-        due: DateTime<Utc>,
-    },
-    /// A marker came back: what was published before it has been decided.
-    MarkerBack {
-        /// The lane it travelled.
-        lane: Lane,
-        /// The marker.
-        marker: Marker,
-    },
-    /// A node lives and serves these types and lanes.
-    NodeAlive {
-        /// The node.
-        node: NodeId,
-        /// Handler types it serves.
-        types: Vec<String>,
-        /// Lanes it receives.
-        lanes: Vec<Lane>,
-        /// Slots that are free for more work. A node that says so takes [`Rescued`](Control::Rescued) jobs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        free: Option<u32>,
-    },
-    /// Jobs whose holder has died, for one node: it starts them before what waits there in their lanes.
-    Rescued {
-        /// The node.
-        node: NodeId,
-        /// The jobs, each with its lane.
-        jobs: Vec<Ready>,
-    },
-    /// A node has stopped taking work.
-    NodeLeaves {
-        /// The node.
-        node: NodeId,
-    },
-    /// Jobs without a hint were created (by a tool that has no transport of its own): look for them.
-    Look,
-    /// Ask whoever runs this job to stop it.
-    Cancel {
-        /// The job.
-        job: JobId,
-    },
-    /// Something that a newer node says.
-    #[serde(other)]
-    Unknown,
 }
 
 /// Publishes. Cheap to share; used by the commit hook, the timers, the sweeper and the hand-over.

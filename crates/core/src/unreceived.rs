@@ -14,6 +14,7 @@ use metrics::gauge;
 use tokio::time::Instant;
 
 use crate::job::Lane;
+use crate::label;
 use crate::metrics as m;
 use crate::shared::Shared;
 
@@ -34,7 +35,7 @@ impl Unreceived {
     pub(crate) fn begin(&mut self, node: &Shared) {
         self.not_before = Some(Instant::now() + node.options.sweep_interval);
         for lane in node.fleet.lanes() {
-            gauge!(m::UNRECEIVED, "lane" => lane.0).set(0.0);
+            gauge!(m::UNRECEIVED, "lane" => label::lane(&lane)).set(0.0);
         }
     }
 
@@ -58,14 +59,14 @@ impl Unreceived {
         for backlog in found {
             if !self.named.contains(&backlog.lane) {
                 tracing::warn!(
-                    lane = %backlog.lane, jobs = backlog.jobs,
+                    lane = %backlog.lane.0.escape_debug(), jobs = backlog.jobs,
                     "jobs wait in a lane that no living node receives; add it to `lanes` of a node, or move them to \
                      another lane (jobwire lanes move)"
                 );
                 self.named.push(backlog.lane.clone());
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
-            gauge!(m::UNRECEIVED, "lane" => backlog.lane.0).set(backlog.jobs as f64);
+            gauge!(m::UNRECEIVED, "lane" => label::lane(&backlog.lane)).set(backlog.jobs as f64);
         }
     }
 
@@ -78,7 +79,7 @@ impl Unreceived {
         self.named.retain(|lane| {
             let stays = found.clone().any(|l| l == lane);
             if !stays {
-                gauge!(m::UNRECEIVED, "lane" => lane.0.clone()).set(0.0);
+                gauge!(m::UNRECEIVED, "lane" => label::lane(lane)).set(0.0);
             }
             stays
         });

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::transport::{Control, TransportError};
+use jobwire_core::rarely::Rarely;
+use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::message::Message as _;
@@ -23,10 +24,6 @@ use crate::error::{explain_error, is_missing_topic};
 use crate::publisher::LanePublishers;
 use crate::topology::Topology;
 
-/// Messages that a slow listener may be behind.
-const LISTEN_BUFFER: usize = 1024;
-/// The largest message that is looked at.
-const LARGEST: usize = 64 * 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The same, where an operator is needed.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
@@ -46,14 +43,14 @@ impl ControlLine {
         Self {
             process: Uuid::new_v4().to_string(),
             topic,
-            heard: broadcast::Sender::new(LISTEN_BUFFER),
+            heard: broadcast::Sender::new(CONTROL_BUFFER),
             publishers,
         }
     }
 
     pub(crate) fn tell(&self, control: &Control) {
         self.tell_here(control.clone());
-        match serde_json::to_vec(control) {
+        match control.write() {
             Ok(text) => {
                 if !self
                     .publishers
@@ -154,6 +151,7 @@ impl Listener {
 
     /// Hear until the topic is gone; says how long to wait then.
     async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
+        let mut unreadable = Rarely::default();
         loop {
             let received = tokio::select! {
                 () = stop.cancelled() => return Duration::ZERO,
@@ -161,17 +159,19 @@ impl Listener {
             };
             match received {
                 Ok(message) => {
-                    let own = message.key() == Some(self.process.as_bytes());
-                    let text = message.payload().unwrap_or_default();
-                    if own || text.len() > LARGEST {
+                    if message.key() == Some(self.process.as_bytes()) {
                         continue;
                     }
-                    match serde_json::from_slice(text) {
+                    match Control::read(message.payload().unwrap_or_default()) {
                         Ok(control) => {
                             // Nobody listens here: nobody here needs to know.
                             let _ = self.heard.send(control);
                         }
-                        Err(error) => tracing::debug!(%error, "heard something unreadable"),
+                        Err(problem) => {
+                            if let Some(more) = unreadable.now() {
+                                tracing::warn!(%problem, more, "dropped an unreadable control message");
+                            }
+                        }
                     }
                 }
                 Err(error) => {

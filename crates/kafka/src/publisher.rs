@@ -38,6 +38,8 @@ use crate::topology::Topology;
 
 /// How long a refusal is remembered before the brokers are asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
+/// Refusals are remembered of so many lanes.
+const MOST_LANES: usize = 1_024;
 /// A topic's partitions are counted again after this.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
 /// Longer than librdkafka takes to report a message that it gave up.
@@ -260,7 +262,9 @@ impl LanePublishers {
             Some(LaneState::Open { partitions, since }) if since.elapsed() < COUNT_AGAIN => {
                 return Ok(*partitions);
             }
-            Some(LaneState::Refused(problem, since)) if since.elapsed() < REMEMBER_REFUSAL => {
+            Some(LaneState::Refused(problem, since))
+                if since.elapsed() < REMEMBER_REFUSAL && !self.may_be_made(lane, problem) =>
+            {
                 return Err(problem.clone());
             }
             _ => {}
@@ -275,6 +279,11 @@ impl LanePublishers {
                 Err(late)
             }
         }
+    }
+
+    /// It had no topic, and this process receives it since then.
+    fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
+        matches!(problem, TransportError::NoReceiver(_)) && self.topology.own.contains(lane)
     }
 
     async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
@@ -299,7 +308,15 @@ impl LanePublishers {
                 self.link.suspect(problem.clone());
             }
             Err(problem) => {
-                lanes.insert(lane.clone(), LaneState::Refused(problem.clone(), since));
+                if lanes.len() >= MOST_LANES {
+                    lanes.retain(|_, state| match state {
+                        LaneState::Open { .. } => true,
+                        LaneState::Refused(_, since) => since.elapsed() < REMEMBER_REFUSAL,
+                    });
+                }
+                if lanes.len() < MOST_LANES {
+                    lanes.insert(lane.clone(), LaneState::Refused(problem.clone(), since));
+                }
             }
         }
         ensured

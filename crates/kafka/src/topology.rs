@@ -5,7 +5,7 @@
 //! | `<prefix>.lane.<lane>` | hints | a setting | a setting |
 //! | `<prefix>.control` | what nodes tell each other | 1 | an hour |
 //!
-//! With `declare`, a missing topic is created; what exists is only looked at. A difference to the
+//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by publishers); what exists is only looked at. A difference to the
 //! settings that costs latency or hints is a warning, never an error: the topic may belong to somebody
 //! else. Rights needed: Describe on every topic; Read on lanes and control, and on the groups; Write on
 //! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and `DescribeConfigs`
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::Lane;
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{OwnLanes, TransportError};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::{Client, ClientContext};
@@ -46,6 +46,8 @@ pub(crate) struct Topology {
     pub(crate) config: ClientConfig,
     pub(crate) context: Context,
     pub(crate) producers: Arc<Producers>,
+    /// The lanes whose topics this process makes.
+    pub(crate) own: OwnLanes,
     /// What was found last: it is looked at closely only when that changes.
     known: Arc<Mutex<HashMap<String, Found>>>,
 }
@@ -81,6 +83,7 @@ impl Topology {
             config,
             context,
             producers,
+            own: OwnLanes::default(),
             known: Arc::default(),
         }
     }
@@ -91,8 +94,16 @@ impl Topology {
         Ok(found.map_or(0, |found| found.partitions))
     }
 
-    /// Make sure that a lane's topic is there; returns its partitions.
+    /// Make sure that a lane's topic is there; returns its partitions. Only a process that receives the lane makes
+    /// it, and the one of `default`: a row may name any lane.
     pub(crate) async fn ensure_lane(&self, lane: &Lane) -> Result<i32, TransportError> {
+        let may_make = self.options.declare && self.options.tokens.is_none();
+        if may_make && !self.own.contains(lane) {
+            return match self.partitions(lane).await? {
+                0 => Err(TransportError::NoReceiver(lane.clone())),
+                partitions => Ok(partitions),
+            };
+        }
         let wanted = Wanted {
             topic: self.endpoint.topic(lane),
             partitions: self.options.partitions,

@@ -194,6 +194,7 @@ impl Transport for KafkaTransport {
         if shared.closing.is_cancelled() {
             return Err(TransportError::Closed);
         }
+        shared.topology.own.add(&subscription.lanes);
         if shared.link.is_up() {
             for lane in &subscription.lanes {
                 match shared.publishers.partitions(lane).await {

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use jobwire_core::hint::MAX_MESSAGE_BYTES;
 use jobwire_core::metrics::HINTS_UNREADABLE;
-use jobwire_core::{Hint, JobId};
+use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
@@ -92,6 +92,46 @@ async fn hints_too_long_for_one_message_arrive_all_the_same() {
         received.extend(deliveries.iter().flat_map(ids_of));
     }
     assert_eq!(received, sent);
+}
+
+/// Nodes hear what others publish to the exchange, whatever its size.
+#[tokio::test]
+async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
+    use jobwire_core::transport::{Control, MAX_CONTROL_BYTES, Transport};
+    let world = World::new().await;
+    let (near, far) = (world.transport().await, world.transport().await);
+    let mut heard = near.listen();
+    eventually("the far one to be heard", SOON, || {
+        far.publisher().tell(Control::Look);
+        let heard = heard.try_recv().ok();
+        async move { heard }
+    })
+    .await;
+    let node = jobwire_core::job::NodeId::generate();
+    let alive = |types: usize| {
+        let types: Vec<String> = (0..types).map(|n| format!("type-{n:0>90}")).collect();
+        let lanes = [Lane::default()];
+        serde_json::json!({"say": "node-alive", "node": node, "types": types, "lanes": lanes})
+            .to_string()
+            .into_bytes()
+    };
+    let (large, fits) = (alive(10_000), alive(100));
+    assert!(large.len() > MAX_CONTROL_BYTES && fits.len() < MAX_CONTROL_BYTES);
+    let stranger = world.stranger().await;
+    let exchange = format!("{}.control", world.space.prefix);
+    for _ in 0..50 {
+        stranger.tell(&exchange, &large).await;
+    }
+    stranger.tell(&exchange, &fits).await;
+    let first = soon("a message that fits", async {
+        loop {
+            if let Control::NodeAlive { types, .. } = heard.recv().await.unwrap() {
+                return types.len();
+            }
+        }
+    })
+    .await;
+    assert_eq!(first, 100, "a message that is too large was decoded");
 }
 
 /// Run a future with a recorder of its own, so that other tests do not count.

@@ -52,14 +52,40 @@ async fn one_lane_that_is_refused_does_not_harm_the_others() {
     let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
     for _ in 0..3 {
         // The broker closes a channel each time.
-        refused_to_publish(&transport, &bad).await;
         refused_to_subscribe(&transport, &bad).await;
+        refused_to_publish(&transport, &bad).await;
         let id = publish_at_last(&transport, &world.lane).await;
         arrives(&mut receiver, id).await;
     }
     stranger.delete(&queue).await;
     let mut receiver = subscribe(&transport, &bad, 10).await.unwrap();
     let id = publish_at_last(&transport, &bad).await;
+    arrives(&mut receiver, id).await;
+}
+
+/// A row may name any lane, and whoever writes rows chooses it.
+#[tokio::test]
+async fn a_lane_that_no_node_receives_gets_no_queue() {
+    let world = World::new().await;
+    let (producer, worker) = (world.transport().await, world.transport().await);
+    for n in 0..50 {
+        let lane = Lane(format!("garbage-{n}"));
+        let refused = refused_to_publish(&producer, &lane).await;
+        assert!(
+            matches!(&refused, TransportError::NoReceiver(of) if *of == lane),
+            "{refused}"
+        );
+        let queue = format!("{}.lane.{lane}", world.space.prefix);
+        assert!(!world.stranger().await.is_there(&queue).await, "{queue}");
+    }
+    // That of jobs that name none is there before its first receiver, and keeps what was published.
+    let early = publish_at_last(&producer, &Lane::default()).await;
+    let mut receiver = subscribe(&worker, &Lane::default(), 10).await.unwrap();
+    arrives(&mut receiver, early).await;
+    // And one that somebody begins to receive is published to.
+    let lane = Lane("garbage-7".to_owned());
+    let mut receiver = subscribe(&worker, &lane, 10).await.unwrap();
+    let id = publish_at_last(&producer, &lane).await;
     arrives(&mut receiver, id).await;
 }
 

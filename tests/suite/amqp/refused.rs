@@ -242,7 +242,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     let refused = refused_to_subscribe(&producer, &lane).await;
     says(&refused, &["'read'", "jobwire.lane.fresh"]);
     let declaring = connect(&documented_user(&broker, "NODE").await, options("jobwire")).await;
-    let refused = refused_to_publish(&declaring, &Lane("new".into())).await;
+    let refused = refused_to_subscribe(&declaring, &Lane("new".into())).await;
     says(&refused, &["'configure'", "jobwire.lane.new"]);
 }
 

@@ -232,6 +232,17 @@ impl Stranger {
         deleted.await.unwrap();
     }
 
+    /// Does the queue exist? A no costs the channel.
+    pub(super) async fn is_there(&self, queue: &str) -> bool {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let none = FieldTable::default();
+        let looked = self.channel.queue_declare(queue.into(), options, none);
+        looked.await.is_ok()
+    }
+
     /// Messages that wait in a queue.
     pub(super) async fn waiting(&self, queue: &str) -> u32 {
         let options = QueueDeclareOptions {
@@ -244,10 +255,20 @@ impl Stranger {
         looked.await.unwrap().message_count()
     }
 
+    /// Into a queue.
     pub(super) async fn send(&self, queue: &str, bytes: &[u8]) {
+        self.publish("", queue, bytes).await;
+    }
+
+    /// To everybody who listens to an exchange.
+    pub(super) async fn tell(&self, exchange: &str, bytes: &[u8]) {
+        self.publish(exchange, "", bytes).await;
+    }
+
+    async fn publish(&self, exchange: &str, key: &str, bytes: &[u8]) {
         let sent = self.channel.basic_publish(
-            "".into(),
-            queue.into(),
+            exchange.into(),
+            key.into(),
             BasicPublishOptions::default(),
             bytes,
             BasicProperties::default(),

@@ -193,6 +193,66 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
     }
 }
 
+/// The same size everywhere: what one transport drops, the other does.
+#[tokio::test]
+async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
+    use jobwire_core::job::NodeId;
+    use jobwire_core::transport::MAX_CONTROL_BYTES;
+    let world = World::new().await;
+    let (near, far) = (&world.transport, connect_with(&world.url, patient()).await);
+    let mut heard = near.listen();
+    eventually("the far one to be heard", HEALED, || {
+        far.publisher().tell(Control::Look);
+        let heard = heard.try_recv().ok();
+        async move { heard }
+    })
+    .await;
+    let node = NodeId::generate();
+    let alive = |types: usize| {
+        let types: Vec<String> = (0..types).map(|n| format!("type-{n:0>90}")).collect();
+        serde_json::json!({"say": "node-alive", "node": node, "types": types, "lanes": ["default"]})
+            .to_string()
+            .into_bytes()
+    };
+    let (large, fits) = (alive(5_000), alive(100));
+    assert!(large.len() > MAX_CONTROL_BYTES && fits.len() < MAX_CONTROL_BYTES);
+    let (stranger, topic) = (stranger(&world), format!("{}.control", world.prefix));
+    for message in [&large, &large, &large, &fits] {
+        send(&stranger, &topic, None, message).await;
+    }
+    let first = soon("a message that fits", async {
+        loop {
+            if let Control::NodeAlive { types, .. } = heard.recv().await.unwrap() {
+                return types.len();
+            }
+        }
+    })
+    .await;
+    assert_eq!(first, 100, "a message that is too large was decoded");
+}
+
+/// A row may name any lane, and whoever writes rows chooses it.
+#[tokio::test]
+async fn a_lane_that_no_node_receives_gets_no_topic() {
+    let world = World::new().await;
+    let admin = world.admin();
+    for n in 0..10 {
+        let lane = Lane(format!("garbage-{n}"));
+        let refused = eventually("a refusal", HEALED, || async {
+            let hints = vec![Hint::new(JobId::generate())];
+            let published = world.transport.publisher().publish(&lane, hints).await;
+            published.err().filter(|problem| !problem.is_transient())
+        })
+        .await;
+        assert!(
+            matches!(&refused, TransportError::NoReceiver(of) if *of == lane),
+            "{refused}"
+        );
+        let topic = format!("{}.lane.{lane}", world.prefix);
+        assert_eq!(admin.partitions(&topic).await, 0, "{topic}");
+    }
+}
+
 /// Publishing to brokers that are away fails; it never waits for long, however many ask at once.
 #[tokio::test]
 async fn a_publish_without_brokers_fails_soon() {

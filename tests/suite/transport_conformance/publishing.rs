@@ -97,6 +97,8 @@ pub(crate) async fn a_marker_comes_after_what_was_confirmed_before_it(world: &Wo
 
 pub(crate) async fn lanes_do_not_mix(world: &World) {
     let other = Lane("other".into());
+    // Its receiver declares it.
+    drop(world.receiver_of(std::slice::from_ref(&other), 10).await);
     let (here, there) = (world.publish(3).await, world.publish_to(&other, 3).await);
     let mut receiver = world.receiver(10).await;
     assert_eq!(drain(&mut receiver, 3).await, here);

@@ -106,8 +106,11 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
 
 pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(world: &World) {
     let [held, other] = ["held", "other"].map(|name| Lane(name.into()));
+    let lanes = [held.clone(), other.clone()];
+    // Their receivers declare them.
+    drop(world.receiver_of(&lanes, 4).await);
     world.publish_to(&held, 30).await;
-    let mut receiver = world.receiver_of(&[held.clone(), other.clone()], 4).await;
+    let mut receiver = world.receiver_of(&lanes, 4).await;
     let first = take(&mut receiver, 2).await;
     let sent = world.publish_to(&other, 2).await;
     let second = take(&mut receiver, 2).await;

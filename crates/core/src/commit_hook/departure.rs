@@ -13,6 +13,7 @@ use tokio::sync::mpsc::Permit;
 use tokio::time::Instant;
 
 use super::{Entry, Inner};
+use crate::label;
 use crate::metrics as m;
 use crate::supervisor::panic_message;
 use crate::transport::TransportError;
@@ -84,7 +85,10 @@ pub(super) fn account(inner: &Inner, (mut entry, result): Departed) -> Option<En
             return Some(entry);
         }
         Err(error) => {
-            tracing::warn!(%lane, hints, %error, "hints could not be published; the sweeper will");
+            if let Some(more) = inner.given_up().now() {
+                let lane = lane.0.escape_debug();
+                tracing::warn!(%lane, hints, %error, more, "hints could not be published; the sweeper will");
+            }
             inner.forget(lane, hints, "failed");
         }
     }
@@ -96,10 +100,10 @@ fn confirmed(inner: &Inner, entry: &Entry) {
     *inner.moved() = Instant::now();
     inner.buffered.fetch_sub(count, Ordering::Relaxed);
     crash_point!("hints-confirmed");
-    counter!(m::HINTS_PUBLISHED, "lane" => entry.lane.0.clone(), "cause" => entry.cause.as_str())
+    counter!(m::HINTS_PUBLISHED, "lane" => label::lane(&entry.lane), "cause" => entry.cause.as_str())
         .increment(count as u64);
     let now = Utc::now();
-    let latency = histogram!(m::COMMIT_TO_PUBLISH, "lane" => entry.lane.0.clone());
+    let latency = histogram!(m::COMMIT_TO_PUBLISH, "lane" => label::lane(&entry.lane));
     for committed in entry.hints.iter().filter_map(|h| h.committed_at) {
         m::latency(&latency, "commit_to_publish", committed, now);
     }

@@ -27,6 +27,7 @@ impl Consumer {
         let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
         let jobs = locked.jobs.len() + by_row;
+        self.lock_size.saw(&locked);
         self.node.meters.locked_by_hint.increment(jobs as u64);
         let mut slots = std::mem::take(&mut batch.slots);
         let stages = |job: &LockedJob| {
@@ -84,10 +85,12 @@ impl Consumer {
                 Refusal::Busy => busy.push(id),
                 Refusal::Unserved => {
                     unserved.push(id);
-                    tracing::warn!(
-                        job = %id,
+                    if let Some(more) = self.unserved.now() {
+                        tracing::warn!(
+                        job = %id, more,
                         "no handler for this job's type on this node; register one, or give the type a lane of its own"
-                    );
+                        );
+                    }
                 }
                 _ => tracing::debug!(job = %id, reason = %why, "hint refused"),
             }

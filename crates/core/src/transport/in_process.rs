@@ -90,7 +90,7 @@ impl InProcessTransport {
         Self(Arc::new(Shared {
             state: Mutex::default(),
             arrived: Notify::new(),
-            control: broadcast::channel(1024).0,
+            control: broadcast::channel(super::CONTROL_BUFFER).0,
             epochs: AtomicU64::new(1),
         }))
     }

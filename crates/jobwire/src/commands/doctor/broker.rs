@@ -60,6 +60,12 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         node: NodeId::generate(),
     };
     let lanes: Vec<Lane> = settings.lanes.iter().map(|l| l.lane.clone()).collect();
+    // Who receives a lane declares it.
+    let subscription = Subscription {
+        lanes: lanes.clone(),
+        prefetch: 1,
+    };
+    let receiver = transport.subscribe(subscription).await;
     for lane in &lanes {
         let started = Instant::now();
         match publisher.publish_marker(lane, marker).await {
@@ -73,8 +79,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
             Err(error) => refused("publish", &error, findings),
         }
     }
-    let subscription = Subscription { lanes, prefetch: 1 };
-    match transport.subscribe(subscription).await {
+    match receiver {
         Ok(mut receiver) => {
             // What was delivered goes back at once.
             receiver.pause().await;
