@@ -216,6 +216,7 @@ conformance! {
             a_running_job_is_not_deleted,
             a_job_of_any_state_is_deleted,
             a_dead_letter_is_retried,
+            many_jobs_are_retried_at_once_and_each_is_accounted_for,
             a_running_job_is_not_retried,
             an_executable_job_is_hinted_again,
             jobs_are_found_by_what_they_are,

@@ -176,6 +176,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Make a dead letter, a waiting retry or a timer executable now, with so many attempts.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)>;
 
+    /// The same for all of these, in one transaction: on an error none of them is changed. Says what became of each.
+    async fn retry_many(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)>;
+
     /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and
     /// when it is created or fails later. Returns how many jobs moved.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<u64>;

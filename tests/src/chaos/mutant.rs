@@ -321,6 +321,13 @@ impl Store for Mutant {
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
         self.inner.delete(id).await
     }
+    async fn retry_many(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+        self.inner.retry_many(ids, retries).await
+    }
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         self.inner.retry(id, retries).await
     }

@@ -266,6 +266,24 @@ impl Store for MemoryStore {
         self.call("retry", move |db| db.retry(id, retries)).await
     }
 
+    async fn retry_many(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+        let ids = ids.to_vec();
+        self.call("retry", move |db| {
+            let (mut all, mut ready) = (Vec::new(), Vec::new());
+            for id in ids {
+                let (operated, hints) = db.retry(id, retries);
+                all.push((id, operated));
+                ready.extend(hints);
+            }
+            (all, ready)
+        })
+        .await
+    }
+
     async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
         let scope = scope.clone();
         self.call("suspend", move |db| db.suspend(&scope)).await

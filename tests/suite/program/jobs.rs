@@ -61,19 +61,19 @@ async fn jobs_are_listed_by_filter_and_page() {
 #[tokio::test]
 async fn one_job_is_shown_executed_retried_and_deleted() {
     let home = Scratch::new();
-    // No host is allowed: this can only fail for good.
+    // This can only fail for good.
     let id = one_job(
         &home,
-        r#"{"type":"http","payload":{"url":"http://example.org/"}}"#,
+        r#"{"type":"http","payload":{"url":"ftp://example.org/"}}"#,
     )
     .await;
     let shown = json(&home, &["jobs", "show", &id, "--json"]).await;
-    assert_eq!(shown["payload"]["url"], "http://example.org/");
+    assert_eq!(shown["payload"]["url"], "ftp://example.org/");
     assert_eq!(shown["state"], "executable");
 
     let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
     assert!(
-        said.contains("failed for good") && said.contains("allow"),
+        said.contains("failed for good") && said.contains("scheme"),
         "{said}"
     );
     let said = succeeds(jobwire(&home, &["jobs", "show", &id])).await;
@@ -160,6 +160,51 @@ async fn all_that_match_are_retried_or_deleted() {
         0
     );
     fails(jobwire(&home, &["jobs", "retry"]), 2).await;
+}
+
+#[tokio::test]
+async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"http","payload":7}"#, 2);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    for job in all(&store).await {
+        fails(jobwire(&home, &["jobs", "execute", &job.id.to_string()]), 1).await;
+    }
+    let later = lines(
+        &home,
+        r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#,
+        3,
+    );
+    succeeds(jobwire(&home, &["enqueue", &later])).await;
+    let states = async || {
+        let mut states: Vec<JobState> = all(&store).await.iter().map(|job| job.state).collect();
+        states.sort_unstable_by_key(|state| state.as_str());
+        states
+    };
+    let said = succeeds(jobwire(&home, &["jobs", "retry", "--all"])).await;
+    assert!(said.contains("2 jobs made executable"), "{said}");
+    use JobState::{Executable, Timer};
+    assert_eq!(
+        states().await,
+        [Executable, Executable, Timer, Timer, Timer]
+    );
+    let named = ["jobs", "retry", "--all", "--state", "timer,dead-letter"];
+    let said = fails(jobwire(&home, &named), 2).await;
+    assert!(
+        said.contains("3 jobs (3 timer)") && said.contains("--yes"),
+        "{said}"
+    );
+    assert_eq!(
+        states()
+            .await
+            .iter()
+            .filter(|state| **state == Timer)
+            .count(),
+        3
+    );
+    let said = succeeds(jobwire(&home, &[&named[..], &["--yes"]].concat())).await;
+    assert!(said.contains("3 jobs made executable"), "{said}");
 }
 
 #[tokio::test]

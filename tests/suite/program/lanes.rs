@@ -152,3 +152,18 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn moving_to_a_lane_that_these_nodes_do_not_receive_warns() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 2);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let said = succeeds(jobwire(&home, &["lanes", "move", "default", "blk"])).await;
+    assert!(
+        said.contains("do not receive") && said.contains("blk"),
+        "{said}"
+    );
+    let moved = ["lanes", "move", "blk", "bulk", "--lanes", "default,bulk"];
+    let said = succeeds(jobwire(&home, &moved)).await;
+    assert!(!said.contains("do not receive"), "{said}");
+}

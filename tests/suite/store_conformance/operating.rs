@@ -98,6 +98,36 @@ pub(super) async fn a_dead_letter_is_retried<S: Bench>(w: &World<S>) {
     );
 }
 
+pub(super) async fn many_jobs_are_retried_at_once_and_each_is_accounted_for<S: Bench>(
+    w: &World<S>,
+) {
+    let [executable, timer, _, dead] = one_of_each(w).await;
+    let running = w.one(work()).await;
+    w.hold(node(), &running).await;
+    let nobody = JobId::generate();
+    let asked = [dead, nobody, executable, running.id, timer];
+    let (mut operated, ready) = w.store.retry_many(&asked, 7).await.unwrap();
+    operated.sort_unstable_by_key(|(id, _)| *id);
+    let mut expected = asked.map(|id| {
+        let why = match id {
+            id if id == nobody => Operated::NotFound,
+            id if id == running.id => Operated::Running,
+            _ => Operated::Done,
+        };
+        (id, why)
+    });
+    expected.sort_unstable_by_key(|(id, _)| *id);
+    assert_eq!(operated, expected);
+    let (mut hinted, mut revived) = (ids(&ready), vec![dead, executable, timer]);
+    hinted.sort_unstable();
+    revived.sort_unstable();
+    assert_eq!(hinted, revived);
+    for id in revived {
+        assert_eq!(w.view(id).await.unwrap().retries, 7);
+    }
+    assert_eq!(w.store.retry_many(&[], 7).await.unwrap(), (vec![], vec![]));
+}
+
 pub(super) async fn a_running_job_is_not_retried<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     w.hold(node(), &hint).await;

@@ -474,7 +474,17 @@ impl Store for PgStore {
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        self.run("retry", || operate::retry(&self.line.pool, id, retries))
+        let (operated, ready) = self.retry_many(&[id], retries).await?;
+        let of_it = operated.first().map(|(_, operated)| *operated);
+        Ok((of_it.unwrap_or(Operated::NotFound), ready))
+    }
+
+    async fn retry_many(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+        self.run("retry", || operate::retry(&self.line.pool, ids, retries))
             .await
     }
 

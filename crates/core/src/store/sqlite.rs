@@ -259,12 +259,23 @@ fn connect_options(url: &str) -> Result<SqliteConnectOptions> {
                 path.display()
             )));
         }
+        make_private(path);
     }
     Ok(options
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .foreign_keys(true))
+}
+
+/// Payloads may be secrets: a file that does not exist yet is made for this user alone. SQLite gives the files beside it
+/// (`-wal`, `-shm`) the same rights. Where it can't be made, the first statement says why.
+fn make_private(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.open(path);
 }
 
 /// What the first statement said, with a remedy where the path is the reason.
@@ -449,7 +460,17 @@ impl Store for SqliteStore {
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        self.run("retry", || self.retry_job(id, retries)).await
+        let (operated, ready) = self.retry_many(&[id], retries).await?;
+        let of_it = operated.first().map(|(_, operated)| *operated);
+        Ok((of_it.unwrap_or(Operated::NotFound), ready))
+    }
+
+    async fn retry_many(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+        self.run("retry", || self.retry_jobs(ids, retries)).await
     }
 
     async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {

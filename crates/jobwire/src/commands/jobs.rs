@@ -49,11 +49,14 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Make dead letters, waiting retries and timers executable now
+    /// Make dead letters (with --state: waiting retries, timers and others, too) executable now
     Retry {
         /// Which.
         #[command(flatten)]
         selection: Selection,
+        /// Really run all that match, where those are not dead letters only
+        #[arg(long)]
+        yes: bool,
         /// With so many attempts
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..))]
         retries: i32,
@@ -101,10 +104,17 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
         } => list::list(&*store, filter.filter(offset, limit), json).await,
         Action::Show { id, json } => show::show(&*store, id, json).await,
         Action::Retry {
-            selection,
+            mut selection,
+            yes,
             retries,
             json,
         } => {
+            let by_state = operate::Matching::of(&mut selection, &*store).await?;
+            if by_state.more_than_dead_letters() && !yes {
+                return Err(Error::Usage(format!(
+                    "{by_state} match, and would all run now; look with `jobwire jobs list` first, then say --yes, or                      leave --state out for dead letters only"
+                )));
+            }
             let ids = selection.ids(&*store).await?;
             operate::retry(settings, &*store, &ids, retries, json).await
         }

@@ -1,8 +1,11 @@
 //! What operators ask and do.
 
+use std::collections::HashSet;
+
 use sqlx::postgres::{PgArguments, PgPool};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row};
+use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
@@ -163,9 +166,9 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
 /// already is hinted again.
 const RETRY: &str = concat!(
     "
-WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING *),
-     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING *),
-     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING *),
+WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = ANY($1) RETURNING *),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = ANY($1) RETURNING *),
      source AS (SELECT ",
     moved_columns!(),
     " FROM timer UNION ALL SELECT ",
@@ -185,7 +188,7 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING *),
     RETURNING id, lane, exclusive, process_instance, trace_parent
 ), again AS (
     UPDATE jobwire.job j SET retries = $2, revision = revision + 1, hints = hints + 1, ready_at = clock_timestamp()
-    WHERE j.id = $1 AND ",
+    WHERE j.id = ANY($1) AND ",
     unlocked!("j"),
     "
     RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent
@@ -197,28 +200,44 @@ SELECT ",
     " FROM again a"
 );
 
+/// What was not made executable is executable and runs, or is nowhere.
+const STILL: &str = "SELECT id FROM jobwire.job WHERE id = ANY($1)";
+
 pub(super) async fn retry(
     pool: &PgPool,
-    id: JobId,
+    ids: &[JobId],
     retries: i32,
-) -> Result<(Operated, Vec<Ready>), StoreError> {
+) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>), StoreError> {
+    let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    asked.sort_unstable();
+    asked.dedup();
     let rows = sqlx::query(RETRY)
-        .bind(id.0)
+        .bind(&asked)
         .bind(retries)
         .fetch_all(pool)
         .await?;
     let ready = row::all_ready(&rows)?;
-    if !ready.is_empty() {
-        return Ok((Operated::Done, ready));
+    let done: HashSet<Uuid> = ready.iter().map(|ready| ready.hint.id.0).collect();
+    let mut operated: Vec<_> = ready
+        .iter()
+        .map(|ready| (ready.hint.id, Operated::Done))
+        .collect();
+    asked.retain(|id| !done.contains(id));
+    if !asked.is_empty() {
+        let running: HashSet<Uuid> = sqlx::query_scalar(STILL)
+            .bind(&asked)
+            .fetch_all(pool)
+            .await?
+            .into_iter()
+            .collect();
+        operated.extend(asked.into_iter().map(|id| {
+            let why = if running.contains(&id) {
+                Operated::Running
+            } else {
+                Operated::NotFound
+            };
+            (JobId(id), why)
+        }));
     }
-    let exists: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM jobwire.job WHERE id = $1)")
-        .bind(id.0)
-        .fetch_one(pool)
-        .await?;
-    let why = if exists {
-        Operated::Running
-    } else {
-        Operated::NotFound
-    };
-    Ok((why, Vec::new()))
+    Ok((operated, ready))
 }

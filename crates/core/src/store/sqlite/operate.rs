@@ -1,7 +1,7 @@
 //! What operators ask and do.
 
 use sqlx::sqlite::SqlitePool;
-use sqlx::{QueryBuilder, Row, Sqlite};
+use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, exclusive, row};
@@ -260,42 +260,57 @@ impl SqliteStore {
         Ok((done, ready))
     }
 
-    pub(super) async fn retry_job(
+    pub(super) async fn retry_jobs(
         &self,
-        id: JobId,
+        ids: &[JobId],
         retries: i32,
-    ) -> Result<(Operated, Vec<Ready>), StoreError> {
+    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>), StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        // First the executable one: a revived job is one, and must not be counted twice.
-        let statements = std::iter::once((AGAIN, None))
-            .chain(REVIVE.map(|(insert, delete)| (insert, Some(delete))));
-        for (statement, delete) in statements {
-            let found = sqlx::query(statement)
-                .bind(id.to_string())
-                .bind(retries)
-                .bind(now)
-                .fetch_optional(&mut *tx)
-                .await?;
-            let Some(found) = found else { continue };
-            if let Some(delete) = delete {
-                sqlx::query(delete)
-                    .bind(id.to_string())
-                    .execute(&mut *tx)
-                    .await?;
-            }
-            tx.commit().await?;
-            return Ok((Operated::Done, vec![row::ready(&found)?]));
+        let (mut all, mut ready) = (Vec::with_capacity(ids.len()), Vec::new());
+        for id in ids {
+            let (operated, hinted) = retry_one(&mut tx, *id, retries, now).await?;
+            all.push((*id, operated));
+            ready.extend(hinted);
         }
-        let exists: bool = sqlx::query_scalar(EXISTS)
-            .bind(id.to_string())
-            .fetch_one(&mut *tx)
-            .await?;
-        let why = if exists {
-            Operated::Running
-        } else {
-            Operated::NotFound
-        };
-        Ok((why, Vec::new()))
+        tx.commit().await?;
+        Ok((all, ready))
     }
+}
+
+async fn retry_one(
+    connection: &mut SqliteConnection,
+    id: JobId,
+    retries: i32,
+    now: i64,
+) -> Result<(Operated, Option<Ready>), StoreError> {
+    // First the executable one: a revived job is one, and must not be counted twice.
+    let statements =
+        std::iter::once((AGAIN, None)).chain(REVIVE.map(|(insert, delete)| (insert, Some(delete))));
+    for (statement, delete) in statements {
+        let found = sqlx::query(statement)
+            .bind(id.to_string())
+            .bind(retries)
+            .bind(now)
+            .fetch_optional(&mut *connection)
+            .await?;
+        let Some(found) = found else { continue };
+        if let Some(delete) = delete {
+            sqlx::query(delete)
+                .bind(id.to_string())
+                .execute(&mut *connection)
+                .await?;
+        }
+        return Ok((Operated::Done, Some(row::ready(&found)?)));
+    }
+    let exists: bool = sqlx::query_scalar(EXISTS)
+        .bind(id.to_string())
+        .fetch_one(&mut *connection)
+        .await?;
+    let why = if exists {
+        Operated::Running
+    } else {
+        Operated::NotFound
+    };
+    Ok((why, None))
 }

@@ -1,12 +1,14 @@
 //! `jobs retry` and `jobs delete`, of single jobs or of all that match.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
 use jobwire_core::commit_hook::Cause;
 use jobwire_core::hint::Ready;
+use jobwire_core::plain;
 use jobwire_core::store::Operated;
-use jobwire_core::{JobId, Store, StoreError};
+use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 
 use super::filter::FilterArgs;
@@ -35,6 +37,49 @@ pub struct Selection {
 
 /// Jobs read at once.
 const PAGE: i64 = 10_000;
+/// Jobs made executable in one statement.
+const BATCH: usize = 500;
+
+/// How many jobs of each state a selection by filters matches.
+pub(super) struct Matching(Vec<(JobState, i64)>);
+
+impl Matching {
+    /// Dead letters only, where no state is named: a timer is not meant to run before its time. Jobs that are named by
+    /// their ids are meant, whatever their state.
+    pub(super) async fn of(selection: &mut Selection, store: &dyn Store) -> Result<Self, Error> {
+        if !selection.all {
+            return Ok(Self(Vec::new()));
+        }
+        if selection.filter.states.is_empty() {
+            selection.filter.states = vec![JobState::DeadLetter];
+        }
+        let mut counts = Vec::new();
+        for state in &selection.filter.states {
+            let mut filter = selection.filter.clone().filter(0, PAGE);
+            filter.states = vec![*state];
+            counts.push((*state, store.count(&filter).await?));
+        }
+        Ok(Self(counts))
+    }
+
+    pub(super) fn more_than_dead_letters(&self) -> bool {
+        let others =
+            |(state, count): &(JobState, i64)| *state != JobState::DeadLetter && *count > 0;
+        self.0.iter().any(others)
+    }
+}
+
+impl fmt::Display for Matching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: i64 = self.0.iter().map(|(_, count)| count).sum();
+        write!(f, "{}", output::count(all.unsigned_abs(), "job"))?;
+        let counts = self.0.iter().filter(|(_, count)| *count > 0);
+        let each: Vec<String> = counts
+            .map(|(state, count)| format!("{count} {state}"))
+            .collect();
+        write!(f, " ({})", each.join(", "))
+    }
+}
 
 impl Selection {
     /// The ids, read before anything is changed: what is changed may match no more.
@@ -70,6 +115,8 @@ struct Report {
     done: Vec<JobId>,
     not_found: Vec<JobId>,
     running: Vec<JobId>,
+    /// What the database refused, and why.
+    failed: Vec<(JobId, String)>,
 }
 
 impl Report {
@@ -95,8 +142,12 @@ impl Report {
                     "job {id} runs: wait until it ends, or until its lock does"
                 ))?;
             }
+            for (id, why) in &self.failed {
+                let why = plain::one_line(why, 500);
+                output::line(format_args!("job {id} was left as it is: {why}"))?;
+            }
         }
-        if self.not_found.is_empty() && self.running.is_empty() {
+        if self.not_found.is_empty() && self.running.is_empty() && self.failed.is_empty() {
             Ok(())
         } else {
             Err(Error::Reported)
@@ -111,7 +162,8 @@ pub(super) async fn retry(
     retries: i32,
     json: bool,
 ) -> Result<(), Error> {
-    let report = each(settings, ids, |id| store.retry(id, retries)).await?;
+    let batch = async |ids: &[JobId]| store.retry_many(ids, retries).await;
+    let report = each(settings, ids, BATCH, batch).await?;
     report.print("made executable", json)
 }
 
@@ -121,30 +173,51 @@ pub(super) async fn delete(
     ids: &[JobId],
     json: bool,
 ) -> Result<(), Error> {
-    let report = each(settings, ids, |id| store.delete(id)).await?;
+    let one = async |ids: &[JobId]| {
+        let (mut all, mut ready) = (Vec::new(), Vec::new());
+        for id in ids {
+            let (operated, hints) = store.delete(*id).await?;
+            all.push((*id, operated));
+            ready.extend(hints);
+        }
+        Ok((all, ready))
+    };
+    let report = each(settings, ids, 1, one).await?;
     report.print("deleted", json)
 }
 
-/// Do it to each, and let the hints of what became ready leave.
-async fn each<F>(
+/// What became of some jobs, and which became ready.
+type Done = (Vec<(JobId, Operated)>, Vec<Ready>);
+
+/// Do it to each, so many in one statement, and let the hints of what became ready leave. A batch that the database
+/// refuses is done one by one: one row must not keep the others.
+async fn each(
     settings: &Settings,
     ids: &[JobId],
-    operate: impl Fn(JobId) -> F,
-) -> Result<Report, Error>
-where
-    F: Future<Output = Result<(Operated, Vec<Ready>), StoreError>>,
-{
+    batch: usize,
+    operate: impl AsyncFn(&[JobId]) -> Result<Done, StoreError>,
+) -> Result<Report, Error> {
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook();
     let mut report = Report::default();
     let mut result = Ok(());
-    for id in ids {
-        match operate(*id).await {
+    let mut left: Vec<&[JobId]> = ids.chunks(batch).rev().collect();
+    while let Some(chunk) = left.pop() {
+        match operate(chunk).await {
             Ok((operated, ready)) => {
-                report.note(*id, operated);
+                for (id, operated) in operated {
+                    report.note(id, operated);
+                }
                 if let Some(hook) = &hook {
                     hook.publish(Cause::Operator, ready);
                 }
+            }
+            Err(error) if !error.is_transient() && chunk.len() > 1 => {
+                left.extend(chunk.chunks(1).rev());
+            }
+            Err(error) if !error.is_transient() && ids.len() > 1 => {
+                let id = chunk.first().copied();
+                report.failed.extend(id.map(|id| (id, error.to_string())));
             }
             Err(error) => {
                 result = Err(Error::Failed(format!(

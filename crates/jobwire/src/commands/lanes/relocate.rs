@@ -36,6 +36,12 @@ pub(super) async fn relocate(
     if !problems.is_empty() {
         return Err(Error::Usage(problems.join("; ")));
     }
+    if settings.lanes.iter().all(|share| share.lane != plan.to) {
+        tracing::warn!(
+            lane = %plan.to,
+            "nodes with these settings do not receive this lane; where no other node does, jobs that are moved there wait until one does"
+        );
+    }
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     let mut sofar = LaneMoved::default();
