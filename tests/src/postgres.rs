@@ -1,9 +1,9 @@
 //! A private PostgreSQL server, to use and to abuse.
 
-use crate::{Scratch, Server, Signal, database, eventually, need, port, processes};
+use crate::{Identity, Scratch, Server, Signal, database, eventually, need, port, processes};
 use nix::unistd::{Uid, User};
 use sqlx::{Connection, PgConnection};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -62,7 +62,14 @@ impl Postgres {
 
     /// The same with settings (`name=value`) that differ from those of the other tests.
     pub async fn start_with(settings: &[&str]) -> Postgres {
-        let mut postgres = Postgres {
+        let mut postgres = Postgres::stopped(settings);
+        postgres.make_cluster().await;
+        postgres.start_again().await;
+        postgres
+    }
+
+    fn stopped(settings: &[&str]) -> Postgres {
+        Postgres {
             server: None,
             scratch: Scratch::new(),
             programs: need::directory_of("initdb", "postgresql", debian_directories),
@@ -70,8 +77,27 @@ impl Postgres {
             port: port::free(),
             password: uuid::Uuid::new_v4().simple().to_string(),
             more: settings.iter().map(|&setting| setting.to_owned()).collect(),
-        };
+        }
+    }
+
+    /// A server that speaks TLS with this certificate to whoever asks for it.
+    pub async fn start_with_tls(identity: &Identity) -> Postgres {
+        let mut postgres = Postgres::stopped(&[]);
         postgres.make_cluster().await;
+        for (setting, file, name) in [
+            ("ssl_cert_file", &identity.certificate, "server.pem"),
+            ("ssl_key_file", &identity.key, "server.key"),
+        ] {
+            let text = std::fs::read(file)
+                .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+            let copy = postgres.scratch.write(name, text);
+            // The server reads no key that others may read.
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&copy, private).expect("rights of a copy");
+            postgres.give_away(&copy);
+            postgres.more.push(format!("{setting}={}", copy.display()));
+        }
+        postgres.more.push("ssl=on".to_owned());
         postgres.start_again().await;
         postgres
     }

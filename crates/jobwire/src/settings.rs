@@ -105,6 +105,8 @@ macro_rules! settings {
 settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
         "Where the jobs live: `sqlite:PATH` (made and migrated by itself) or `postgres://user:password@host/database`.";
+    database_plaintext: Plaintext = "loopback", "database-plaintext" "WHERE",
+        "Where PostgreSQL may be spoken to without verified TLS: `loopback` (this machine only; elsewhere `sslmode=verify-full` is the default in the URL, and less is refused) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
         "What carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host` (RabbitMQ) or `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without `?tls=true`, are without TLS. Several hosts of a cluster are separated by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
     second_broker_url: SecretUrl = "", "second-broker" "URL",

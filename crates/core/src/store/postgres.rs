@@ -12,6 +12,7 @@
 //!   changes that very row, so PostgreSQL checks the guard again and the former holder changes nothing.
 //! * **Lock order**: instance rows, leases, job rows, each by key. Renewal and the leader's turn skip locked rows.
 
+pub mod address;
 mod begin;
 mod claim;
 mod complete;
@@ -42,7 +43,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 use tokio::sync::Semaphore;
 
@@ -65,6 +66,7 @@ use crate::metrics as m;
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::transaction::Jobs;
+use crate::transport::Plaintext;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 
@@ -102,6 +104,10 @@ pub struct PgOptions {
     /// and what their first runs say is refused, as where a lease has ended. Completions always wait, and so do the locks of
     /// exclusive jobs. Default true.
     pub durable_locks: bool,
+    /// Where a connection may go without verified TLS: to this machine only, or anywhere, for networks that are trusted or encrypt
+    /// by themselves. To another machine the URL's `sslmode` is `verify-full` where it names none, and a weaker one is refused
+    /// unless this allows it. Default: this machine.
+    pub plaintext: Plaintext,
 }
 
 impl Default for PgOptions {
@@ -112,6 +118,7 @@ impl Default for PgOptions {
             acquire_timeout: Duration::from_secs(10),
             idle_in_transaction_timeout: Duration::from_secs(30),
             durable_locks: true,
+            plaintext: Plaintext::Loopback,
         }
     }
 }
@@ -142,7 +149,7 @@ impl PgStore {
     /// Connect with default options.
     ///
     /// # Errors
-    /// A URL that can't be read, or what the server says.
+    /// A URL that can't be read or leads to another machine without verified TLS, or what the server says.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, PgOptions::default()).await
     }
@@ -150,13 +157,10 @@ impl PgStore {
     /// Connect.
     ///
     /// # Errors
-    /// A URL that can't be read, or what the server says.
+    /// A URL that can't be read or leads to another machine without verified TLS ([`PgOptions::plaintext`]), or what the
+    /// server says.
     pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
-        let connect: PgConnectOptions = url.parse().map_err(|e: sqlx::Error| {
-            StoreError::Config(format!(
-                "the database URL can't be read: {e}; write postgres://user:password@host:5432/database"
-            ))
-        })?;
+        let connect = address::connect_options(url, options.plaintext)?;
         // Poolers refuse start-up parameters that they don't know, this one among them; we need it nowhere.
         let connect = connect.application_name("jobwire").extra_float_digits(None);
         let suspicion = Suspicion::default();

@@ -1,7 +1,7 @@
 //! Which servers' processes can be looked at: those on this machine, known by the names of their executables.
 
+use jobwire_core::store::postgres::address::host_elsewhere;
 use jobwire_core::transport::is_loopback;
-use sqlx::postgres::PgConnectOptions;
 
 use super::processors::processes;
 use crate::settings::{SecretUrl, Settings};
@@ -59,11 +59,7 @@ fn look_for(
 }
 
 fn database_is_here(url: &SecretUrl) -> bool {
-    let options = url.expose().parse::<PgConnectOptions>();
-    options.is_ok_and(|options| {
-        let host = options.get_host();
-        options.get_socket().is_some() || host.starts_with('/') || is_loopback(host)
-    })
+    host_elsewhere(url.expose()).is_ok_and(|host| host.is_none())
 }
 
 /// All of its hosts.

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgRow};
+use jobwire_core::store::postgres::address::connect_options;
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::Instant;
 
@@ -65,7 +66,7 @@ impl Observer {
                 asked: 0,
             });
         }
-        let options: PgConnectOptions = url.expose().parse().map_err(unreadable)?;
+        let options = connect_options(url.expose(), settings.database_plaintext)?;
         let options = options
             .application_name("jobwire bench")
             .extra_float_digits(None);

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use url::Url;
+use jobwire_core::StoreError;
+use jobwire_core::store::postgres::address::connect_options;
+use jobwire_core::transport::Plaintext;
 
 use crate::handlers::AllowList;
 
@@ -12,7 +14,7 @@ use super::{Mistake, SecretUrl, Settings, broker};
 /// Everything that can't work.
 pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     let mut wrong: Vec<(&'static str, String)> = Vec::new();
-    if let Err(problem) = database(&settings.database_url) {
+    if let Err(problem) = database(&settings.database_url, settings.database_plaintext) {
         wrong.push(("database_url", problem));
     }
     wrong.extend(broker::check(settings));
@@ -49,13 +51,15 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
         .collect()
 }
 
-fn database(url: &SecretUrl) -> Result<(), String> {
+fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {
     let forms = "write `sqlite:PATH` or `postgres://user:password@host:5432/database`";
     match url.scheme() {
         "sqlite" => Ok(()),
-        "postgres" | "postgresql" => Url::parse(url.expose())
-            .map(drop)
-            .map_err(|e| format!("the URL can't be read ({e}); {forms}")),
+        "postgres" | "postgresql" => match connect_options(url.expose(), plaintext) {
+            Ok(_) => Ok(()),
+            Err(StoreError::Config(problem)) => Err(problem),
+            Err(error) => Err(error.to_string()),
+        },
         "" => Err(format!("is not a URL; {forms}")),
         other => Err(format!(
             "`{other}` is no database that this program knows; {forms}"

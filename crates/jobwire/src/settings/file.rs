@@ -7,12 +7,16 @@
 //! lanes = ["default", "bulk"]
 //! ```
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{AllGiven, Given, Mistake, Origin, TABLE, closest};
+
+/// A file of settings has some kilobytes.
+const LARGEST: u64 = 1 << 20;
 
 /// Which file.
 pub(super) enum Which {
@@ -24,7 +28,7 @@ pub(super) enum Which {
 
 pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
     let (Which::Named(path) | Which::Default(path)) = which;
-    let text = match std::fs::read_to_string(path) {
+    let text = match contents(path) {
         Ok(text) => text,
         Err(error) => {
             let missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -40,6 +44,18 @@ pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
         }
     };
     parse(path, &text, mistakes)
+}
+
+/// A file that is too large is the wrong one; a device has no end.
+fn contents(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    file.take(LARGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LARGEST {
+        let problem = format!("it is larger than {LARGEST} bytes, so it is no file of settings");
+        return Err(std::io::Error::other(problem));
+    }
+    Ok(text)
 }
 
 fn at(path: &Path, line: usize) -> Origin {

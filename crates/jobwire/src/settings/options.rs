@@ -42,6 +42,7 @@ impl Settings {
         // A node that froze inside a transaction holds no row longer than its leases.
         options.idle_in_transaction_timeout = self.lease;
         options.durable_locks = self.durable_locks;
+        options.plaintext = self.database_plaintext;
         options
     }
 

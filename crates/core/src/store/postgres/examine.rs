@@ -32,6 +32,8 @@ pub struct Examination {
     pub wal_level: String,
     /// `default_transaction_isolation`.
     pub isolation: String,
+    /// The version of TLS on the server's end of the connection; none where it is not encrypted.
+    pub encryption: Option<String>,
     /// The port that the server itself listens on; a pooler in between has another.
     pub server_port: Option<i32>,
     /// The schema `jobwire` exists.
@@ -49,7 +51,8 @@ SELECT current_setting('server_version_num')::integer, current_user::text, pg_is
     current_setting('synchronous_commit'), current_setting('wal_level'),
     current_setting('default_transaction_isolation'), inet_server_port(),
     EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobwire'),
-    has_database_privilege(current_database(), 'CREATE')";
+    has_database_privilege(current_database(), 'CREATE'),
+    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl)";
 
 /// By oid: a name can't be looked up in a schema that one may not use. CASE, since the planner is free to
 /// ask for the right to a sequence before it knows that it is one.
@@ -110,6 +113,7 @@ impl PgStore {
                 synchronous_commit: row.try_get(6)?,
                 wal_level: row.try_get(7)?,
                 isolation: row.try_get(8)?,
+                encryption: row.try_get(12)?,
                 server_port: row.try_get(9)?,
                 schema_exists: row.try_get(10)?,
                 may_create_schema: row.try_get(11)?,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use jobwire_core::PgStore;
 use jobwire_core::store::SchemaStatus;
+use jobwire_core::store::postgres::address::host_elsewhere;
 use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
@@ -95,6 +96,7 @@ async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings)
         Err(error) => return findings.error("server", Error::Store(error)),
     };
     server(settings, &facts, findings);
+    encryption(settings, &facts, findings);
     clock(&facts, findings);
     let blind = facts
         .missing_rights
@@ -147,6 +149,22 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
             format!("default_transaction_isolation is {}", facts.isolation),
             "ALTER ROLE … SET default_transaction_isolation = 'read committed': stricter levels make statements fail and repeat",
         );
+    }
+}
+
+/// The server sees its own end. Behind a pooler that is another connection.
+fn encryption(settings: &Settings, facts: &Examination, findings: &mut Findings) {
+    let host = host_elsewhere(settings.database_url.expose());
+    match (&facts.encryption, host.ok().flatten()) {
+        (Some(version), _) => {
+            findings.fine("encryption", format!("{version}, as the server sees it"));
+        }
+        (None, None) => findings.fine("encryption", "none; the connection stays on this machine"),
+        (None, Some(host)) => findings.remark(
+            "encryption",
+            format!("the server's connection is not encrypted, and '{host}' is another machine: whoever is on the way may read the password and every job"),
+            "write `sslmode=verify-full` in --database and switch `ssl` on at the server (behind a pooler: between it and the server)",
+        ),
     }
 }
 

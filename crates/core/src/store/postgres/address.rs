@@ -1,0 +1,223 @@
+//! The database's URL: what it may say, and how the connection is secured.
+//!
+//! sqlx, like libpq, encrypts where the server offers it and verifies nothing (`sslmode=prefer`), so a server
+//! that declines TLS, or anybody who pretends to be the server, gets the password; and sqlx only logs a
+//! parameter that it does not know, such as `sslmod=verify-full`. So: off this machine the default is
+//! `sslmode=verify-full`, less is refused unless [`Plaintext::Allow`] says so, and unknown parameters are refused.
+
+use std::borrow::Cow;
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use url::Url;
+
+use crate::error::StoreError;
+use crate::transport::{Plaintext, is_loopback};
+
+/// What sqlx knows.
+const PARAMETERS: [&str; 17] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+];
+const FORM: &str = "write postgres://user:password@host:5432/database";
+/// Names of parameters in errors are cut here.
+const SHOWN: usize = 40;
+
+/// What to connect with.
+///
+/// # Errors
+/// [`StoreError::Config`]: the URL can't be read, has a parameter that is not known, or would send the password
+/// over a network where others can read it.
+pub fn connect_options(url: &str, plaintext: Plaintext) -> Result<PgConnectOptions, StoreError> {
+    let environment = std::env::var("PGSSLMODE").ok();
+    read(url, plaintext, environment.as_deref()).map_err(StoreError::Config)
+}
+
+/// The host that a connection goes to, if that is another machine.
+///
+/// # Errors
+/// As [`connect_options`].
+pub fn host_elsewhere(url: &str) -> Result<Option<String>, StoreError> {
+    let options = connect_options(url, Plaintext::Allow)?;
+    Ok(elsewhere(&options).map(str::to_owned))
+}
+
+fn elsewhere(options: &PgConnectOptions) -> Option<&str> {
+    let host = options.get_host();
+    let local = options.get_socket().is_some() || host.starts_with('/') || is_loopback(host);
+    (!local).then_some(host)
+}
+
+fn read(
+    text: &str,
+    plaintext: Plaintext,
+    environment: Option<&str>,
+) -> Result<PgConnectOptions, String> {
+    let url = Url::parse(text)
+        .map_err(|error| format!("the database URL can't be read: {error}; {FORM}"))?;
+    let behind_the_host = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name.contains('@');
+    if url.path().contains('@') || url.query_pairs().any(behind_the_host) {
+        return Err(format!(
+            "the database URL can't be read: there is an `@` behind the host; {FORM}, and `/`, `?`, `#` and `@` in a \
+             password as %2F, %3F, %23 and %40"
+        ));
+    }
+    for (name, _) in url.query_pairs() {
+        if !PARAMETERS.contains(&&*name) && !name.starts_with("options[") {
+            let shown: String = name.escape_debug().take(SHOWN).collect();
+            return Err(format!(
+                "the parameter `{shown}` of the database URL is not known; leave it out, or write one of {}",
+                PARAMETERS.join(", ")
+            ));
+        }
+    }
+    // Read from the text, for sqlx tells no default from a choice.
+    let written = url
+        .query_pairs()
+        .filter(|(name, _)| matches!(&**name, "sslmode" | "ssl-mode"))
+        .last()
+        .map(|(_, mode)| mode.into_owned());
+    let options: PgConnectOptions = text
+        .parse()
+        .map_err(|error| format!("the database URL can't be read: {error}; {FORM}"))?;
+    let chosen = written.or_else(|| {
+        let mode = environment?;
+        mode.parse::<PgSslMode>().is_ok().then(|| mode.to_owned())
+    });
+    let Some(host) = elsewhere(&options) else {
+        return Ok(options);
+    };
+    match (plaintext, chosen) {
+        (Plaintext::Allow, _) => Ok(options),
+        (Plaintext::Loopback, None) => Ok(options.ssl_mode(PgSslMode::VerifyFull)),
+        (Plaintext::Loopback, Some(_))
+            if matches!(options.get_ssl_mode(), PgSslMode::VerifyFull) =>
+        {
+            Ok(options)
+        }
+        (Plaintext::Loopback, Some(mode)) => {
+            let host = host.escape_debug();
+            let risk = match options.get_ssl_mode() {
+                PgSslMode::Require | PgSslMode::VerifyCa => {
+                    "does not check that the server is the one that the URL names"
+                }
+                _ => "sends the password and every job unencrypted where the server declines TLS",
+            };
+            Err(format!(
+                "sslmode={mode} {risk}, and '{host}' is another machine; write sslmode=verify-full (with \
+                 sslrootcert=FILE where this machine does not trust the authority that signed the server's \
+                 certificate), or, where the network itself can be trusted, set `database_plaintext` to `allow`"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(url: &str, plaintext: Plaintext, environment: Option<&str>) -> Result<String, String> {
+        let options = read(url, plaintext, environment)?;
+        Ok(format!("{:?}", options.get_ssl_mode()))
+    }
+
+    #[test]
+    fn another_machine_is_spoken_to_over_verified_tls() {
+        let strict = |url: &str| mode(url, Plaintext::Loopback, None);
+        for host in ["db", "10.0.0.1", "[fd00::1]", "0.0.0.0"] {
+            let url = format!("postgres://me:secret@{host}/jobs");
+            assert_eq!(strict(&url).as_deref(), Ok("VerifyFull"), "{host}");
+        }
+        let moved = "postgres://me@localhost/jobs?host=db";
+        assert_eq!(strict(moved).as_deref(), Ok("VerifyFull"));
+        for weaker in ["disable", "allow", "prefer", "require", "verify-ca"] {
+            for name in ["sslmode", "ssl-mode"] {
+                let url = format!("postgres://me:secret@db/jobs?{name}={weaker}");
+                let said = strict(&url).expect_err("weaker");
+                for part in ["'db'", weaker, "verify-full", "`database_plaintext`"] {
+                    assert!(said.contains(part), "{part} in {said}");
+                }
+                assert!(!said.contains("secret"), "{said}");
+            }
+        }
+        let chosen = "postgres://me@db/jobs?sslmode=verify-full";
+        assert_eq!(strict(chosen).as_deref(), Ok("VerifyFull"));
+    }
+
+    #[test]
+    fn a_setting_allows_less() {
+        let allowed = |url: &str| mode(url, Plaintext::Allow, None);
+        assert_eq!(
+            allowed("postgres://me@db/jobs?sslmode=disable").as_deref(),
+            Ok("Disable")
+        );
+        assert_eq!(
+            allowed("postgres://me@db/jobs?sslmode=require").as_deref(),
+            Ok("Require")
+        );
+        assert!(allowed("postgres://me@db/jobs").is_ok());
+    }
+
+    #[test]
+    fn what_stays_on_this_machine_is_left_as_it_was() {
+        for url in [
+            "postgres://me@localhost/jobs?sslmode=disable",
+            "postgres://me@127.0.0.1/jobs?sslmode=disable",
+            "postgres://me@%2Frun%2Fpostgresql/jobs?sslmode=disable",
+            "postgres:///jobs?host=/run/postgresql&sslmode=disable",
+        ] {
+            assert_eq!(
+                mode(url, Plaintext::Loopback, None).as_deref(),
+                Ok("Disable"),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_parameter_with_a_typing_error_is_refused_by_name() {
+        let url = "postgres://me:secret@localhost/jobs?sslmod=verify-full";
+        for plaintext in [Plaintext::Loopback, Plaintext::Allow] {
+            let said = mode(url, plaintext, None).expect_err("unknown");
+            assert!(
+                said.contains("`sslmod`") && said.contains("sslmode"),
+                "{said}"
+            );
+            assert!(!said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_password_with_a_question_mark_is_not_shown() {
+        for url in [
+            "postgres://me:se?cret@db/jobs",
+            "postgres://me:1?cret@db/jobs",
+        ] {
+            let said = mode(url, Plaintext::Allow, None).expect_err("unreadable");
+            assert!(!said.contains("cret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_environment_chooses_as_the_url_does() {
+        let url = "postgres://me@db/jobs";
+        let with = |mode_: &str| mode(url, Plaintext::Loopback, Some(mode_));
+        // sqlx reads the variable itself: here only whether it counts as a choice.
+        assert!(with("prefer").is_err());
+        assert_eq!(with("nonsense").as_deref(), Ok("VerifyFull"));
+    }
+}
