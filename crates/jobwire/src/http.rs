@@ -5,8 +5,11 @@
 //! | `/metrics` | every metric of [`jobwire_core::metrics`], for Prometheus |
 //! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise |
 //! | `/readyz` | the node's health as JSON; 503 while it takes no work: send none |
+//!
+//! How many connections there are, and for how long, is bounded (`server.rs`).
 
 pub mod metrics;
+mod server;
 
 use std::net::SocketAddr;
 
@@ -65,9 +68,7 @@ pub async fn serve(listener: TcpListener, node: Node) {
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .with_state(node);
-    if let Err(error) = axum::serve(listener, routes).await {
-        tracing::error!(%error, "the HTTP endpoints have ended");
-    }
+    server::serve(listener, routes).await;
 }
 
 async fn render(State(node): State<Node>) -> Response {
