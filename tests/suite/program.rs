@@ -2,11 +2,14 @@
 
 mod bench;
 mod doctor;
+mod endpoints;
 mod enqueue;
+mod escaped;
 mod jobs;
 mod lanes;
 mod migrate;
 mod run;
+mod secured;
 mod settings;
 mod sweep;
 

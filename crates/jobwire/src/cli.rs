@@ -70,7 +70,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             if !error.is_silent() {
                 use std::io::Write;
-                let _ = writeln!(std::io::stderr(), "jobwire: {error}");
+                let said = jobwire_core::plain::lines(&error.to_string());
+                let _ = writeln!(std::io::stderr(), "jobwire: {said}");
             }
             ExitCode::from(error.exit_code())
         }

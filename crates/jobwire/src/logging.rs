@@ -1,5 +1,7 @@
 //! The log: on standard error, as text or JSON lines.
 
+mod escaped;
+
 use std::io::IsTerminal;
 
 use tracing::Level;
@@ -9,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::settings::{LogFormat, Settings};
+use escaped::Escaped;
 
 /// What commands other than `run` log where nobody said anything.
 const QUIET: &str = "warn";
@@ -29,10 +32,13 @@ pub fn start(settings: &Settings, is_node: bool) {
     });
     let filter = EnvFilter::builder().parse_lossy(filter);
     let ansi = std::io::stderr().is_terminal();
-    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(ansi);
+    let layer = fmt::layer().with_ansi(ansi);
     let layer = match settings.log_format {
-        LogFormat::Text => layer.boxed(),
-        LogFormat::Json => layer.json().boxed(),
+        LogFormat::Text => {
+            let writer = move || Escaped::new(std::io::stderr(), ansi);
+            layer.with_writer(writer).boxed()
+        }
+        LogFormat::Json => layer.json().with_writer(std::io::stderr).boxed(),
     };
     let _ = tracing_subscriber::registry()
         .with(layer.with_filter(filter).with_filter(without_client))

@@ -1,9 +1,11 @@
 //! Printing results: to standard output, without dying where nobody reads (`jobwire jobs list | head`).
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
+
+use jobwire_core::plain;
 
 use crate::error::Error;
 
@@ -15,12 +17,14 @@ fn written(result: std::io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// Print a line.
+/// Print a line, or several: characters that a terminal obeys are escaped, line ends stay. Whoever prints text from
+/// outside in one line escapes these, too ([`plain::one_line`]).
 ///
 /// # Errors
 /// [`Error::OutputClosed`] where nobody reads any more.
 pub fn line(text: impl Display) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
+    let text = plain::lines(&text.to_string());
     written(writeln!(out, "{text}").and_then(|()| out.flush()))
 }
 
@@ -31,7 +35,18 @@ pub fn line(text: impl Display) -> Result<(), Error> {
 pub fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::Failed(format!("the result can't be written as JSON: {e}")))?;
-    line(text)
+    // Only texts can hold such a character here, and in a text this means the same.
+    let active = |c: char| c != '\n' && plain::is_active(c);
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        if active(c) {
+            // Each of them is in the basic plane.
+            let _ = write!(plain, "\\u{:04x}", u32::from(c));
+        } else {
+            plain.push(c);
+        }
+    }
+    line(plain)
 }
 
 /// `1 job`, `2 jobs`.
@@ -48,8 +63,12 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
 /// # Errors
 /// As [`line()`].
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Result<(), Error> {
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| std::array::from_fn(|at| plain::one_line(&row[at], usize::MAX)))
+        .collect();
     let mut widths = head.map(str::len);
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }

@@ -7,15 +7,18 @@
 //! | 2xx | is done |
 //! | 429, 503 with `Retry-After` | waits so long; no attempt spent |
 //! | 3xx | dead letter: redirects are not followed, they lead where nobody allowed |
-//! | 408, 429, 5xx, no answer within 30 s, network | by the retry policy; one attempt spent |
-//! | other 4xx, a payload that can't be sent, a host that is not allowed | dead letter |
+//! | 408, 429, 5xx, no answer within 30 s, network, a host that this node may not call | by the retry policy; one attempt spent |
+//! | other 4xx, a payload that can't be sent | dead letter |
+//!
+//! A host that this node may not call is no reason for a dead letter: another node of the fleet may be allowed to, or this one
+//! after its settings were completed.
 //!
 //! Every call carries `Idempotency-Key`, the job's id, the same at every attempt, and `Jobwire-Fence`, which
 //! only grows: with them the service can refuse a repeated call, and one of a worker that lost its lock.
 //!
 //! Who creates a job chooses where this process connects to (SSRF), so: only hosts that the operator named
 //! ([`AllowList`]); a name is resolved once and connected to at that address, never at a private one
-//! (`resolver`); no redirects; no proxies from the environment; at most 64 KiB of an answer are read.
+//! (`resolver`); no redirects; no proxies from the environment; at most 8 KiB of an answer are read, and the first 1,000 characters kept, escaped.
 
 mod allow;
 mod request;
@@ -26,7 +29,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use jobwire_core::{Fence, Handler, HandlerError, HandlerResult, JobId, Outcome, Running};
+use jobwire_core::{Fence, Handler, HandlerError, HandlerResult, JobId, Outcome, Running, plain};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
 use serde_json::Value;
@@ -41,7 +44,9 @@ pub const TYPE: &str = "http";
 /// From connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// So much of an answer is read for the message.
-const ANSWER_BYTES: usize = 64 * 1024;
+const ANSWER_BYTES: usize = 8 * 1024;
+/// So many characters of it are kept, and of the address that a redirect names.
+const ANSWER_SHOWN: usize = 1_000;
 /// A service can't put a job off for longer in one go.
 const LONGEST_SNOOZE: Duration = Duration::from_secs(24 * 3600);
 /// Nor make it come back without a pause.
@@ -125,7 +130,8 @@ impl HttpHandler {
         } else {
             "it is not among the allowed hosts of this node"
         };
-        Err(HandlerError::unrecoverable(format!(
+        // Another node may have what this one lacks.
+        Err(HandlerError::retry(format!(
             "`http` jobs may not call {host}:{port}: {why}; name it with `--http-allow-hosts`, \
              `JOBWIRE_HTTP_ALLOW_HOSTS` or `http_allow_hosts` in jobwire.toml"
         )))
@@ -151,7 +157,9 @@ async fn judge(response: Response) -> HandlerResult {
         let to = response.headers().get(reqwest::header::LOCATION);
         let to = to
             .and_then(|to| to.to_str().ok())
-            .unwrap_or("another place");
+            .map_or("another place".to_owned(), |to| {
+                plain::one_line(to, ANSWER_SHOWN)
+            });
         return Err(HandlerError::unrecoverable(format!(
             "the service answered {status}, a redirect to {to}, which is not followed; put the final address into `url`"
         )));
@@ -196,7 +204,7 @@ async fn excerpt(mut response: Response) -> String {
     let text = String::from_utf8_lossy(&read);
     match text.trim() {
         "" => "(no body)".to_owned(),
-        text => text.to_owned(),
+        text => plain::one_line(text, ANSWER_SHOWN),
     }
 }
 

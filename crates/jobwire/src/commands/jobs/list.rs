@@ -1,10 +1,13 @@
 //! `jobs list`.
 
 use chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::{JobFilter, JobView, Store};
+use jobwire_core::{JobFilter, JobView, Store, plain};
 
 use crate::error::Error;
 use crate::output;
+
+/// The characters of a cell; `--json` shows all.
+const SHOWN: usize = 80;
 
 pub(super) async fn list(store: &dyn Store, filter: JobFilter, json: bool) -> Result<(), Error> {
     let jobs = store.find(&filter).await?;
@@ -34,11 +37,11 @@ pub(super) async fn list(store: &dyn Store, filter: JobFilter, json: bool) -> Re
 }
 
 fn row(job: &JobView) -> [String; 8] {
-    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+    let text = |value: &Option<String>| plain::one_line(value.as_deref().unwrap_or("-"), SHOWN);
     [
         job.id.to_string(),
         job.state.to_string(),
-        job.job_type.clone(),
+        plain::one_line(&job.job_type, SHOWN),
         text(&job.process_instance),
         job.retries.to_string(),
         job.due_at.map_or("-".to_owned(), date),
@@ -55,12 +58,6 @@ pub(super) fn date(moment: DateTime<Utc>) -> String {
 }
 
 fn first_line(message: Option<&str>) -> String {
-    const SHOWN: usize = 80;
     let line = message.and_then(|m| m.lines().next()).unwrap_or("-");
-    if line.chars().count() <= SHOWN {
-        return line.to_owned();
-    }
-    let mut cut: String = line.chars().take(SHOWN - 1).collect();
-    cut.push('…');
-    cut
+    plain::one_line(line, SHOWN)
 }

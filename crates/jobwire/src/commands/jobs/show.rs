@@ -1,6 +1,6 @@
 //! `jobs show`.
 
-use jobwire_core::{JobId, JobView, Store};
+use jobwire_core::{JobId, JobView, Store, plain};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 use super::operate::no_such_job;
 use crate::error::Error;
 use crate::output;
+
+const ALL: usize = usize::MAX;
 
 /// The line of a list, and what a list leaves out.
 #[derive(Serialize)]
@@ -55,8 +57,20 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
     };
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         match value {
-            Value::String(text) => output::line(format_args!("{name:<20}{text}"))?,
-            other => output::line(format_args!("{name:<20}{other}"))?,
+            // Its lines stay, each behind the column of the names: none can pass for a field.
+            Value::String(text) if name == "stack" => {
+                for (at, line) in text.lines().enumerate() {
+                    let name = if at == 0 { name } else { "" };
+                    output::line(format_args!("{name:<20}{}", plain::one_line(line, ALL)))?;
+                }
+            }
+            Value::String(text) => {
+                output::line(format_args!("{name:<20}{}", plain::one_line(text, ALL)))?;
+            }
+            other => output::line(format_args!(
+                "{name:<20}{}",
+                plain::one_line(&other.to_string(), ALL)
+            ))?,
         }
     }
     Ok(())

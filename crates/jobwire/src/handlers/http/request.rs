@@ -17,6 +17,10 @@ const RESERVED: [&str; 8] = [
     "te",
 ];
 
+/// Headers of one call, and their bytes: servers refuse more.
+const MOST_HEADERS: usize = 64;
+const MOST_HEADER_BYTES: usize = 16 * 1024;
+
 /// A field of the payload that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` of the payload {problem}; {remedy}")]
@@ -141,6 +145,22 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
         Some(Value::Object(fields)) => fields,
         Some(_) => return bad("headers", "is not an object", REMEDY),
     };
+    if fields.len() > MOST_HEADERS {
+        return bad(
+            "headers",
+            format!("has {} entries; the most are {MOST_HEADERS}", fields.len()),
+            "leave some out",
+        );
+    }
+    let size = |(name, value): (&String, &Value)| name.len() + value.as_str().map_or(0, str::len);
+    let bytes: usize = fields.iter().map(size).sum();
+    if bytes > MOST_HEADER_BYTES {
+        return bad(
+            "headers",
+            format!("is {bytes} bytes long; the most are {MOST_HEADER_BYTES}"),
+            "send large values in the body",
+        );
+    }
     let mut headers = HeaderMap::new();
     for (name, value) in fields {
         let field = || format!("headers.{}", name.escape_debug());
@@ -206,6 +226,14 @@ mod tests {
             (json!({"url": "https://a.org", "method": "TRACE"}), "method"),
             (json!({"url": "https://a.org", "method": 1}), "method"),
             (json!({"url": "https://a.org", "headers": []}), "headers"),
+            (
+                json!({"url": "https://a.org", "headers": (0..65).map(|n| (format!("a{n}"), "x")).collect::<std::collections::HashMap<_, _>>()}),
+                "headers",
+            ),
+            (
+                json!({"url": "https://a.org", "headers": {"A": "x".repeat(20_000)}}),
+                "headers",
+            ),
             (
                 json!({"url": "https://a.org", "headers": {"a b": "x"}}),
                 "headers.a b",

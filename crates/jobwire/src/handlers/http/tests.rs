@@ -206,7 +206,8 @@ async fn nothing_is_called_that_was_not_allowed() {
         let error = call(allowed, json!({"url": service.url()}))
             .await
             .unwrap_err();
-        assert_eq!(error.verdict, Verdict::Unrecoverable, "{allowed}");
+        // Another node may be allowed to.
+        assert_eq!(error.verdict, Verdict::Retry(None), "{allowed}");
         assert!(
             error.message.contains("--http-allow-hosts"),
             "{}",
@@ -295,8 +296,23 @@ async fn only_the_beginning_of_a_large_answer_is_read() {
     let service = Service::answering(answer("400 Bad Request", "", &"x".repeat(300_000))).await;
     let error = service.call().await.unwrap_err();
     assert!(
-        error.message.len() < ANSWER_BYTES + 100,
+        error.message.len() < ANSWER_SHOWN + 100,
         "{}",
         error.message.len()
     );
+}
+
+#[tokio::test]
+async fn an_answer_forges_no_line_and_moves_no_cursor() {
+    let body = "no\n2026-01-01 INFO all is well\u{1b}[2J";
+    let service = Service::answering(answer("400 Bad Request", "", body)).await;
+    let error = service.call().await.unwrap_err();
+    assert!(
+        error
+            .message
+            .contains(r"no\n2026-01-01 INFO all is well\u{1b}[2J"),
+        "{}",
+        error.message
+    );
+    assert!(!error.message.chars().any(plain::is_active));
 }

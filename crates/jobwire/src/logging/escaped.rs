@@ -1,0 +1,114 @@
+//! Where log lines leave: each event in one line, whatever its fields hold.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use jobwire_core::plain;
+
+/// An event is cut behind so many bytes.
+const LONGEST: usize = 16 * 1024;
+
+/// Writes events, each given in one call. The codes of colours that the formatter adds stay.
+pub(super) struct Escaped<W> {
+    to: W,
+    ansi: bool,
+}
+
+impl<W> Escaped<W> {
+    pub(super) fn new(to: W, ansi: bool) -> Self {
+        Self { to, ansi }
+    }
+}
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = line(&text, self.ansi);
+        self.to.write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+fn line(event: &str, ansi: bool) -> Cow<'_, str> {
+    let (body, end) = match event.strip_suffix('\n') {
+        Some(body) => (body, "\n"),
+        None => (event, ""),
+    };
+    if body.len() <= LONGEST && !body.chars().any(plain::is_active) {
+        return event.into();
+    }
+    let mut line = String::with_capacity(body.len().min(LONGEST));
+    let mut rest = body;
+    while let Some(c) = rest.chars().next() {
+        if line.len() >= LONGEST {
+            line.push('…');
+            break;
+        }
+        let colour = if ansi { colour(rest) } else { 0 };
+        let (taken, left) = rest.split_at(colour.max(c.len_utf8()));
+        if colour > 0 {
+            line.push_str(taken);
+        } else {
+            line.push_str(&plain::one_line(taken, 1));
+        }
+        rest = left;
+    }
+    line.push_str(end);
+    line.into()
+}
+
+/// The length of the code of a colour that the text begins with: the formatter escapes those in fields itself.
+fn colour(text: &str) -> usize {
+    let Some(code) = text.strip_prefix("\u{1b}[") else {
+        return 0;
+    };
+    let digits = code
+        .bytes()
+        .take_while(|b| b.is_ascii_digit() || *b == b';')
+        .count();
+    if code.as_bytes().get(digits) == Some(&b'm') {
+        digits + 3
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(event: &str, ansi: bool) -> String {
+        let mut to = Vec::new();
+        let mut writer = Escaped::new(&mut to, ansi);
+        writer.write_all(event.as_bytes()).expect("a vector");
+        String::from_utf8(to).expect("text")
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let event = "WARN failed error=no\n2026 INFO forged\u{1b}[2J\u{1b}[31m\n";
+        let line = written(event, false);
+        assert_eq!(
+            line,
+            "WARN failed error=no\\n2026 INFO forged\\u{1b}[2J\\u{1b}[31m\n"
+        );
+        assert_eq!(written("INFO all is well\n", false), "INFO all is well\n");
+    }
+
+    #[test]
+    fn the_formatters_colours_stay() {
+        let event = "\u{1b}[2m2026\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m a\u{1b}[2Jb\n";
+        let line = written(event, true);
+        assert_eq!(line, event.replace("\u{1b}[2J", "\\u{1b}[2J"));
+    }
+
+    #[test]
+    fn a_long_event_is_cut() {
+        let line = written(&format!("{}\n", "x".repeat(1_000_000)), false);
+        assert!(line.len() < LONGEST + 10 && line.ends_with("…\n"));
+    }
+}

@@ -1,0 +1,57 @@
+//! What others write, shown on a terminal: it moves no cursor and forges no line.
+
+use std::os::unix::fs::PermissionsExt;
+
+use jobwire_core::plain::is_active;
+use jobwire_tests::Scratch;
+
+use super::{fails, jobwire, lines, succeeds};
+
+const EVIL: &str = r#"{"type":"mine\u001b[2J","process_instance":"one\nINFO forged\u001b]0;x\u0007","payload":"\u009b31m"}"#;
+
+#[tokio::test]
+async fn fields_of_a_job_are_shown_escaped() {
+    let home = Scratch::new();
+    let file = lines(&home, EVIL, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let json =
+        succeeds(jobwire(&home, &["jobs", "list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let jobs: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        jobs[0]["process_instance"], "one\nINFO forged\u{1b}]0;x\u{7}",
+        "whole in JSON"
+    );
+    let id = jobs[0]["id"].as_str().unwrap();
+    let list = succeeds(jobwire(&home, &["jobs", "list"])).await;
+    let show = succeeds(jobwire(&home, &["jobs", "show", id])).await;
+    let execute = fails(jobwire(&home, &["jobs", "execute", id]), 1).await;
+    for said in [&json, &list, &show, &execute] {
+        assert!(!said.chars().any(|c| c != '\n' && is_active(c)), "{said:?}");
+        assert!(!said.lines().any(|line| line.starts_with("INFO")), "{said}");
+    }
+    assert!(list.contains(r"one\nINFO forged"), "{list}");
+}
+
+#[tokio::test]
+async fn a_new_sqlite_file_is_for_its_user_alone() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let mode = std::fs::metadata(home.join("jobwire.db"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // While a connection is open, its files beside it are the same.
+    let store = super::store(&home).await;
+    let beside = std::fs::metadata(home.join("jobwire.db-wal")).unwrap();
+    assert_eq!(beside.permissions().mode() & 0o777, 0o600);
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_file_without_end_is_no_file_of_settings() {
+    let home = Scratch::new();
+    let said = fails(jobwire(&home, &["config", "--config", "/dev/zero"]), 2).await;
+    assert!(said.contains("no file of settings"), "{said}");
+}
