@@ -122,8 +122,8 @@ async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
         node.leases.lose(held.iter());
         for held in &held {
             node.let_go(held, End::Unsure);
+            node.is_in_doubt(held);
         }
-        node.leases.doubt(node.store.outcome_within());
     }
 }
 
@@ -194,7 +194,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
             Ending::Left => {
                 attempt.count(node, AttemptFate::Unknown);
                 node.let_go(&job.held, End::Unsure);
-                node.leases.doubt(node.store.outcome_within());
+                node.is_in_doubt(&job.held);
                 continue;
             }
             Ending::Lost => {

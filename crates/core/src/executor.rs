@@ -384,8 +384,9 @@ async fn attempt(
     tokio::select! {
         biased;
         ended = &mut handler => match reason {
-            // It came to an end in time: what it says of itself counts, if it still can.
+            // It came to an end in time, and its outcome counts. Where the lease may be gone, its guard decides.
             Ended::Stopped => answer(ended),
+            Ended::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
             other => other,
         },
         () = tokio::time::sleep(GRACE) => reason,

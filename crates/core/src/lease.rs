@@ -176,6 +176,11 @@ impl LeaseBook {
         }
     }
 
+    /// A handler has run under this lock, and what became of its outcome is unknown: no other handler runs under it.
+    pub(crate) fn note_used(&self, held: &Held) {
+        self.under_way().note_used(held.fence);
+    }
+
     /// This lock is lost. If its loss was counted as this node's death, that is to be taken back.
     pub(crate) fn note_lost(&self, held: Held) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,8 +10,8 @@
 //!   statement ──► no answer ──► doubt ──► look: leases that name this node and are not in its book
 //!                                           │ wait for the statements that were under way meanwhile
 //!                                           ├─ an answer told of it: it runs already
-//!                                           ├─ a free slot: adopted, the job starts
-//!                                           └─ none: released, the job is hinted
+//!                                           ├─ a free slot, and no handler ran under it: adopted, the job starts
+//!                                           └─ else: released, the job is hinted
 //! ```
 
 use std::sync::Arc;
@@ -85,7 +85,9 @@ async fn adopt(node: &Arc<Shared>, strange: Vec<LockedJob>, sent: Instant) {
     let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.handlers.get(&locked.job.job_type).is_some();
-        let slot = if takes_work && served {
+        // A handler that runs has a fence of its own: after an earlier run under this lock the job is locked anew.
+        let fresh = !node.leases.under_way().is_used(locked.fence);
+        let slot = if takes_work && served && fresh {
             node.slots.clone().try_acquire_owned().ok()
         } else {
             None

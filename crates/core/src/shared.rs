@@ -115,11 +115,17 @@ impl Shared {
         self.leases.asks(within, statement).await
     }
 
-    /// A lock may be lost, or may still be held in the database: what names this node is looked at, and a strike that was
-    /// counted against the lock is taken back.
+    /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name this
+    /// node are looked at, and a strike that was counted against the lock is taken back.
     pub(crate) fn may_have_lost(&self, held: Held) {
-        self.leases.doubt(self.store.outcome_within());
+        self.is_in_doubt(&held);
         self.leases.note_lost(held);
+    }
+
+    /// A handler has run under this lock, and its outcome is unknown.
+    pub(crate) fn is_in_doubt(&self, held: &Held) {
+        self.leases.note_used(held);
+        self.leases.doubt(self.store.outcome_within());
     }
 
     /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there

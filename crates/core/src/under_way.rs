@@ -80,6 +80,8 @@ pub(crate) struct UnderWay {
     next: u64,
     open: BTreeSet<u64>,
     expected: HashMap<Fence, Instant>,
+    /// Locks under which a handler has run here, and which may still be in the database. Kept as long as the doubt.
+    used: HashSet<Fence>,
     doubt: Option<Doubt>,
     /// A look is open: the fences of all answers since it began.
     answered: Option<HashSet<Fence>>,
@@ -121,6 +123,16 @@ impl UnderWay {
         });
     }
 
+    /// A handler ran under this lock; it runs no other one (it may have handed the fence on).
+    pub(crate) fn note_used(&mut self, fence: Fence) {
+        self.used.insert(fence);
+    }
+
+    /// A handler ran under this lock already.
+    pub(crate) fn is_used(&self, fence: Fence) -> bool {
+        self.used.contains(&fence)
+    }
+
     pub(crate) fn in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
@@ -146,6 +158,7 @@ impl UnderWay {
         if let Some(doubt) = &mut self.doubt {
             if sent >= doubt.until {
                 self.doubt = None;
+                self.used.clear();
             } else {
                 doubt.next_look = (sent + doubt.pause).min(doubt.until.max(sent + FIRST_PAUSE));
                 doubt.pause = (doubt.pause * 2).min(LONGEST_PAUSE);
