@@ -180,11 +180,11 @@ async fn outside(point: &'static str) {
     let _heir = work.start_node(&fleet, &[]);
     work.until_done(&fleet).await;
     work.assert_held(&fleet, point).await;
-    let calls = work.paid_calls();
+    let calls: Vec<usize> = work.paid_calls().into_values().collect();
     if point == "effect-done" {
-        assert!(calls >= 2, "called once, and again after the death");
+        assert!(calls[0] >= 2, "called once, and again after the death");
     } else {
-        assert_eq!(calls, 1, "what is completed is not called again");
+        assert_eq!(calls, [1], "what is completed is not called again");
     }
 }
 
@@ -196,7 +196,7 @@ async fn a_node_dies_while_it_holds_rows_and_what_it_committed_is_not_called_aga
 async fn by_row(point: &'static str) {
     let _turn = AT_ONCE.acquire().await.unwrap();
     let fleet = fleet().await;
-    let work = Workload::outside(&fleet).await;
+    let mut work = Workload::outside(&fleet).await;
     let deadly = dies_at(point, 0);
     let short = [
         ("JOBWIRE_ROW_LOCK_TYPES", "http"),
@@ -204,16 +204,32 @@ async fn by_row(point: &'static str) {
     ];
     let settings = [LONG_LEASE, short[0], short[1], ("FAILPOINTS", &deadly)];
     let mut victim = work.start_node(&fleet, &settings);
+    // A call that takes longer than rows are held gets a lease, and its end is not one of these points. On a
+    // slow machine that happens to the first ones.
+    work.pay_until_dead(&fleet, &mut victim).await;
     dies(&mut victim, point).await;
+    let completed = work.completed(&fleet).await;
     let _heir = work.start_node(&fleet, &short);
     work.until_done(&fleet).await;
     work.assert_held(&fleet, point).await;
     let calls = work.paid_calls();
+    for id in &completed {
+        assert_eq!(
+            calls[id], 1,
+            "{point}: what is completed is not called again"
+        );
+    }
     if point == "rows-committed" {
-        assert_eq!(calls, 1, "what is completed is not called again");
+        assert!(
+            !completed.is_empty(),
+            "{point}: the point is behind a completion"
+        );
     } else {
-        // The two jobs may come in batches of their own, and the other one's may be the deadly one.
-        assert!(calls >= 1, "called again after the death");
+        let again = calls.values().filter(|calls| **calls >= 2).count();
+        assert!(
+            again >= 1,
+            "{point}: called again after the death: {calls:?}"
+        );
     }
 }
 

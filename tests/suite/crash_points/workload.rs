@@ -1,9 +1,10 @@
 //! Jobs of every kind whose effects can be counted afterwards.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use jobwire_core::{CommitHook, JobId, Jobs, NewJob};
+use jobwire_tests::wait::patience;
 use jobwire_tests::{Running, eventually};
 use serde_json::json;
 
@@ -16,9 +17,20 @@ const EVENTS: i64 = 9;
 
 pub(super) struct Workload {
     service: Service,
-    paid: JobId,
+    /// Calls that succeed.
+    paid: Vec<JobId>,
     failing: JobId,
     events: i64,
+}
+
+fn call(service: &Service, path: &str) -> NewJob {
+    NewJob::of("http", &json!({ "url": service.url(path) }))
+}
+
+/// The executable jobs that are not completed.
+async fn waiting(fleet: &Fleet) -> Option<Vec<uuid::Uuid>> {
+    let waiting = sqlx::query_scalar("SELECT id FROM jobwire.job");
+    waiting.fetch_all(fleet.store.pool()).await.ok()
 }
 
 fn event(case: &str, position: i64) -> NewJob {
@@ -55,20 +67,51 @@ impl Workload {
     /// Calls only: one that succeeds, and one that fails twice and is dead then.
     pub(super) async fn outside(fleet: &Fleet) -> Self {
         let service = Service::start().await;
-        let call = |path: &str| NewJob::of("http", &json!({ "url": service.url(path) }));
-        let paid = fleet.jobs.create(call("/paid")).await.unwrap();
-        let failing = call("/failing").retries(2).retry_policy("PT0.2S");
+        let paid = fleet.jobs.create(call(&service, "/paid")).await.unwrap();
+        let failing = call(&service, "/failing");
+        let failing = failing.retries(2).retry_policy("PT0.2S");
         let failing = fleet.jobs.create(failing).await.unwrap();
         Self {
             service,
-            paid,
+            paid: vec![paid],
             failing,
             events: 0,
         }
     }
 
-    pub(super) fn paid_calls(&self) -> usize {
-        self.service.calls("/paid").len()
+    /// One more call that succeeds whenever all of them are completed, until the victim is dead.
+    pub(super) async fn pay_until_dead(&mut self, fleet: &Fleet, victim: &mut Running) {
+        let end = Instant::now() + patience(SOON);
+        while Instant::now() < end {
+            let dead = eventually("the calls to be completed, or a death", SOON, || {
+                let dead = victim.ended().is_some();
+                async move { (dead || waiting(fleet).await?.is_empty()).then_some(dead) }
+            });
+            if dead.await {
+                return;
+            }
+            let paid = call(&self.service, "/paid");
+            self.paid.push(fleet.jobs.create(paid).await.unwrap());
+        }
+    }
+
+    /// Which of the calls that succeed are completed: their rows are gone.
+    pub(super) async fn completed(&self, fleet: &Fleet) -> BTreeSet<JobId> {
+        let waiting = waiting(fleet).await.unwrap();
+        let paid = self.paid.iter().filter(|id| !waiting.contains(&id.0));
+        paid.copied().collect()
+    }
+
+    /// How often each of the calls that succeed was made.
+    pub(super) fn paid_calls(&self) -> BTreeMap<JobId, usize> {
+        let calls = self.service.calls("/paid");
+        let made = |id: &JobId| {
+            calls
+                .iter()
+                .filter(|call| call.key == id.to_string())
+                .count()
+        };
+        self.paid.iter().map(|id| (*id, made(id))).collect()
     }
 
     /// A node that may call the service.
@@ -122,7 +165,8 @@ impl Workload {
         // Outside: at least once, and every time under the same key.
         let paid = self.service.calls("/paid");
         let keys: BTreeSet<String> = paid.into_iter().map(|call| call.key).collect();
-        assert_eq!(keys, [self.paid.to_string()].into(), "{point}");
+        let expected = self.paid.iter().map(JobId::to_string).collect();
+        assert_eq!(keys, expected, "{point}");
         let dead: Vec<(uuid::Uuid, i32, i32)> =
             sqlx::query_as("SELECT id, retries, failures FROM jobwire.dead_letter_job")
                 .fetch_all(fleet.store.pool())

@@ -146,7 +146,9 @@ impl RowHold for PgRowHold {
                     .execute(&mut *transaction)
                     .await?;
             }
-            crash_point!("rows-uncommitted");
+            if !done.is_empty() {
+                crash_point!("rows-uncommitted");
+            }
             Ok(transaction.commit().await?)
         });
         let committed = answer.await;
