@@ -191,6 +191,17 @@ impl KafkaAdmin {
         .await
     }
 
+    /// Whether members of a group wait for the answer to their join.
+    pub async fn is_joining(&self, group: &str) -> bool {
+        let (client, group) = (Arc::clone(&self.client), group.to_owned());
+        let asked = blocking(move || {
+            let answer = client.inner().fetch_group_list(Some(&group), QUESTION)?;
+            let mut groups = answer.groups().iter();
+            Ok(groups.any(|group| group.state() == "PreparingRebalance"))
+        });
+        asked.await.unwrap_or(false)
+    }
+
     async fn watermarks(&self, topic: &str) -> Vec<(i64, i64)> {
         let count = i32::try_from(self.partitions(topic).await).expect("a number");
         eventually("Kafka to tell the offsets of a topic", ANSWER, || {

@@ -52,6 +52,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_secs(2);
 /// A member without a partition for so long has fewer partitions than nodes before it.
 const LONELY: Duration = Duration::from_secs(30);
+/// The shortest time after which a join without an answer is given up.
+const SHORTEST_JOIN: Duration = Duration::from_secs(10);
 /// Messages decoded before the task looks at anything else.
 const BURST: usize = 256;
 
@@ -534,11 +536,16 @@ fn configuration(
 ) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
     let heartbeat = (options.session_timeout / 3).min(Duration::from_secs(3));
+    let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
     config
         .set("group.id", group)
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("session.timeout.ms", millis(options.session_timeout))
         .set("heartbeat.interval.ms", millis(heartbeat))
+        // The client waits so long for the answer to a join, without heartbeats and without noticing that the
+        // answer is lost: with the connection, or in a broker that was frozen. Kafka's five minutes are for
+        // consumers that work between two polls; this one polls all the time.
+        .set("max.poll.interval.ms", millis(join))
         .set("enable.auto.commit", "true")
         .set("auto.commit.interval.ms", millis(options.commit_interval))
         // What is settled is stored by us, in order, and only then committed.

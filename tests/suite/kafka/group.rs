@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::transport::Receiver;
 use jobwire_core::{Hint, JobId, Lane, NewJob};
 use jobwire_kafka::KafkaOptions;
-use jobwire_tests::{Running, Signal, eventually};
+use jobwire_tests::{Kafka, KafkaSettings, Running, Signal, eventually};
 
 use super::world::*;
 
@@ -72,6 +72,31 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     world.create(10, 2).await;
     world.all_have_run().await;
     saturated.stop().await;
+}
+
+/// The line forgets the connection on which a join waits for its answer, so neither end hears of it.
+#[tokio::test]
+async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
+    // The first join of a group is answered so late.
+    let mut settings = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "5000");
+    let proxy = settings.proxy().await;
+    let broker = Kafka::start_with(settings).await;
+    let world = World::on(&broker.url()).await;
+    publish(
+        &world.transport,
+        &Lane::default(),
+        vec![Hint::new(JobId::generate())],
+    )
+    .await;
+    let joins = connect(&proxy.url(&world.url)).await;
+    let mut receiver = subscribe(&joins, 10).await;
+    let admin = world.admin();
+    eventually("a join to wait for its answer", HEALED, || async {
+        admin.is_joining(&world.group()).await.then_some(())
+    })
+    .await;
+    proxy.forget();
+    assert_eq!(ids(&take(&mut receiver, 1).await).len(), 1);
 }
 
 /// The same at the transport alone: it gives up, joins again, and goes on where the group is.
