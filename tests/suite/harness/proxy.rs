@@ -1,3 +1,4 @@
+use jobwire_tests::wait::patience;
 use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ async fn say(stream: &mut TcpStream, byte: u8) {
 }
 
 async fn hear(stream: &mut TcpStream) -> std::io::Result<u8> {
-    let heard = tokio::time::timeout(SOON, stream.read_u8()).await;
+    let heard = tokio::time::timeout(patience(SOON), stream.read_u8()).await;
     heard.expect("an answer in time")
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::{NewJob, Outcome, Running};
+use jobwire_tests::wait::patience;
 
 use crate::world::{Notes, SOON, World};
 
@@ -53,7 +54,7 @@ async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
             last = task;
         }
     };
-    let consumer = tokio::time::timeout(SOON, twice_the_same).await;
+    let consumer = tokio::time::timeout(patience(SOON), twice_the_same).await;
     let consumer = consumer.expect("two jobs in one task");
     run_one(true).await;
     for _ in 0..3 {

@@ -12,6 +12,7 @@ use jobwire_core::{
     HandlerError, HandlerResult, Hint, NewJob, NodeId, NodeOptions, Outcome, PgStore, Running,
     SqlStore, Store,
 };
+use jobwire_tests::wait::patience;
 use jobwire_tests::{eventually, shared};
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::{Postgres, Transaction};
@@ -149,7 +150,7 @@ pub(super) async fn until_waiting_or_ended<T>(
 }
 
 pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
-    let within = tokio::time::timeout(SOON, coming);
+    let within = tokio::time::timeout(patience(SOON), coming);
     within.await.expect("this takes too long")
 }
 
