@@ -263,6 +263,7 @@ impl Node {
         builder.store.check().await?.ready()?;
         let id = builder.id;
         ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
+        builder.store.begin_locking().await?;
         let (shared, queue, own_hints) = builder.share();
         let draining = shared.draining.clone();
         gauge!(m::SLOTS).set(shared.options.concurrency as f64);

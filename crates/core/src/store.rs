@@ -65,6 +65,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Can the database be reached, and does its schema fit this program?
     async fn check(&self) -> Result<SchemaStatus>;
 
+    /// A node is about to lock jobs through this store: from now on its fences lie beyond all that were handed out before,
+    /// also by a server that has crashed since (protocol rule 1). Locking does it, too; here what is missing for it is
+    /// said at the start.
+    async fn begin_locking(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Lock what a batch of hints names (protocol rules 6 to 12). The caller asks for no more than it
     /// has free slots.
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked>;

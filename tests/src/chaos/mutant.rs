@@ -181,6 +181,9 @@ impl Store for Mutant {
     async fn check(&self) -> Result<SchemaStatus> {
         self.inner.check().await
     }
+    async fn begin_locking(&self) -> Result<()> {
+        self.inner.begin_locking().await
+    }
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         match self.bug {
             Bug::HangingLock | Bug::AckBeforeLock => {

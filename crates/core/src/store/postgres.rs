@@ -19,6 +19,7 @@ mod complete;
 pub mod examine;
 mod exclusive;
 mod fail;
+mod fences;
 mod hot;
 mod insert;
 mod lanes;
@@ -36,7 +37,7 @@ mod timers;
 mod turn;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -47,10 +48,11 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
 use tokio::sync::Semaphore;
 
+use self::fences::Fences;
 use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
-use self::session::{Commits, Plans};
+use self::session::{Commits, Isolation, Plans};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
@@ -137,6 +139,9 @@ pub struct PgStore {
     row_turns: Option<Arc<Semaphore>>,
     /// The longest silence in a transaction on `hot`.
     silence: Duration,
+    fences: Arc<Fences>,
+    /// Of creators' transactions, as the newest connection was told.
+    isolation: Arc<Mutex<Isolation>>,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -169,11 +174,19 @@ impl PgStore {
             Duration::ZERO => rows::SILENCE,
             limit => limit.min(rows::SILENCE),
         };
+        let (fences, isolation) = (Arc::<Fences>::default(), Arc::<Mutex<Isolation>>::default());
         let line = |size, plans, commits, silence| {
-            let session = session::settings(options.statement_timeout, silence, plans, commits);
+            let session: Arc<str> =
+                session::settings(options.statement_timeout, silence, plans, commits).into();
+            let (fences, told) = (fences.clone(), isolation.clone());
             let pool = PgPoolOptions::new()
                 .after_connect(move |connection, _| {
-                    Box::pin(session::begin(connection, session.clone()))
+                    let (session, fences, told) = (session.clone(), fences.clone(), told.clone());
+                    Box::pin(async move {
+                        let (server, isolation) = session::begin(connection, &session).await?;
+                        *told.lock().unwrap_or_else(PoisonError::into_inner) = isolation;
+                        fences.connected(connection, server).await
+                    })
                 })
                 .max_connections(size)
                 .acquire_timeout(options.acquire_timeout)
@@ -214,14 +227,28 @@ impl PgStore {
             suspended: Suspended::default(),
             row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
             silence,
+            fences,
+            isolation,
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
-        let first = async { PgConnection::connect_with(&connect).await?.close().await };
-        tokio::time::timeout(options.acquire_timeout, first)
+        let first = async {
+            let mut first = PgConnection::connect_with(&connect).await?;
+            let (_, isolation) = session::begin(&mut first, "").await?;
+            first.close().await?;
+            Ok::<_, sqlx::Error>(isolation)
+        };
+        let isolation = tokio::time::timeout(options.acquire_timeout, first)
             .await
             .map_err(|_| StoreError::Timeout(options.acquire_timeout))??;
+        *store.told_isolation() = isolation;
         Ok(store)
+    }
+
+    fn told_isolation(&self) -> std::sync::MutexGuard<'_, Isolation> {
+        self.isolation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Create jobs through this store, their hints leaving through `hook`.
@@ -231,7 +258,8 @@ impl PgStore {
     }
 
     /// The connection pool, for your own statements. A transaction that you begin on it is limited by
-    /// [`PgOptions::idle_in_transaction_timeout`]; one of [`Jobs::begin`] is not.
+    /// [`PgOptions::idle_in_transaction_timeout`] and READ COMMITTED unless its BEGIN says otherwise; one of
+    /// [`Jobs::begin`] has no such limit, and the isolation that is the database's default.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.line.pool
@@ -324,6 +352,11 @@ impl Store for PgStore {
         .await
     }
 
+    async fn begin_locking(&self) -> Result<()> {
+        self.run("begin_locking", || self.fences.begin(&self.line))
+            .await
+    }
+
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         self.run("lock", || self.lock_batch(terms, hints)).await
     }
@@ -407,8 +440,9 @@ impl Store for PgStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<MovedTimers> {
-        self.run("move_due_timers", || {
-            timers::take_due(&self.hot, terms, lanes, at_most)
+        self.run("move_due_timers", || async {
+            self.fences.begin(&self.line).await?;
+            timers::take_due(&self.hot, terms, lanes, at_most).await
         })
         .await
     }
@@ -569,7 +603,8 @@ impl SqlStore for PgStore {
     }
 
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
-        begin::begin_creating(&self.line).await
+        let isolation = *self.told_isolation();
+        begin::begin_creating(&self.line, isolation).await
     }
 
     async fn insert(

@@ -36,7 +36,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Sqlite, SqliteConnection};
+use sqlx::{Connection, Sqlite, SqliteConnection};
 
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
@@ -151,7 +151,34 @@ impl SqliteStore {
             deadline: options.deadline,
         };
         store.probe().await.map_err(|e| unusable(url, e))?;
+        store.leap().await?;
         Ok(store)
+    }
+
+    /// Fences never repeat (protocol rule 1): the power may have failed before the last ones had reached the disk. So each
+    /// opening leaps, and waits for the disk once.
+    async fn leap(&self) -> Result<(), sqlx::Error> {
+        let mut writer = self.writer.acquire().await?;
+        sqlx::raw_sql("PRAGMA synchronous = FULL")
+            .execute(&mut *writer)
+            .await?;
+        let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+        let exists: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'counter')",
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        if exists {
+            sqlx::query("UPDATE counter SET value = value + ?1 WHERE name = 'fence_seq'")
+                .bind(LEAP)
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL")
+            .execute(&mut *writer)
+            .await?;
+        Ok(())
     }
 
     /// Say at once what is wrong with the path or the file. Only a write that is undone learns that it
@@ -218,6 +245,9 @@ impl SqliteStore {
         super::measured(statement, self.deadline, transition).await
     }
 }
+
+/// More fences than are drawn while the disk has none of them.
+const LEAP: i64 = 1 << 32;
 
 const URL_FORM: &str = "write sqlite:jobs.db, sqlite:///var/lib/app/jobs.db or sqlite::memory:";
 

@@ -10,19 +10,46 @@
 //! be taken over however long ago its lease ended. That limit is the connection's
 //! ([`PgOptions::idle_in_transaction_timeout`](super::PgOptions::idle_in_transaction_timeout)); a creator's
 //! transaction is the application's, and has none.
+//!
+//! And they read what has been committed by each of their statements (READ COMMITTED, protocol rule 9), whatever the
+//! database's default is. A creator's transaction keeps that default.
 
 use sqlx::{Postgres, Transaction};
 
 use super::line::Line;
+use super::session::Isolation;
 use crate::error::StoreError;
 
-const NODES: &str = "BEGIN";
-const DURABLY: &str = "BEGIN; SET LOCAL synchronous_commit TO DEFAULT";
-const BY_KEY: &str = "BEGIN; SET LOCAL enable_seqscan = off";
+/// Said by each transaction, since a handler may have changed what its connection does by default.
+macro_rules! begin {
+    ($then:literal) => {
+        concat!("BEGIN ISOLATION LEVEL READ COMMITTED", $then)
+    };
+}
+
+const NODES: &str = begin!("");
+const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
+const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
+
 /// An application's statements are planned as the server thinks best, as everywhere; so is our insert, which reads no table
 /// that grows. Planned anew each time, one job took three quarters of its time to plan (0.31 of 0.43 ms).
-const CREATORS: &str =
-    "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL plan_cache_mode = auto";
+macro_rules! creators {
+    ($level:literal) => {
+        concat!(
+            "BEGIN ISOLATION LEVEL ",
+            $level,
+            "; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL plan_cache_mode = auto"
+        )
+    };
+}
+
+const fn creators(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::ReadCommitted => creators!("READ COMMITTED"),
+        Isolation::RepeatableRead => creators!("REPEATABLE READ"),
+        Isolation::Serializable => creators!("SERIALIZABLE"),
+    }
+}
 
 /// A transaction of a node.
 pub(super) async fn begin(line: &Line) -> Result<Transaction<'static, Postgres>, StoreError> {
@@ -45,11 +72,12 @@ pub(super) async fn begin_by_key(
     begin_with(line, BY_KEY).await
 }
 
-/// A transaction of an application, which may think as long as it likes.
+/// A transaction of an application, which may think as long as it likes, and is isolated as the database says.
 pub(super) async fn begin_creating(
     line: &Line,
+    isolation: Isolation,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, CREATORS).await
+    begin_with(line, creators(isolation)).await
 }
 
 async fn begin_with(

@@ -59,6 +59,7 @@ impl PgStore {
         terms: &LockTerms,
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
+        self.fences.begin(&self.line).await?;
         let mut tx = begin_by_key(&self.line).await?;
         let find = match page.of {
             ClaimOf::Rescued => sqlx::query(FIND_RESCUED)

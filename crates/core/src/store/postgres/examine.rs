@@ -30,7 +30,7 @@ pub struct Examination {
     pub synchronous_commit: String,
     /// `wal_level`.
     pub wal_level: String,
-    /// `default_transaction_isolation`.
+    /// `default_transaction_isolation` of the user in this database.
     pub isolation: String,
     /// The version of TLS on the server's end of the connection; none where it is not encrypted.
     pub encryption: Option<String>,
@@ -49,7 +49,7 @@ SELECT current_setting('server_version_num')::integer, current_user::text, pg_is
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
     current_setting('synchronous_commit'), current_setting('wal_level'),
-    current_setting('default_transaction_isolation'), inet_server_port(),
+    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'), inet_server_port(),
     EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobwire'),
     has_database_privilege(current_database(), 'CREATE'),
     (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl)";
@@ -78,6 +78,11 @@ UNION ALL
 SELECT format('sequence jobwire.%s', c.relname), 'USAGE'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'jobwire' AND CASE WHEN c.relkind = 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
+UNION ALL
+SELECT 'sequence jobwire.fence_seq', 'UPDATE'
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'jobwire' AND c.relname = 'fence_seq'
+  AND CASE WHEN c.relkind = 'S' THEN NOT has_sequence_privilege(c.oid, 'UPDATE') END
 ORDER BY 1, 2";
 
 impl PgStore {

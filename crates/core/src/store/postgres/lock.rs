@@ -207,6 +207,7 @@ impl PgStore {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> Result<Locked, StoreError> {
+        self.fences.begin(&self.line).await?;
         let mut locked = Locked::default();
         let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
         let mut plain: Vec<Uuid> = Vec::with_capacity(hints.len());

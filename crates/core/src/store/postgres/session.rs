@@ -60,6 +60,9 @@ macro_rules! wait_for_disk {
 pub(super) use wait_for_disk;
 
 /// What is set on every connection. As statements, since poolers refuse options at the start of a session.
+///
+/// Our statements read what others have just committed, whatever the database's default isolation is: under a snapshot
+/// that is older than the row locks that they waited for, who is next in an instance would be overlooked.
 pub(super) fn settings(
     statement_timeout: Duration,
     silence_in_transaction: Duration,
@@ -67,7 +70,7 @@ pub(super) fn settings(
     commits: Commits,
 ) -> String {
     format!(
-        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {}{NO_JIT}",
+        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {}; {}{NO_JIT}; {READ_COMMITTED}",
         statement_timeout.as_millis(),
         silence_in_transaction.as_millis(),
         plans.setting(),
@@ -79,13 +82,67 @@ pub(super) fn settings(
 /// 0.5 s for a turn) and saves nothing.
 const NO_JIT: &str = "SET jit = off";
 
+const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committed'";
+
+/// The server that a connection leads to, as far as sequences are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    /// When the server was started, and when it began to count: it begins anew after each recovery from a crash, also from
+    /// one that its main process survived.
+    since: String,
+    /// `None` on a standby.
+    pub(super) timeline: Option<i64>,
+}
+
+/// Which transactions an application gets that asks for none in particular.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Isolation {
+    #[default]
+    ReadCommitted,
+    RepeatableRead,
+    Serializable,
+}
+
+impl Isolation {
+    fn named(name: &str) -> Self {
+        match name {
+            "serializable" => Self::Serializable,
+            "repeatable read" => Self::RepeatableRead,
+            _ => Self::ReadCommitted,
+        }
+    }
+}
+
+/// A session that was opened on a standby writes nothing after the promotion either: its first attempt fails, and it is
+/// replaced by one that knows the new timeline.
+const SERVER: &str = "
+SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
+        extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())),
+    CASE WHEN NOT standby
+        THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END,
+    current_setting('default_transaction_isolation'),
+    CASE WHEN standby THEN set_config('default_transaction_read_only', 'on', false) END
+FROM (SELECT pg_is_in_recovery() AS standby OFFSET 0) AS recovery";
+
+/// Ask a connection where it leads to.
+pub(super) async fn server(connection: &mut PgConnection) -> Result<Server, sqlx::Error> {
+    Ok(begin(connection, "").await?.0)
+}
+
+/// Set a new connection up, in one round trip, and learn where it leads to, and what its default isolation was.
 pub(super) async fn begin(
     connection: &mut PgConnection,
-    settings: String,
-) -> Result<(), sqlx::Error> {
+    settings: &str,
+) -> Result<(Server, Isolation), sqlx::Error> {
     // Numbers and constants of this file only.
-    let settings = sqlx::raw_sql(sqlx::AssertSqlSafe(settings));
-    connection.execute(settings).await.map(drop)
+    let all = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("{SERVER};{settings}")));
+    let row = connection.fetch_one(all).await?;
+    let server = Server {
+        since: row.try_get(0)?,
+        timeline: row.try_get(1)?,
+    };
+    let isolation: String = row.try_get(2)?;
+    Ok((server, Isolation::named(&isolation)))
 }
 
 /// The process of the server that answers, and whether it writes. By the simple protocol, which prepares

@@ -147,7 +147,7 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
         findings.remark(
             "server",
             format!("default_transaction_isolation is {}", facts.isolation),
-            "ALTER ROLE … SET default_transaction_isolation = 'read committed': stricter levels make statements fail and repeat",
+            "ALTER ROLE … SET default_transaction_isolation = 'read committed': Jobwire's own statements say READ COMMITTED themselves; what your transactions do to each other under a stricter level, they do to the jobs that they create",
         );
     }
 }
