@@ -250,6 +250,11 @@ impl Postgres {
         }
     }
 
+    /// Kills one process of the server, as the kernel does when memory is short. The server recovers by itself.
+    pub fn kill_process(&self, id: i32) {
+        processes::kill(nix::unistd::Pid::from_raw(id));
+    }
+
     /// Kills the server and every backend at the same moment, as a power cut would.
     pub async fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {

@@ -4,6 +4,7 @@
 //! Budget: 90 s, most of it deadlines that have to pass and servers that start.
 
 mod crash;
+mod fences;
 mod full;
 mod half_open;
 mod pooler;

@@ -17,7 +17,7 @@ async fn store(url: &str, durable_locks: bool) -> PgStore {
     PgStore::connect_with(url, options).await.unwrap()
 }
 
-fn terms(owner: NodeId) -> LockTerms {
+pub(super) fn terms(owner: NodeId) -> LockTerms {
     LockTerms {
         owner,
         lease: Duration::from_secs(3600),

@@ -108,6 +108,7 @@ async fn missing_tables_and_missing_rights_are_listed() {
         "lacks INSERT on table jobwire.timer_job",
         "GRANT DELETE ON TABLE jobwire.job_lease TO",
         "lacks USAGE on sequence jobwire.fence_seq",
+        "lacks UPDATE on sequence jobwire.fence_seq",
     ];
     let said = fails_saying(|| doctor(theirs.as_str()), 1, &parts).await;
     assert!(!said.contains("on table jobwire.job\n"), "{said}");

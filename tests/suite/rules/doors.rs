@@ -6,8 +6,8 @@ use jobwire_core::{NodeId, PgStore, Store};
 use rand::Rng;
 
 use super::world::{
-    create, done, hold, lock, shut, soon, stop_at_commit, store, take, until_waiting,
-    until_waiting_or_ended, work,
+    create, done, hold, lock, shut, soon, stop_at_commit, store, store_isolated, take,
+    until_waiting, until_waiting_or_ended, work,
 };
 
 /// Whom the release named: taken in the same breath, or to be hinted.
@@ -51,6 +51,23 @@ async fn a_sibling_that_commits_while_a_release_waits_for_the_door_is_seen() {
     let (store, owner) = (store().await, NodeId::generate());
     a_late_sibling_is_seen(&store, take(owner), owner).await;
     a_late_sibling_is_seen(&store, HandOver::Hint, owner).await;
+}
+
+/// Rule 9: our transactions read what is committed, whatever the database's default is.
+#[tokio::test]
+async fn a_late_sibling_is_seen_where_transactions_are_isolated_by_default() {
+    for isolation in ["repeatable read", "serializable"] {
+        let (store, owner) = (store_isolated(isolation).await, NodeId::generate());
+        a_late_sibling_is_seen(&store, take(owner), owner).await;
+        a_late_sibling_is_seen(&store, HandOver::Hint, owner).await;
+        // The application's own transactions are what it has chosen.
+        let mut creating = jobwire_core::SqlStore::begin(&store).await.unwrap();
+        let level: String = sqlx::query_scalar("SHOW transaction_isolation")
+            .fetch_one(&mut *creating)
+            .await
+            .unwrap();
+        assert_eq!(level, isolation);
+    }
 }
 
 /// The release has looked for siblings, found none, and is about to commit; one commits, and its hint is tried.

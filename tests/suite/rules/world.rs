@@ -71,6 +71,22 @@ pub(super) async fn store() -> PgStore {
     store
 }
 
+/// On a database whose transactions are isolated so, unless they say something else.
+pub(super) async fn store_isolated(by_default: &str) -> PgStore {
+    let url = shared::postgres().await.create_database().await;
+    let name = url.rsplit('/').next().unwrap();
+    let set = format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{by_default}'");
+    let before = patient(&url).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+        .execute(before.pool())
+        .await
+        .unwrap();
+    before.close().await;
+    let store = patient(&url).await;
+    store.migrate().await.unwrap();
+    store
+}
+
 /// Commit a job whose hint stays with the test.
 pub(super) async fn create(store: &PgStore, job: NewJob) -> Hint {
     let mut tx = store.begin().await.unwrap();

@@ -184,3 +184,28 @@ async fn a_row_that_no_node_could_read_is_refused() {
         }
     }
 }
+
+/// The file as it was on the disk when the power failed: what was handed out since then is not in it.
+#[tokio::test]
+async fn a_store_that_is_opened_again_hands_out_larger_fences() {
+    let scratch = Scratch::new();
+    let url = |name: &str| format!("sqlite:{}", scratch.join(name).display());
+    let made = SqliteStore::connect(&url("jobs.db")).await.unwrap();
+    made.migrate().await.unwrap();
+    made.close().await;
+    let opened = World::over(crate::world::patient_file(&url("jobs.db")).await);
+    let hints = opened.ready(vec![work(), work()]).await;
+    for part in ["", "-wal"] {
+        let (from, to) = (format!("jobs.db{part}"), format!("after.db{part}"));
+        std::fs::copy(scratch.join(&from), scratch.join(&to)).unwrap();
+    }
+    let mut handed_out = Vec::new();
+    for hint in &hints {
+        handed_out.push(opened.hold(node(), hint).await.fence);
+    }
+    let again = World::over(crate::world::patient_file(&url("after.db")).await);
+    for hint in &hints {
+        let fence = again.hold(node(), hint).await.fence;
+        assert!(!handed_out.contains(&fence) && handed_out.iter().all(|old| *old < fence));
+    }
+}
