@@ -3,6 +3,8 @@
 mod accounts;
 mod busy;
 mod doors;
+mod failed_commit;
+mod faults;
 mod first_turn;
 mod held_back;
 mod lone_timers;

@@ -21,6 +21,12 @@ pub enum StoreError {
     /// COMMIT was sent and its answer was lost; the transaction's fate could not be learned.
     #[error("the answer to COMMIT was lost and its fate is unknown: {0}")]
     CommitUnknown(#[source] sqlx::Error),
+    /// A statement of this transaction had failed, so that the database rolled all of it back at its COMMIT.
+    #[error(
+        "an earlier statement of this transaction failed: nothing was committed; handle that statement's error, or run \
+         it in a savepoint (`tx.begin()`), then begin anew"
+    )]
+    TransactionFailed,
     /// A job can't be accepted as given.
     #[error("job {id}: {source}")]
     InvalidJob {

@@ -4,6 +4,8 @@
 //! its timeout, ignores a stop. A handler that was asked to stop gets [`GRACE`] to come to an end; then
 //! its future is dropped.
 
+mod again;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
@@ -16,9 +18,12 @@ use metrics::counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
+use self::again::{Faults, Next};
 use crate::commit_hook::Cause;
 use crate::finished::{Ending, Finished};
-use crate::handler::{HandlerError, HandlerResult, Outcome, Registration, Running, Stop, Verdict};
+use crate::handler::{
+    HandlerError, HandlerResult, Outcome, Registration, Running, Stop, StopSignal, Verdict,
+};
 use crate::job::{Held, Job, LockedJob};
 use crate::lease::Lease;
 use crate::meters::TypeMeters;
@@ -28,7 +33,7 @@ use crate::reconciliation;
 use crate::repeat;
 use crate::retry::RetryPolicy;
 use crate::shared::Shared;
-use crate::store::{Completion, Destination, Failure, Settled};
+use crate::store::{Completion, Destination, Failure, Settled, StoreError};
 use crate::supervisor::{panic_message, survived};
 use crate::transaction::HandlerTransaction;
 
@@ -215,24 +220,78 @@ async fn run(
     let meters = node.meters.job_type(&job.job_type);
     let starts = Utc::now();
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %held.fence, "job starts");
-    let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
-    let transaction = if registration.options.in_transaction {
-        match node.store.begin_completing(&node.hook).await {
-            Ok(transaction) => {
-                line_ends = transaction.line_ends();
-                HandlerTransaction::holding(transaction)
+    let started = Instant::now();
+    let mut faults = Faults::none();
+    let mut told = false;
+    loop {
+        let first_turn = || {
+            // What its users waited for ended with the first attempt.
+            if !std::mem::replace(&mut told, true) {
+                registration.first_turns.note(started.elapsed());
+                record_start(node, &meters, job, stages, starts);
             }
-            Err(error) => {
-                tracing::warn!(job = %job.id, %error, "no transaction could be opened for the job");
-                return failure(
-                    held,
-                    job,
-                    &registration,
-                    conflict(error.to_string()),
-                    "conflict",
+        };
+        let fault = match run_once(node, job, held, lease, &registration, first_turn).await {
+            Ok(ending) => {
+                meters.executed(ending.outcome(), started.elapsed());
+                return ending;
+            }
+            Err(fault) => fault,
+        };
+        let Fault { error, is_conflict } = fault;
+        let next = faults.one_more(node, held, lease, &registration, &error);
+        let ending = match next.await {
+            Next::Again => continue,
+            Next::End(ending) => ending,
+            Next::Spent if is_conflict => {
+                failure(held, job, &registration, conflict(error), "conflict")
+            }
+            Next::Spent => {
+                let message = format!(
+                    "the database failed the job's transaction again and again, and answers others: {error}"
                 );
+                let error = HandlerError::retry(message);
+                failure(held, job, &registration, error, "retry")
             }
+        };
+        meters.executed(ending.outcome(), started.elapsed());
+        return ending;
+    }
+}
+
+/// Nothing was committed, and the job is not to blame.
+struct Fault {
+    error: String,
+    /// Two transactions met.
+    is_conflict: bool,
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self {
+            is_conflict: error.is_conflict(),
+            error: error.to_string(),
         }
+    }
+}
+
+/// One attempt, unless the database fails it.
+async fn run_once(
+    node: &Arc<Shared>,
+    job: &Arc<Job>,
+    held: &Held,
+    lease: &Arc<Lease>,
+    registration: &Registration,
+    first_turn: impl FnOnce(),
+) -> Result<Ending, Fault> {
+    let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
+    let mut stop = Stop(StopSignal::OfLease(lease.clone()));
+    let transaction = if registration.options.in_transaction {
+        let transaction = node.store.begin_completing(&node.hook).await?;
+        line_ends = transaction.line_ends();
+        // Another attempt may follow this one, and is not to be stopped with it.
+        stop = Stop(StopSignal::OfAttempt(lease.stop.token().child_token()));
+        HandlerTransaction::holding(transaction)
     } else {
         HandlerTransaction::default()
     };
@@ -241,26 +300,49 @@ async fn run(
         job: job.clone(),
         fence: held.fence,
         node: node.id,
-        stop: Stop(lease.clone()),
+        stop: stop.clone(),
         transaction: transaction.clone(),
     };
     crash_point!("before-handler");
     let started = Instant::now();
-    // Told once the handler has had its first turn: it need not wait for that.
-    let told = || {
-        registration.first_turns.note(started.elapsed());
-        record_start(node, &meters, job, stages, starts);
+    let ended = attempt(
+        node,
+        registration,
+        running,
+        lease,
+        &stop,
+        line_ends,
+        first_turn,
+    );
+    let ended = ended.await;
+    if let (Ended::Answered(Ok(Outcome::Done)), true) =
+        (&ended, registration.options.in_transaction)
+    {
+        crash_point!("effect-done");
+        let completion = completion(held, job, Some(started.elapsed()));
+        return complete_in_transaction(node, &transaction, completion, job, registration).await;
+    }
+    // On a guard that leaked it is rolled back when that drops.
+    let undone = match transaction.take() {
+        Some(transaction) => transaction.roll_back().await,
+        None => Ok(()),
     };
-    let ended = attempt(node, &registration, running, lease, line_ends, told).await;
-    let result = match ended {
+    // What a handler makes of a broken connection says nothing of the job.
+    let failed = match &ended {
+        Ended::Answered(Err(error)) => Some(&error.message),
+        Ended::Panicked(message) => Some(message),
+        _ => None,
+    };
+    if let (Some(message), Err(error), false) = (failed, undone, node.stop_jobs.is_cancelled()) {
+        return Err(Fault {
+            error: format!("{error} ({message})"),
+            is_conflict: false,
+        });
+    }
+    Ok(match ended {
         Ended::Answered(Ok(Outcome::Done)) => {
             crash_point!("effect-done");
-            let completion = completion(held, job, Some(started.elapsed()));
-            if registration.options.in_transaction {
-                complete_in_transaction(node, &transaction, completion, job, &registration).await
-            } else {
-                Ending::Done(completion)
-            }
+            Ending::Done(completion(held, job, Some(started.elapsed())))
         }
         Ended::Answered(Ok(Outcome::Snooze(delay))) => Ending::Failed {
             failure: Failure {
@@ -284,33 +366,28 @@ async fn run(
                 Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
                 Verdict::Retry(_) => "retry",
             };
-            failure(held, job, &registration, error, outcome)
+            failure(held, job, registration, error, outcome)
         }
         Ended::Panicked(message) => {
             tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
             let error = HandlerError::retry(format!("the handler panicked: {message}"));
-            failure(held, job, &registration, error, "panic")
+            failure(held, job, registration, error, "panic")
         }
         Ended::TimedOut(limit) => {
             let error = HandlerError::retry(format!(
                 "the handler ran longer than its timeout of {limit:?}"
             ));
-            failure(held, job, &registration, error, "timeout")
+            failure(held, job, registration, error, "timeout")
         }
         Ended::LostLease => Ending::Lost,
         Ended::LostLine => {
-            let message = "the connection of the job's transaction says nothing any more";
-            let error = conflict(message.to_owned());
-            failure(held, job, &registration, error, "conflict")
+            return Err(Fault {
+                error: "the connection of the job's transaction says nothing any more".to_owned(),
+                is_conflict: false,
+            });
         }
         Ended::Stopped => Ending::Release,
-    };
-    // Rolled back unless it was completed; on a guard that leaked it is rolled back when that drops.
-    if let Some(transaction) = transaction.take() {
-        transaction.roll_back().await;
-    }
-    meters.executed(result.outcome(), started.elapsed());
-    result
+    })
 }
 
 /// Wait for a slot of the type, where it has a limit of its own.
@@ -358,14 +435,15 @@ async fn attempt(
     registration: &Registration,
     running: Running,
     lease: &Lease,
+    stop: &Stop,
     line_ends: BoxFuture<'static, ()>,
-    started: impl FnOnce(),
+    first_turn: impl FnOnce(),
 ) -> Ended {
     let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
     // Most short jobs end at once: nothing else is made ready to be waited for.
     let first = futures_util::poll!(&mut handler);
-    started();
+    first_turn();
     if let Poll::Ready(ended) = first {
         return answer(ended);
     }
@@ -380,7 +458,7 @@ async fn attempt(
         () = line_ends => Ended::LostLine,
         () = node.stop_jobs.cancelled() => Ended::Stopped,
     };
-    lease.stop.give();
+    stop.cancel();
     tokio::select! {
         biased;
         ended = &mut handler => match reason {
@@ -430,36 +508,31 @@ async fn complete_in_transaction(
     completion: Completion,
     job: &Job,
     registration: &Registration,
-) -> Ending {
+) -> Result<Ending, Fault> {
     let Some(open) = transaction.take() else {
         let error = HandlerError::unrecoverable(
             "the handler kept its transaction beyond its own end; drop the guard before answering",
         );
-        return failure(&completion.held, job, registration, error, "dead-letter");
+        let failure = failure(&completion.held, job, registration, error, "dead-letter");
+        return Ok(failure);
     };
     node.instances.end_soon(std::iter::once(&completion.held));
     let hand_over = node.hand_over();
     let completes = open.complete(node.id, &completion, &hand_over);
-    match node.asks(completes).await {
+    Ok(match node.asks(completes).await {
         Ok(settled) => {
             crash_point!("completion-committed");
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        Err(error) if error.is_transient() => failure(
-            &completion.held,
-            job,
-            registration,
-            conflict(error.to_string()),
-            "conflict",
-        ),
+        Err(error) if error.is_transient() => return Err(error.into()),
         // Committed or not, the database knows: the next lock finds the job, or does not.
-        Err(crate::StoreError::CommitUnknown(error)) => {
+        Err(StoreError::CommitUnknown(error)) => {
             tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");
             Ending::Left
         }
         Err(error) => failure(&completion.held, job, registration, error.into(), "retry"),
-    }
+    })
 }
 
 fn conflict(message: String) -> HandlerError {

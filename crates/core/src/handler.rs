@@ -166,13 +166,23 @@ pub struct Running<P = ()> {
 
 /// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`, `job.stop.is_cancelled()`,
 /// or, to hand it on, `CancellationToken::clone(&job.stop)`.
-pub struct Stop(pub(crate) Arc<Lease>);
+#[derive(Clone)]
+pub struct Stop(pub(crate) StopSignal);
+
+#[derive(Clone)]
+pub(crate) enum StopSignal {
+    OfLease(Arc<Lease>),
+    OfAttempt(CancellationToken),
+}
 
 impl Deref for Stop {
     type Target = CancellationToken;
 
     fn deref(&self) -> &CancellationToken {
-        self.0.stop.token()
+        match &self.0 {
+            StopSignal::OfLease(lease) => lease.stop.token(),
+            StopSignal::OfAttempt(attempt) => attempt,
+        }
     }
 }
 

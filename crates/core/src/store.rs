@@ -65,6 +65,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Can the database be reached, and does its schema fit this program?
     async fn check(&self) -> Result<SchemaStatus>;
 
+    /// Does the database answer a statement of this node?
+    async fn answers(&self) -> Result<()> {
+        self.check().await.map(drop)
+    }
+
     /// A node is about to lock jobs through this store: from now on its fences lie beyond all that were handed out before,
     /// also by a server that has crashed since (protocol rule 1). Locking does it, too; here what is missing for it is
     /// said at the start.
@@ -241,7 +246,10 @@ pub trait CompletingTransaction: Send {
     }
 
     /// Undo everything.
-    async fn roll_back(self: Box<Self>);
+    ///
+    /// # Errors
+    /// The connection is lost; the database undoes the transaction all the same.
+    async fn roll_back(self: Box<Self>) -> Result<()>;
 }
 
 /// A store whose transactions a user can share: jobs are created inside them.
@@ -263,6 +271,25 @@ pub trait SqlStore: Store + Clone {
 
     /// Open a transaction that may write.
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Self::Db>>;
+
+    /// Can the transaction of this connection still commit?
+    ///
+    /// # Errors
+    /// [`StoreError::TransactionFailed`] where one of its statements has failed and the database will undo all.
+    async fn ensure_intact(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+    ) -> Result<()>;
+
+    /// Commit a transaction of [`begin`](Self::begin), or fail: COMMIT of a transaction in which a statement has failed
+    /// rolls back, and the answer is no error.
+    ///
+    /// # Errors
+    /// What the database said. Whether anything was committed after a broken connection is not known.
+    async fn commit(
+        &self,
+        transaction: sqlx::Transaction<'static, Self::Db>,
+    ) -> Result<(), sqlx::Error>;
 
     /// Insert jobs over a connection that is inside the caller's transaction.
     ///

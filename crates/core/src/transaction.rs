@@ -14,14 +14,13 @@
 //! tx.create(NewJob::of("send-invoice", &17).instance("order-17")).await?;
 //! tx.commit().await?;
 //!
-//! // Your own transaction: fire the hook after your commit. A hook that is dropped instead costs
-//! // latency, not the job: the sweeper finds it.
+//! // Your own transaction: the hook commits it, or is fired after your commit. A hook that is dropped
+//! // instead costs latency, not the job: the sweeper finds it.
 //! let mut tx = pool.begin().await?;
 //! let mut hook = jobs.hook();
 //! sqlx::query("INSERT INTO orders (id) VALUES (18)").execute(&mut *tx).await?;
 //! hook.create(&mut tx, NewJob::of("send-invoice", &18).instance("order-18")).await?;
-//! tx.commit().await?;
-//! hook.fire();
+//! hook.commit(tx).await?; // or tx.commit().await?, then hook.fire(): see there
 //! # Ok(()) }
 //! ```
 //!
@@ -160,7 +159,28 @@ impl<S: SqlStore> TransactionHook<S> {
         Ok(())
     }
 
+    /// Commit your transaction; then the hints leave.
+    ///
+    /// # Errors
+    /// [`StoreError::TransactionFailed`] where one of its statements had failed: then nothing exists and nothing is
+    /// published. Otherwise as [`JobTransaction::commit`].
+    pub async fn commit(
+        self,
+        mut transaction: sqlx::Transaction<'_, S::Db>,
+    ) -> Result<(), StoreError> {
+        let Self { jobs, created } = self;
+        let intact = jobs.store.ensure_intact(&mut transaction);
+        answer(&jobs.store, 1, intact).await.map_err(failed_before)?;
+        committed(&jobs.store, &created, transaction.commit()).await?;
+        jobs.hook.committed(created);
+        Ok(())
+    }
+
     /// Your transaction has committed: let the hints leave. Never waits.
+    ///
+    /// That COMMIT was answered without an error is not enough on PostgreSQL: where a statement of the transaction had
+    /// failed, COMMIT rolls back, and sqlx answers `Ok`. Commit only where every statement has succeeded, or let
+    /// [`commit`](Self::commit) see to it. Hints of jobs that do not exist cost a refused lock each and nothing more.
     pub fn fire(self) {
         self.jobs.hook.committed(self.created);
     }
@@ -216,19 +236,17 @@ impl<S: SqlStore> JobTransaction<S> {
     ///
     /// # Errors
     /// What the database says: then nothing exists and nothing is published.
+    /// [`StoreError::TransactionFailed`] where one of your statements had failed before, also if its error was passed over.
+    /// (On SQLite a statement that fails undoes only itself, and the rest is committed.)
     /// [`StoreError::CommitUnknown`] where the answer was lost and the transaction's fate can't be
     /// learned: then the sweeper hints the jobs if they exist.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let (created, jobs) = (self.created, self.jobs);
-        let deadline = jobs.store.deadline();
-        crash_point!("before-commit");
-        let committing = self.inner.commit();
-        let answer = answer(&jobs.store, 1, async { Ok(committing.await) }).await;
-        match answer.unwrap_or_else(|_| Err(lost_answer(deadline))) {
-            Ok(()) => {}
-            Err(error) => learn_fate(&jobs.store, &created, error).await?,
-        }
-        crash_point!("committed");
+        let Self {
+            inner,
+            created,
+            jobs,
+        } = self;
+        committed(&jobs.store, &created, jobs.store.commit(inner)).await?;
         jobs.hook.committed(created);
         Ok(())
     }
@@ -240,6 +258,33 @@ impl<S: SqlStore> JobTransaction<S> {
     pub async fn roll_back(self) -> Result<(), StoreError> {
         let undone = self.inner.rollback();
         answer(&self.jobs.store, 1, async { Ok(undone.await?) }).await
+    }
+}
+
+/// Wait for a COMMIT, and learn what became of it.
+async fn committed<S: SqlStore>(
+    store: &S,
+    created: &Created,
+    committing: impl Future<Output = Result<(), sqlx::Error>>,
+) -> Result<(), StoreError> {
+    crash_point!("before-commit");
+    let answer = answer(store, 1, async { Ok(committing.await) }).await;
+    match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()))) {
+        Ok(()) => {}
+        Err(error) => {
+            let fate = learn_fate(store, created, error).await;
+            fate.map_err(failed_before)?;
+        }
+    }
+    crash_point!("committed");
+    Ok(())
+}
+
+/// A statement was refused since an earlier one has failed.
+fn failed_before(error: StoreError) -> StoreError {
+    match error.sqlstate().as_deref() {
+        Some("25P02") => StoreError::TransactionFailed,
+        _ => error,
     }
 }
 
@@ -315,19 +360,25 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         let store = &self.jobs.store;
         let settled = store.complete_in(&mut self.inner, owner, completion, then);
         // Its instance, itself, its next occurrence, and who comes next.
-        let settled = answer(store, 4, settled).await?;
+        let settled = answer(store, 4, settled).await.map_err(failed_before)?;
         if settled.applied.is_empty() {
             let _ = self.roll_back().await;
             return Err(StoreError::LostLock(completion.held.id));
         }
         crash_point!("completion-uncommitted");
-        self.commit().await?;
+        // Its last statement has just succeeded, so that COMMIT commits.
+        let Self {
+            inner,
+            created,
+            jobs,
+        } = *self;
+        committed(&jobs.store, &created, inner.commit()).await?;
+        jobs.hook.committed(created);
         Ok(settled)
     }
 
-    async fn roll_back(self: Box<Self>) {
-        // The connection closes if this fails, and the database undoes the transaction.
-        let _ = JobTransaction::roll_back(*self).await;
+    async fn roll_back(self: Box<Self>) -> Result<(), StoreError> {
+        JobTransaction::roll_back(*self).await
     }
 }
 

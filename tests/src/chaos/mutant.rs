@@ -394,6 +394,17 @@ impl SqlStore for Mutant {
         self.direct.begin().await
     }
 
+    async fn ensure_intact(&self, connection: &mut PgConnection) -> Result<()> {
+        self.direct.ensure_intact(connection).await
+    }
+
+    async fn commit(
+        &self,
+        transaction: sqlx::Transaction<'static, sqlx::Postgres>,
+    ) -> std::result::Result<(), sqlx::Error> {
+        self.direct.commit(transaction).await
+    }
+
     async fn insert(
         &self,
         connection: &mut PgConnection,

@@ -353,5 +353,7 @@ impl CompletingTransaction for MemoryTransaction {
         }
     }
 
-    async fn roll_back(self: Box<Self>) {}
+    async fn roll_back(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
 }

@@ -332,7 +332,7 @@ pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &Worl
 
     let held = w.hold(owner, &hint).await;
     let tx = w.store.begin_completing(&hook).await.unwrap();
-    tx.roll_back().await;
+    tx.roll_back().await.unwrap();
     assert_eq!(w.rows("job").await, 1);
     let tx = w.store.begin_completing(&hook).await.unwrap();
     let settled = tx.complete(owner, &done(&held), &HandOver::Hint).await;

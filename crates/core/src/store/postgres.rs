@@ -352,6 +352,14 @@ impl Store for PgStore {
         .await
     }
 
+    async fn answers(&self) -> Result<()> {
+        self.run("answers", || async {
+            sqlx::query("SELECT").execute(&self.line.pool).await?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn begin_locking(&self) -> Result<()> {
         self.run("begin_locking", || self.fences.begin(&self.line))
             .await
@@ -605,6 +613,17 @@ impl SqlStore for PgStore {
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
         let isolation = *self.told_isolation();
         begin::begin_creating(&self.line, isolation).await
+    }
+
+    async fn ensure_intact(&self, connection: &mut PgConnection) -> Result<()> {
+        begin::ensure_intact(connection).await
+    }
+
+    async fn commit(
+        &self,
+        transaction: sqlx::Transaction<'static, Postgres>,
+    ) -> Result<(), sqlx::Error> {
+        begin::commit_intact(transaction).await
     }
 
     async fn insert(

@@ -558,6 +558,19 @@ impl SqlStore for SqliteStore {
             .unwrap_or(Err(StoreError::Timeout(self.deadline)))
     }
 
+    /// A statement that fails undoes itself and leaves its transaction open. Where it ends the transaction (the disk is full,
+    /// `OR ROLLBACK`), COMMIT is an error.
+    async fn ensure_intact(&self, _connection: &mut SqliteConnection) -> Result<()> {
+        Ok(())
+    }
+
+    async fn commit(
+        &self,
+        transaction: sqlx::Transaction<'static, Sqlite>,
+    ) -> Result<(), sqlx::Error> {
+        transaction.commit().await
+    }
+
     async fn insert(
         &self,
         connection: &mut SqliteConnection,

@@ -14,7 +14,7 @@
 //! And they read what has been committed by each of their statements (READ COMMITTED, protocol rule 9), whatever the
 //! database's default is. A creator's transaction keeps that default.
 
-use sqlx::{Postgres, Transaction};
+use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
 use super::line::Line;
 use super::session::Isolation;
@@ -78,6 +78,28 @@ pub(super) async fn begin_creating(
     isolation: Isolation,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
     begin_with(line, creators(isolation)).await
+}
+
+/// Where a statement has failed, COMMIT rolls back and is answered like any other by sqlx, which does not look at what the
+/// server says that it did. The empty SELECT fails there, and COMMIT, which comes in the same message, is not reached.
+///
+/// sqlx has to end what it believes to be open. So another transaction is begun, an empty one, and its ROLLBACK leaves with the
+/// question that the pool asks of each connection that comes back. (Asking beforehand is a round trip more: with a client beside
+/// the server 0.11 ms instead of 0.08 for a row in an unlogged table.)
+const COMMIT_INTACT: &str = "SELECT; COMMIT AND CHAIN";
+
+/// Commit a transaction of the pool, or fail.
+pub(super) async fn commit_intact(
+    mut transaction: Transaction<'static, Postgres>,
+) -> Result<(), sqlx::Error> {
+    transaction.execute(sqlx::raw_sql(COMMIT_INTACT)).await?;
+    Ok(())
+}
+
+/// Fails where COMMIT would roll back.
+pub(super) async fn ensure_intact(connection: &mut PgConnection) -> Result<(), StoreError> {
+    connection.execute(sqlx::raw_sql("SELECT")).await?;
+    Ok(())
 }
 
 async fn begin_with(

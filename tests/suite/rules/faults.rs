@@ -1,0 +1,209 @@
+//! Rule 29: the database's faults are not the job's. It runs again under the same lock, no sibling passes it, and no attempt
+//! is spent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{
+    CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobFilter, JobState,
+    Jobs, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
+};
+use jobwire_tests::{Postgres, Stop, eventually, shared};
+use tokio::sync::Semaphore;
+
+use super::world::{SOON, unswept};
+use crate::world::{Notes, patient};
+
+/// What breaks the connection of a handler's transaction, and how often.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Breaks {
+    /// Before its last statement, whose error the handler returns.
+    BeforeAStatement,
+    /// The handler panics about that error.
+    BeforeAPanic,
+    /// After its last statement: the completion fails.
+    BeforeTheCompletion,
+}
+
+/// A job in its transaction says that it runs, and writes.
+async fn run(
+    job: &Running<i64>,
+    notes: &Notes,
+    killer: &PgStore,
+    breaks: Option<Breaks>,
+) -> Result<Outcome, HandlerError> {
+    let mut guard = job.transaction::<PgStore>().await?;
+    let tx = guard.get()?;
+    notes.add(format!("{} with {}", job.payload, job.job.retries));
+    let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut ***tx)
+        .await?;
+    let kill = async || {
+        let gone = sqlx::query_scalar("SELECT pg_terminate_backend($1, 60000)").bind(process);
+        let gone: bool = gone.fetch_one(killer.pool()).await.unwrap();
+        assert!(gone);
+    };
+    let before = [Breaks::BeforeAStatement, Breaks::BeforeAPanic];
+    if breaks.is_some_and(|breaks| before.contains(&breaks)) {
+        kill().await;
+    }
+    let written = sqlx::query("INSERT INTO effect VALUES ($1)")
+        .bind(job.payload)
+        .execute(&mut ***tx)
+        .await;
+    if breaks == Some(Breaks::BeforeAPanic) {
+        written.unwrap();
+    } else {
+        written?;
+    }
+    if breaks == Some(Breaks::BeforeTheCompletion) {
+        kill().await;
+    }
+    Ok(Outcome::Done)
+}
+
+struct Fixture {
+    store: PgStore,
+    jobs: Jobs<PgStore>,
+    transport: InProcessTransport,
+}
+
+impl Fixture {
+    async fn on(url: &str) -> Self {
+        let store = patient(url).await;
+        store.migrate().await.unwrap();
+        sqlx::query("CREATE TABLE effect (n bigint)")
+            .execute(store.pool())
+            .await
+            .unwrap();
+        let transport = InProcessTransport::new();
+        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        let jobs = store.jobs(hook);
+        Self {
+            store,
+            jobs,
+            transport,
+        }
+    }
+
+    async fn start(&self, handlers: Handlers) -> Node {
+        let transport: Arc<dyn Transport> = Arc::new(self.transport.clone());
+        let node = Node::builder(self.store.clone(), transport).options(unswept());
+        node.handlers(handlers).start().await.unwrap()
+    }
+
+    async fn create(&self, count: i64) {
+        let mut tx = self.jobs.begin().await.unwrap();
+        for n in 1..=count {
+            let job = NewJob::of("effect", &n).instance("case").retries(5);
+            tx.create(job).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+
+    async fn until_left(&self, left: i64) {
+        let filter = JobFilter::default();
+        eventually("jobs to end", SOON, async || {
+            (self.store.count(&filter).await.ok()? == left).then_some(())
+        })
+        .await;
+    }
+}
+
+fn in_transaction() -> HandlerOptions {
+    // Who is retried is passed by its siblings.
+    let long = RetryPolicy::Fixed(std::time::Duration::from_secs(3600));
+    HandlerOptions::default().in_transaction().retry(long)
+}
+
+#[tokio::test]
+async fn a_broken_connection_of_its_transaction_changes_no_order_and_spends_no_attempt() {
+    for breaks in [
+        Breaks::BeforeAStatement,
+        Breaks::BeforeAPanic,
+        Breaks::BeforeTheCompletion,
+    ] {
+        let world = Fixture::on(&shared::postgres().await.create_database().await).await;
+        let (notes, runs) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
+        let mut handlers = Handlers::default();
+        let (noted, killer) = (notes.clone(), world.store.clone());
+        handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+            let (notes, killer) = (noted.clone(), killer.clone());
+            // The first job fails in its first two runs.
+            let breaks = (runs.fetch_add(1, Ordering::SeqCst) < 2).then_some(breaks);
+            async move { run(&job, &notes, &killer, breaks).await }
+        });
+        let node = world.start(handlers).await;
+        world.create(3).await;
+        world.until_left(0).await;
+        let expected = ["1 with 5", "1 with 5", "1 with 5", "2 with 5", "3 with 5"];
+        assert_eq!(notes.all(), expected);
+        let effects = sqlx::query_scalar("SELECT count(*) FROM effect");
+        let effects: i64 = effects.fetch_one(world.store.pool()).await.unwrap();
+        assert_eq!(effects, 3);
+        node.stop().await;
+    }
+}
+
+/// A job may be the cause: what happens to it three times while the database answers others is its own failure.
+#[tokio::test]
+async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
+    let world = Fixture::on(&shared::postgres().await.create_database().await).await;
+    let notes = Notes::default();
+    let mut handlers = Handlers::default();
+    let (noted, killer) = (notes.clone(), world.store.clone());
+    handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+        let (notes, killer) = (noted.clone(), killer.clone());
+        let breaks = (job.payload == 1).then_some(Breaks::BeforeAStatement);
+        async move { run(&job, &notes, &killer, breaks).await }
+    });
+    let node = world.start(handlers).await;
+    world.create(2).await;
+    world.until_left(1).await;
+    let expected = ["1 with 5", "1 with 5", "1 with 5", "2 with 5"];
+    assert_eq!(notes.all(), expected);
+    let waiting = world.store.find(&JobFilter::default()).await.unwrap();
+    let waiting = waiting.first().unwrap();
+    assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    node.stop().await;
+}
+
+/// The server is away for a while, and the job's first statement after that finds a connection that is gone.
+#[tokio::test]
+async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
+    let mut server = Postgres::start().await;
+    let world = Fixture::on(&server.create_database().await).await;
+    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
+    let mut handlers = Handlers::default();
+    let (noted, opens, store) = (notes.clone(), gate.clone(), world.store.clone());
+    handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+        let (notes, gate, store) = (noted.clone(), opens.clone(), store.clone());
+        async move {
+            if job.payload == 1 && notes.all().is_empty() {
+                notes.add("1 in");
+                gate.acquire().await?.forget();
+            }
+            run(&job, &notes, &store, None).await
+        }
+    });
+    let node = world.start(handlers).await;
+    world.create(3).await;
+    notes.until(1).await;
+    for _ in 0..2 {
+        server.stop(Stop::Immediate).await;
+        // Its transaction is gone, and none can be opened.
+        gate.add_permits(1);
+        server.start_again().await;
+    }
+    world.until_left(0).await;
+    let all = notes.all();
+    let done: Vec<_> = all.iter().filter(|note| note.contains("with")).collect();
+    let mut order: Vec<_> = done.iter().map(|note| note.as_str()).collect();
+    order.dedup();
+    assert_eq!(order, ["1 with 5", "2 with 5", "3 with 5"], "{all:?}");
+    let effects = sqlx::query_scalar("SELECT count(*) FROM effect");
+    let effects: i64 = effects.fetch_one(world.store.pool()).await.unwrap();
+    assert_eq!(effects, 3);
+    node.stop().await;
+}
