@@ -7,6 +7,7 @@ mod failed_commit;
 mod faults;
 mod first_turn;
 mod held_back;
+mod isolated;
 mod lone_timers;
 mod own_instances;
 mod packed;

@@ -302,6 +302,13 @@ pub trait SqlStore: Store + Clone {
         origin: Origin,
     ) -> Result<Created>;
 
+    /// Who is next in each of these instances, where nobody holds it: asked after a transaction that
+    /// [could not see it](Settled::unseen).
+    async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
+        let _ = instances;
+        Ok(Vec::new())
+    }
+
     /// Complete one job over a connection inside the caller's transaction.
     async fn complete_in(
         &self,

@@ -360,7 +360,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         let store = &self.jobs.store;
         let settled = store.complete_in(&mut self.inner, owner, completion, then);
         // Its instance, itself, its next occurrence, and who comes next.
-        let settled = answer(store, 4, settled).await.map_err(failed_before)?;
+        let mut settled = answer(store, 4, settled).await.map_err(failed_before)?;
         if settled.applied.is_empty() {
             let _ = self.roll_back().await;
             return Err(StoreError::LostLock(completion.held.id));
@@ -374,6 +374,15 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         } = *self;
         committed(&jobs.store, &created, inner.commit()).await?;
         jobs.hook.committed(created);
+        if !settled.unseen.is_empty() {
+            match jobs.store.next_of(&settled.unseen).await {
+                Ok(ready) => settled.ready.extend(ready),
+                Err(error) => tracing::warn!(
+                    %error, job = %completion.held.id,
+                    "the next job of an instance could not be hinted; the sweeper will find it"
+                ),
+            }
+        }
         Ok(settled)
     }
 

@@ -639,6 +639,14 @@ impl SqlStore for PgStore {
         created
     }
 
+    async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
+        self.run("next_of", || async {
+            let mut connection = self.line.pool.acquire().await?;
+            exclusive::next(&mut connection, instances).await
+        })
+        .await
+    }
+
     async fn complete_in(
         &self,
         connection: &mut PgConnection,

@@ -21,6 +21,8 @@ pub struct Settled {
     pub ready: Vec<Ready>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
+    /// Instances that were released in a transaction that can't see who is next: to be looked at when it has committed.
+    pub unseen: Vec<String>,
 }
 
 /// What became of leases that were to be renewed. One that is in neither list is lost.

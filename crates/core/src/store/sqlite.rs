@@ -36,7 +36,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Connection, Sqlite, SqliteConnection};
+use sqlx::{Connection, Sqlite, SqliteConnection, TransactionManager};
 
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
@@ -134,7 +134,11 @@ impl SqliteStore {
                 .idle_timeout(None)
         };
         let in_memory = is_in_memory(url);
-        let writer = pool(1).connect_lazy_with(connect.clone());
+        let writer = pool(1)
+            .after_release(|connection, _| {
+                Box::pin(async move { Self::repair(connection).await.map(|()| true) })
+            })
+            .connect_lazy_with(connect.clone());
         let (readers, watcher) = if in_memory {
             (writer.clone(), None)
         } else {
@@ -178,6 +182,19 @@ impl SqliteStore {
         sqlx::raw_sql("PRAGMA synchronous = NORMAL")
             .execute(&mut *writer)
             .await?;
+        Ok(())
+    }
+
+    /// SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). sqlx does not notice, its own ROLLBACK fails,
+    /// and it would begin no other transaction on this connection, which is the only one that writes. Another BEGIN gives the
+    /// ROLLBACK something to undo.
+    async fn repair(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        // A ROLLBACK that was queued is over then.
+        connection.ping().await?;
+        if connection.is_in_transaction() {
+            sqlx::raw_sql("BEGIN").execute(&mut *connection).await?;
+            <Sqlite as sqlx::Database>::TransactionManager::rollback(connection).await?;
+        }
         Ok(())
     }
 

@@ -85,16 +85,22 @@ RETURNING ",
 );
 
 const ENTER_HELD: &str = "
-SELECT process_instance, job_id, fence FROM jobwire.instance_lock
-WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
+SELECT process_instance, job_id, fence, current_setting('transaction_isolation') LIKE 'read %'
+FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
 
 /// The arrays that a guard is made of.
 pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<i64>) {
     held.map(|h| (h.id.0, h.fence.0)).unzip()
 }
 
-/// Which job holds an instance, and under which fence, as its row says, which is locked.
-pub(super) type Holders = HashMap<String, (Option<Uuid>, Option<i64>)>;
+/// Instances whose rows are locked.
+pub(super) struct Holders {
+    /// Which job holds each, and under which fence, as its row says.
+    of: HashMap<String, (Option<Uuid>, Option<i64>)>,
+    /// A later statement sees what was committed before the rows were locked. Not where a handler has chosen a stricter
+    /// isolation for its transaction.
+    sees_latest: bool,
+}
 
 /// Lock the rows of the instances that a batch holds, before anything of it is touched.
 pub(super) async fn enter_held(
@@ -102,12 +108,20 @@ pub(super) async fn enter_held(
     instances: &[String],
 ) -> Result<Holders, StoreError> {
     if instances.is_empty() {
-        return Ok(Holders::new());
+        return Ok(Holders {
+            of: HashMap::new(),
+            sees_latest: true,
+        });
     }
     let rows = sqlx::query(ENTER_HELD).bind(instances);
     let rows = rows.fetch_all(connection).await?;
     let holder = |row: &PgRow| Ok((row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?)));
-    rows.iter().map(holder).collect()
+    Ok(Holders {
+        of: rows.iter().map(holder).collect::<Result<_, sqlx::Error>>()?,
+        sees_latest: rows
+            .first()
+            .map_or(Ok(true), |row| row.try_get::<bool, _>(3))?,
+    })
 }
 
 /// Pass on what a batch released, and add it to the result.
@@ -121,11 +135,17 @@ pub(super) async fn pass_on<'a>(
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let released: Vec<&Held> = held.filter(|h| applied.contains(&h.id)).collect();
     let ended: HashSet<(Uuid, i64)> = released.iter().map(|h| (h.id.0, h.fence.0)).collect();
-    let is_vacated = |instance: &String| match holders.get(instance) {
+    let is_vacated = |instance: &String| match holders.of.get(instance) {
         Some((Some(job), Some(fence))) => ended.contains(&(*job, *fence)),
         _ => false,
     };
     let names = instances(released.into_iter());
+    if !holders.sees_latest {
+        // Who is next is looked for when this has committed.
+        exclusive::vacate(connection, &names).await?;
+        settled.unseen = names;
+        return Ok(());
+    }
     let others = match then {
         HandOver::Hint => names,
         HandOver::Take(terms) => {

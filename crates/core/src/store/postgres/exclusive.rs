@@ -244,14 +244,22 @@ pub(super) async fn leave(
     connection: &mut PgConnection,
     instances: &[String],
 ) -> Result<Vec<Ready>, StoreError> {
-    if instances.is_empty() {
-        return Ok(Vec::new());
-    }
-    sqlx::query(LEAVE)
-        .bind(instances)
-        .execute(&mut *connection)
-        .await?;
+    vacate(&mut *connection, instances).await?;
     next(connection, instances).await
+}
+
+/// The same without a look at who is next.
+pub(super) async fn vacate(
+    connection: &mut PgConnection,
+    instances: &[String],
+) -> Result<(), StoreError> {
+    if !instances.is_empty() {
+        sqlx::query(LEAVE)
+            .bind(instances)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
 }
 
 /// Who is next in each of these instances, if nobody holds it.
