@@ -289,7 +289,7 @@ pub trait SqlStore: Store + Clone {
     async fn commit(
         &self,
         transaction: sqlx::Transaction<'static, Self::Db>,
-    ) -> Result<(), sqlx::Error>;
+    ) -> Result<()>;
 
     /// Insert jobs over a connection that is inside the caller's transaction.
     ///

@@ -171,7 +171,8 @@ impl<S: SqlStore> TransactionHook<S> {
         let Self { jobs, created } = self;
         let intact = jobs.store.ensure_intact(&mut transaction);
         answer(&jobs.store, 1, intact).await.map_err(failed_before)?;
-        committed(&jobs.store, &created, transaction.commit()).await?;
+        let committing = async { Ok(transaction.commit().await?) };
+        committed(&jobs.store, &created, committing).await?;
         jobs.hook.committed(created);
         Ok(())
     }
@@ -265,16 +266,17 @@ impl<S: SqlStore> JobTransaction<S> {
 async fn committed<S: SqlStore>(
     store: &S,
     created: &Created,
-    committing: impl Future<Output = Result<(), sqlx::Error>>,
+    committing: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
     crash_point!("before-commit");
     let answer = answer(store, 1, async { Ok(committing.await) }).await;
-    match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()))) {
+    match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()).into())) {
         Ok(()) => {}
-        Err(error) => {
+        Err(StoreError::Database(error)) => {
             let fate = learn_fate(store, created, error).await;
             fate.map_err(failed_before)?;
         }
+        Err(error) => return Err(error),
     }
     crash_point!("committed");
     Ok(())
@@ -372,7 +374,8 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
             created,
             jobs,
         } = *self;
-        committed(&jobs.store, &created, inner.commit()).await?;
+        let committing = async { Ok(inner.commit().await?) };
+        committed(&jobs.store, &created, committing).await?;
         jobs.hook.committed(created);
         if !settled.unseen.is_empty() {
             match jobs.store.next_of(&settled.unseen).await {

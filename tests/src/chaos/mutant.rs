@@ -401,7 +401,7 @@ impl SqlStore for Mutant {
     async fn commit(
         &self,
         transaction: sqlx::Transaction<'static, sqlx::Postgres>,
-    ) -> std::result::Result<(), sqlx::Error> {
+    ) -> Result<()> {
         self.direct.commit(transaction).await
     }
 

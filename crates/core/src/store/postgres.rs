@@ -622,8 +622,8 @@ impl SqlStore for PgStore {
     async fn commit(
         &self,
         transaction: sqlx::Transaction<'static, Postgres>,
-    ) -> Result<(), sqlx::Error> {
-        begin::commit_intact(transaction).await
+    ) -> Result<()> {
+        Ok(begin::commit_intact(transaction).await?)
     }
 
     async fn insert(

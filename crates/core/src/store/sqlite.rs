@@ -36,7 +36,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Connection, Sqlite, SqliteConnection, TransactionManager};
+use sqlx::{Connection, Sqlite, SqliteConnection};
 
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
@@ -134,9 +134,16 @@ impl SqliteStore {
                 .idle_timeout(None)
         };
         let in_memory = is_in_memory(url);
+        let in_file = !in_memory;
         let writer = pool(1)
-            .after_release(|connection, _| {
-                Box::pin(async move { Self::repair(connection).await.map(|()| true) })
+            // SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). Then sqlx's own ROLLBACK fails, and it
+            // begins no other transaction on this connection. A file is opened again; a database in memory has no other.
+            .after_release(move |connection, _| {
+                Box::pin(async move {
+                    // A ROLLBACK that was queued is over then.
+                    connection.ping().await?;
+                    Ok(!(in_file && connection.is_in_transaction()))
+                })
             })
             .connect_lazy_with(connect.clone());
         let (readers, watcher) = if in_memory {
@@ -182,19 +189,6 @@ impl SqliteStore {
         sqlx::raw_sql("PRAGMA synchronous = NORMAL")
             .execute(&mut *writer)
             .await?;
-        Ok(())
-    }
-
-    /// SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). sqlx does not notice, its own ROLLBACK fails,
-    /// and it would begin no other transaction on this connection, which is the only one that writes. Another BEGIN gives the
-    /// ROLLBACK something to undo.
-    async fn repair(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        // A ROLLBACK that was queued is over then.
-        connection.ping().await?;
-        if connection.is_in_transaction() {
-            sqlx::raw_sql("BEGIN").execute(&mut *connection).await?;
-            <Sqlite as sqlx::Database>::TransactionManager::rollback(connection).await?;
-        }
         Ok(())
     }
 
@@ -575,17 +569,18 @@ impl SqlStore for SqliteStore {
             .unwrap_or(Err(StoreError::Timeout(self.deadline)))
     }
 
-    /// A statement that fails undoes itself and leaves its transaction open. Where it ends the transaction (the disk is full,
-    /// `OR ROLLBACK`), COMMIT is an error.
-    async fn ensure_intact(&self, _connection: &mut SqliteConnection) -> Result<()> {
-        Ok(())
+    /// A statement that fails undoes itself and leaves its transaction open, unless it ends it: then another one can be begun,
+    /// which its owner rolls back.
+    async fn ensure_intact(&self, connection: &mut SqliteConnection) -> Result<()> {
+        match sqlx::raw_sql("BEGIN").execute(connection).await {
+            Ok(_) => Err(StoreError::TransactionFailed),
+            Err(_) => Ok(()),
+        }
     }
 
-    async fn commit(
-        &self,
-        transaction: sqlx::Transaction<'static, Sqlite>,
-    ) -> Result<(), sqlx::Error> {
-        transaction.commit().await
+    async fn commit(&self, mut transaction: sqlx::Transaction<'static, Sqlite>) -> Result<()> {
+        self.ensure_intact(&mut transaction).await?;
+        Ok(transaction.commit().await?)
     }
 
     async fn insert(
