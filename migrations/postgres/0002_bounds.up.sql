@@ -180,3 +180,18 @@ ALTER TABLE jobwire.lane_rule
     ADD CONSTRAINT type_is_at_most_1024_bytes CHECK (octet_length(type) <= 1024) NOT VALID,
     ADD CONSTRAINT category_is_at_most_1024_bytes CHECK (octet_length(category) <= 1024) NOT VALID,
     ADD CONSTRAINT tenant_is_at_most_1024_bytes CHECK (octet_length(tenant) <= 1024) NOT VALID;
+
+-- A node sets the sequence of fences forward when it meets a server that it does not know. Roles that may lock may do so.
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+        WHERE c.oid = 'jobwire.job_lease'::regclass AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('GRANT USAGE, UPDATE ON SEQUENCE jobwire.fence_seq TO %s', role);
+    END LOOP;
+END
+$$;

@@ -128,6 +128,7 @@ impl StoreError {
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
             | Self::LostLock(_)
+            | Self::TransactionFailed
             | Self::Schema(_)
             | Self::Config(_) => true,
             _ => false,
