@@ -286,10 +286,7 @@ pub trait SqlStore: Store + Clone {
     ///
     /// # Errors
     /// What the database said. Whether anything was committed after a broken connection is not known.
-    async fn commit(
-        &self,
-        transaction: sqlx::Transaction<'static, Self::Db>,
-    ) -> Result<()>;
+    async fn commit(&self, transaction: sqlx::Transaction<'static, Self::Db>) -> Result<()>;
 
     /// Insert jobs over a connection that is inside the caller's transaction.
     ///

@@ -170,7 +170,9 @@ impl<S: SqlStore> TransactionHook<S> {
     ) -> Result<(), StoreError> {
         let Self { jobs, created } = self;
         let intact = jobs.store.ensure_intact(&mut transaction);
-        answer(&jobs.store, 1, intact).await.map_err(failed_before)?;
+        answer(&jobs.store, 1, intact)
+            .await
+            .map_err(failed_before)?;
         let committing = async { Ok(transaction.commit().await?) };
         committed(&jobs.store, &created, committing).await?;
         jobs.hook.committed(created);

@@ -398,10 +398,7 @@ impl SqlStore for Mutant {
         self.direct.ensure_intact(connection).await
     }
 
-    async fn commit(
-        &self,
-        transaction: sqlx::Transaction<'static, sqlx::Postgres>,
-    ) -> Result<()> {
+    async fn commit(&self, transaction: sqlx::Transaction<'static, sqlx::Postgres>) -> Result<()> {
         self.direct.commit(transaction).await
     }
 

@@ -62,7 +62,10 @@ async fn fences_do_not_repeat_after_the_server_was_killed() {
         // The store that was there before, with new connections, and one that begins.
         for store in [old.clone(), store(&url).await] {
             let (first, newest) = fences(&store).await;
-            assert!(first > handed_out && first > last, "a fence was handed out twice");
+            assert!(
+                first > handed_out && first > last,
+                "a fence was handed out twice"
+            );
             last = newest;
         }
     }
@@ -97,7 +100,9 @@ async fn fences_do_not_repeat_after_a_standby_was_promoted() {
     let early = store(&address.url(&url)).await;
     let (_, known) = fences(&early).await;
     eventually("the standby follows", SOON, async || {
-        let there = PgStore::connect(&standby.url(url.rsplit('/').next()?)).await.ok()?;
+        let there = PgStore::connect(&standby.url(url.rsplit('/').next()?))
+            .await
+            .ok()?;
         let last = sqlx::query_scalar("SELECT last_value FROM jobwire.fence_seq");
         let last: i64 = last.fetch_one(there.pool()).await.ok()?;
         (last >= known).then_some(())

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use jobwire_core::commit_hook::HookOptions;
-use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::hint::Marker;
+use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{CommitHook, Hint, JobFilter, Lane, NewJob, SqliteStore, Store, StoreError};
 use jobwire_tests::eventually;
 
@@ -83,7 +83,10 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
                 continue;
             }
         };
-        assert!(matches!(error, StoreError::TransactionFailed), "{how}: {error}");
+        assert!(
+            matches!(error, StoreError::TransactionFailed),
+            "{how}: {error}"
+        );
     }
     // The connections are as good as before.
     for _ in 0..20 {

@@ -75,7 +75,8 @@ pub(super) async fn store() -> PgStore {
 pub(super) async fn store_isolated(by_default: &str) -> PgStore {
     let url = shared::postgres().await.create_database().await;
     let name = url.rsplit('/').next().unwrap();
-    let set = format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{by_default}'");
+    let set =
+        format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{by_default}'");
     let before = patient(&url).await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(set))
         .execute(before.pool())

@@ -619,10 +619,7 @@ impl SqlStore for PgStore {
         begin::ensure_intact(connection).await
     }
 
-    async fn commit(
-        &self,
-        transaction: sqlx::Transaction<'static, Postgres>,
-    ) -> Result<()> {
+    async fn commit(&self, transaction: sqlx::Transaction<'static, Postgres>) -> Result<()> {
         Ok(begin::commit_intact(transaction).await?)
     }
 

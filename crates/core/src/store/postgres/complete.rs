@@ -117,7 +117,10 @@ pub(super) async fn enter_held(
     let rows = rows.fetch_all(connection).await?;
     let holder = |row: &PgRow| Ok((row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?)));
     Ok(Holders {
-        of: rows.iter().map(holder).collect::<Result<_, sqlx::Error>>()?,
+        of: rows
+            .iter()
+            .map(holder)
+            .collect::<Result<_, sqlx::Error>>()?,
         sees_latest: rows
             .first()
             .map_or(Ok(true), |row| row.try_get::<bool, _>(3))?,
