@@ -4,7 +4,7 @@
 //! without a commit, `synchronous_commit` may be off), a crash of the server sets it back, and a standby that
 //! is promoted knows only what it received. So each store that locks makes a *leap* before it locks anything,
 //! and again for each server that its connections meet later: another start, a recovery from a crash, another
-//! timeline. ADR 0026 has the reasons.
+//! timeline. ADR 0027 has the reasons.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
