@@ -138,19 +138,18 @@ DECLARE
     checks text := '';
     wrong  record;
 BEGIN
-    FOR bound IN
-        SELECT field || '_is_at_most_' || bytes || '_bytes' AS name, format('octet_length(%I) <= %s', field, bytes) AS condition
-        FROM (VALUES ('type', 1024), ('process_instance', 1024), ('execution', 1024), ('process_definition', 1024),
-            ('element', 1024), ('tenant', 1024), ('category', 1024), ('deployment', 1024), ('retry_policy', 1024),
-            ('repeat', 1024), ('trace_parent', 1024), ('lane', 64), ('origin', 64), ('exception_message', 4096)) AS texts (field, bytes)
-        UNION ALL VALUES
-            ('payload_is_at_most_1_mib', 'octet_length(payload::text) <= 1048576'),
-            ('custom_values_is_at_most_1_mib', 'octet_length(custom_values::text) <= 1048576'),
-            ('revision_is_in_range', 'revision BETWEEN 0 AND 1000000000'),
-            ('hints_is_in_range', 'hints BETWEEN 0 AND 1000000000'),
-            ('failures_is_in_range', 'failures BETWEEN 0 AND 1000000000'),
+    -- Few and compact: PostgreSQL reads all of them again for each statement that writes.
+    FOR bound IN SELECT * FROM (VALUES
+            ('texts_are_at_most_1024_bytes', 'greatest(octet_length(type), octet_length(process_instance), octet_length(execution),
+                octet_length(process_definition), octet_length(element), octet_length(tenant), octet_length(category),
+                octet_length(deployment), octet_length(retry_policy), octet_length(repeat), octet_length(trace_parent)) <= 1024'),
+            ('lane_and_origin_are_at_most_64_bytes', 'greatest(octet_length(lane), octet_length(origin)) <= 64'),
+            ('exception_message_is_at_most_4096_bytes', 'octet_length(exception_message) <= 4096'),
+            ('payload_and_custom_values_are_at_most_1_mib',
+                'greatest(octet_length(payload::text), octet_length(custom_values::text)) <= 1048576'),
+            ('counts_are_in_range', 'least(revision, hints, failures) >= 0 AND greatest(revision, hints, failures) <= 1000000000'),
             -- The next occurrence of a repeating job has as many attempts as both together.
-            ('retries_and_failures_are_in_range', 'retries::bigint + failures <= 2147483647')
+            ('retries_and_failures_are_in_range', 'retries::bigint + failures <= 2147483647')) AS bounds (name, condition)
     LOOP
         fits := fits || ' AND ' || bound.condition;
         reason := reason || format(', CASE WHEN NOT (%s) THEN %L END', bound.condition, bound.name);
@@ -192,6 +191,376 @@ BEGIN
         WHERE c.oid = 'jobwire.job_lease'::regclass AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner
     LOOP
         EXECUTE format('GRANT USAGE, UPDATE ON SEQUENCE jobwire.fence_seq TO %s', role);
+    END LOOP;
+END
+$$;
+
+-- What create_job refuses, in the words of the library (NewJob::validate). A test compares the two.
+CREATE FUNCTION jobwire.refuse(field text, problem text, remedy text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RAISE EXCEPTION 'field `%` %; %', field, problem, remedy USING ERRCODE = 'invalid_parameter_value', COLUMN = field;
+END
+$$;
+
+CREATE FUNCTION jobwire.check_text(field text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    IF octet_length(value) > 1024 THEN
+        PERFORM jobwire.refuse(field, format('has %s bytes, more than 1024', octet_length(value)), 'shorten it');
+    END IF;
+END
+$$;
+
+CREATE FUNCTION jobwire.check_json(field text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    IF octet_length(value) > 1048576 THEN
+        PERFORM jobwire.refuse(field, format('has %s bytes, more than 1048576', octet_length(value)),
+            'store the data apart and put its key here');
+    END IF;
+    -- Behind an escaped backslash u0000 is plain text.
+    IF strpos(value, E'\\u0000') > 0 AND value ~ E'(?:^|[^\\\\])(?:\\\\\\\\)*\\\\u0000' THEN
+        PERFORM jobwire.refuse(field, E'contains the NUL character \\u0000', 'leave it out: databases can''t store it as text');
+    END IF;
+END
+$$;
+
+CREATE FUNCTION jobwire.as_json(field text, value text) RETURNS json
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    RETURN value::json;
+EXCEPTION WHEN invalid_text_representation THEN
+    PERFORM jobwire.refuse(field, 'is not JSON: ' || SQLERRM, 'give JSON text');
+END
+$$;
+
+-- Why this text is no duration, or NULL.
+CREATE FUNCTION jobwire.bad_duration(given text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    value   text := btrim(given, E' \t\n\f\r');
+    wrong   text := format('`%s` is not a duration; write for example `30s`, `5m` or `PT5M`', value);
+    part    text[];
+    seconds numeric;
+BEGIN
+    IF value ~ '^[Pp+-]' AND value ~ '[Pp]' THEN
+        -- Years and months have no fixed length, so there are none of them; engines write that.
+        part := regexp_match(value, '^([+-]?)P(?:([0-9]+)Y)?(?:([0-9]+)M)?(?:([0-9]+)W)?(?:([0-9]+)D)?(?:T(?:([0-9]+)(?:[.,]([0-9]{1,9}))?H)?'
+            '(?:([0-9]+)(?:[.,]([0-9]{1,9}))?M)?(?:([0-9]+)(?:[.,]([0-9]{1,9}))?S)?)?$', 'i');
+        IF part IS NULL OR value ~* '[PT]$'
+            OR (part[7] IS NOT NULL AND (part[8] IS NOT NULL OR part[10] IS NOT NULL)) OR (part[9] IS NOT NULL AND part[10] IS NOT NULL)
+            OR part[2]::numeric > 0 OR part[3]::numeric > 0
+        THEN
+            RETURN wrong;
+        END IF;
+        seconds := coalesce(part[4]::numeric, 0) * 604800 + coalesce(part[5]::numeric, 0) * 86400
+            + coalesce((part[6] || '.' || coalesce(part[7], '0'))::numeric, 0) * 3600
+            + coalesce((part[8] || '.' || coalesce(part[9], '0'))::numeric, 0) * 60
+            + coalesce((part[10] || '.' || coalesce(part[11], '0'))::numeric, 0);
+    ELSE
+        part := regexp_match(value, '^([^A-Za-z]*)(ms|s|m|min|h|d)$');
+        wrong := format('`%s` is not a duration; write for example `30s`, `5m` or `PT5M`', value);
+        IF part IS NULL THEN
+            RETURN wrong;
+        END IF;
+        seconds := CASE part[2] WHEN 'ms' THEN 0.001 WHEN 's' THEN 1 WHEN 'h' THEN 3600 WHEN 'd' THEN 86400 ELSE 60 END;
+        part := regexp_match(btrim(part[1], E' \t\n\f\r'), '^([+-]?)([0-9]*)(?:[.]([0-9]*))?$');
+        IF part IS NULL OR part[2] || coalesce(part[3], '') = '' THEN
+            RETURN wrong;
+        END IF;
+        seconds := trunc(seconds * ('0' || part[2] || '.' || left(coalesce(part[3], ''), 18) || '0')::numeric, 9);
+    END IF;
+    IF part[1] = '-' OR seconds = 0 THEN
+        RETURN format('the duration `%s` is not more than zero; write for example `30s`', value);
+    ELSIF seconds > 100 * 366 * 86400::numeric THEN
+        RETURN format('the duration `%s` is longer than 100 years', value);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Why this text is no retry policy, or NULL.
+CREATE FUNCTION jobwire.bad_retry_policy(given text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    value text := btrim(given, E' \t\n\f\r');
+    part  text[];
+    count text;
+    fits  boolean := false;
+    wait  text;
+    wrong text;
+BEGIN
+    IF starts_with(value, 'exponential(') AND right(value, 1) = ')' THEN
+        part := string_to_array(substr(value, 13, length(value) - 13), ',');
+        IF coalesce(array_length(part, 1), 1) <> 3 THEN
+            RETURN format('`%s` is not of the form exponential(first, factor, max)', value);
+        END IF;
+        wrong := jobwire.bad_duration(part[1]);
+        IF wrong IS NOT NULL THEN
+            RETURN wrong;
+        END IF;
+        count := btrim(part[2], E' \t\n\f\r');
+        IF count ~ '^[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$' THEN
+            BEGIN
+                fits := count::double precision BETWEEN 1 AND 100;
+            EXCEPTION WHEN numeric_value_out_of_range THEN
+                fits := false;
+            END;
+        END IF;
+        IF NOT fits THEN
+            RETURN format('the factor `%s` is not a number from 1 to 100', count);
+        END IF;
+        RETURN jobwire.bad_duration(part[3]);
+    END IF;
+    IF starts_with(value, 'R') AND strpos(value, '/') > 0 THEN
+        count := substr(split_part(value, '/', 1), 2);
+        IF count ~ '^[+]?[0-9]+$' THEN
+            fits := count::numeric BETWEEN 1 AND 1000000;
+        END IF;
+        IF NOT fits THEN
+            RETURN format('the count in `%s` is not a number from 1 to 1000000', value);
+        END IF;
+        RETURN jobwire.bad_duration(substr(value, strpos(value, '/') + 1));
+    END IF;
+    IF strpos(value, ',') > 0 THEN
+        part := string_to_array(value, ',');
+        FOREACH wait IN ARRAY part LOOP
+            wrong := jobwire.bad_duration(wait);
+            IF wrong IS NOT NULL THEN
+                RETURN wrong;
+            END IF;
+        END LOOP;
+        IF array_length(part, 1) > 100 THEN
+            RETURN format('the list has %s intervals, more than 100', array_length(part, 1));
+        END IF;
+        RETURN NULL;
+    END IF;
+    RETURN jobwire.bad_duration(value);
+END
+$$;
+
+-- The attempts that a readable retry policy names, or NULL: a cycle's count, one more than a list's waits.
+CREATE FUNCTION jobwire.attempts_of(retry_policy text) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN starts_with(value, 'R') AND strpos(value, '/') > 0 THEN substr(split_part(value, '/', 1), 2)::integer
+        WHEN starts_with(value, 'exponential(') THEN NULL
+        WHEN strpos(value, ',') > 0 THEN array_length(string_to_array(value, ','), 1) + 1 END
+    FROM btrim(retry_policy, E' \t\n\f\r') AS value
+$$;
+
+-- Why this text is no repeating interval, or NULL.
+CREATE FUNCTION jobwire.bad_repeat(given text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    value text := btrim(given, E' \t\n\f\r');
+    times text := substr(split_part(value, '/', 1), 2);
+BEGIN
+    IF NOT starts_with(value, 'R') OR strpos(value, '/') = 0 THEN
+        RETURN format('`%s` is not of the form R3/PT10M or R/PT10M', given);
+    END IF;
+    IF times <> '' AND (times !~ '^[+]?[0-9]+$' OR ltrim(times, '+')::numeric NOT BETWEEN 1 AND 4294967295) THEN
+        RETURN format('the count in `%s` is not a number of 1 or more', given);
+    END IF;
+    RETURN jobwire.bad_duration(substr(value, strpos(value, '/') + 1));
+END
+$$;
+
+-- Checks and inserts a job. Without a lane it gets that of the rules. A job that waits for its due date has no lane to be
+-- hinted in.
+CREATE FUNCTION jobwire.new_job(
+    type text, payload json, process_instance text, exclusive boolean, due_at timestamptz, retries integer, retry_policy text,
+    priority bigint, lane text, execution text, process_definition text, element text, tenant text, category text,
+    deployment text, repeat text, repeat_until timestamptz, correlation_id uuid, custom_values json, trace_parent text,
+    OUT new_id uuid, OUT hint_lane text
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+DECLARE
+    its_payload  json    := coalesce(new_job.payload, 'null');
+    is_exclusive boolean := coalesce(new_job.exclusive, new_job.process_instance IS NOT NULL);
+    attempts     integer;
+    wrong        text;
+BEGIN
+    PERFORM jobwire.check_json('payload', its_payload::text);
+    PERFORM jobwire.check_json('custom_values', custom_values::text);
+    IF coalesce(new_job.type, '') = '' THEN
+        PERFORM jobwire.refuse('type', 'is empty', 'name the handler type that runs this job');
+    END IF;
+    IF greatest(octet_length(type), octet_length(process_instance), octet_length(execution), octet_length(process_definition),
+        octet_length(element), octet_length(tenant), octet_length(category), octet_length(deployment), octet_length(retry_policy),
+        octet_length(repeat), octet_length(trace_parent)) > 1024
+    THEN
+        PERFORM jobwire.check_text('type', type);
+        PERFORM jobwire.check_text('process_instance', process_instance);
+        PERFORM jobwire.check_text('execution', execution);
+        PERFORM jobwire.check_text('process_definition', process_definition);
+        PERFORM jobwire.check_text('element', element);
+        PERFORM jobwire.check_text('tenant', tenant);
+        PERFORM jobwire.check_text('category', category);
+        PERFORM jobwire.check_text('deployment', deployment);
+        PERFORM jobwire.check_text('retry_policy', retry_policy);
+        PERFORM jobwire.check_text('repeat', repeat);
+        PERFORM jobwire.check_text('trace_parent', trace_parent);
+    END IF;
+    IF is_exclusive AND process_instance IS NULL THEN
+        PERFORM jobwire.refuse('exclusive', 'is set without a process instance',
+            'give `process_instance`: without one there is nothing to exclude');
+    END IF;
+    IF retries < 1 THEN
+        PERFORM jobwire.refuse('retries', 'is ' || retries, 'give 1 or more: the first attempt counts');
+    END IF;
+    IF lane !~ '^[A-Za-z0-9._-]{1,64}$' THEN
+        PERFORM jobwire.refuse('lane', 'is not a lane''s name', 'use 1 to 64 letters, digits, `-`, `_` or `.`');
+    END IF;
+    wrong := jobwire.bad_retry_policy(retry_policy);
+    IF wrong IS NOT NULL THEN
+        PERFORM jobwire.refuse('retry_policy', wrong,
+            'use for example `30s`, `exponential(1s, 2, 1h)`, `R5/PT5M` or `PT10M,PT17M`');
+    END IF;
+    wrong := jobwire.bad_repeat(repeat);
+    IF wrong IS NOT NULL THEN
+        PERFORM jobwire.refuse('repeat', wrong, 'use for example `R3/PT10M`');
+    END IF;
+    new_id := jobwire.uuid_v7();
+    attempts := coalesce(retries, jobwire.attempts_of(retry_policy), 3);
+    hint_lane := coalesce(lane, jobwire.lane_of(type, category, tenant, priority));
+    IF due_at > clock_timestamp() THEN
+        INSERT INTO jobwire.timer_job AS t (id, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+            category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
+            custom_values, trace_parent)
+        VALUES (new_id, 'timer', type, its_payload, process_instance, execution, process_definition, element, tenant,
+            category, deployment, coalesce(priority, 0), is_exclusive, attempts, retry_policy, due_at, repeat, repeat_until,
+            coalesce(correlation_id, new_id), hint_lane, custom_values, trace_parent);
+        hint_lane := NULL;
+    ELSE
+        INSERT INTO jobwire.job AS j (id, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+            category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
+            custom_values, trace_parent)
+        VALUES (new_id, CASE WHEN repeat IS NULL THEN 'message' ELSE 'timer' END, type, its_payload, process_instance,
+            execution, process_definition, element, tenant, category, deployment, coalesce(priority, 0), is_exclusive, attempts,
+            retry_policy, due_at, repeat, repeat_until, coalesce(correlation_id, new_id), hint_lane, custom_values, trace_parent);
+    END IF;
+END
+$$;
+
+-- Create a job from any language, in the caller's own transaction:
+--   SELECT jobwire.create_job(type => 'send-invoice', payload => '{"order": 17}', process_instance => 'order-17');
+-- create_job_hint returns what the hint needs: the id and the lane, which is NULL where the job waits for its due date.
+-- Payload and custom values are json, jsonb or text. Only the first has a default, so that an untyped literal is text.
+-- Both run with the rights of their owner, so that creators need none but EXECUTE; policies of row security that
+-- are meant for the caller do not apply.
+DO $do$
+DECLARE
+    document text;
+    arguments text;
+    names text := 'process_instance, exclusive, due_at, retries, retry_policy, priority, lane, execution, process_definition, '
+        'element, tenant, category, deployment, repeat, repeat_until, correlation_id';
+    call text;
+BEGIN
+    FOREACH document IN ARRAY ARRAY['json', 'jsonb', 'text'] LOOP
+        arguments := format($$
+            type               text,
+            payload            %1$s%2$s,
+            process_instance   text        DEFAULT NULL,
+            exclusive          boolean     DEFAULT NULL,
+            due_at             timestamptz DEFAULT NULL,
+            retries            integer     DEFAULT NULL,
+            retry_policy       text        DEFAULT NULL,
+            priority           bigint      DEFAULT 0,
+            lane               text        DEFAULT NULL,
+            execution          text        DEFAULT NULL,
+            process_definition text        DEFAULT NULL,
+            element            text        DEFAULT NULL,
+            tenant             text        DEFAULT NULL,
+            category           text        DEFAULT NULL,
+            deployment         text        DEFAULT NULL,
+            repeat             text        DEFAULT NULL,
+            repeat_until       timestamptz DEFAULT NULL,
+            correlation_id     uuid        DEFAULT NULL,
+            custom_values      %1$s        DEFAULT NULL,
+            trace_parent       text        DEFAULT NULL$$,
+            document, CASE document WHEN 'json' THEN ' DEFAULT ''null''' ELSE '' END);
+        call := format('jobwire.new_job(type, %s, process_instance, exclusive, due_at, retries, retry_policy, priority, lane, '
+            'execution, process_definition, element, tenant, category, deployment, repeat, repeat_until, correlation_id, %s, '
+            'trace_parent)',
+            CASE document WHEN 'text' THEN 'jobwire.as_json(''payload'', payload)' ELSE 'payload::json' END,
+            CASE document WHEN 'text' THEN 'jobwire.as_json(''custom_values'', custom_values)' ELSE 'custom_values::json' END);
+        EXECUTE format($$
+            CREATE OR REPLACE FUNCTION jobwire.create_job(%s) RETURNS uuid
+            LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+            AS 'BEGIN RETURN (SELECT new.new_id FROM %s AS new); END'$$, arguments, replace(call, '''', ''''''));
+        EXECUTE format($$
+            CREATE FUNCTION jobwire.create_job_hint(%s) RETURNS TABLE (id uuid, lane text)
+            LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+            AS 'SELECT new.new_id, new.hint_lane FROM %s AS new'$$, arguments, replace(call, '''', ''''''));
+    END LOOP;
+END
+$do$;
+
+-- The functions belong to a role that nobody logs in as, with the rights that they need and no more. It is one for all
+-- databases of the server. Where this user may not make it or not use it, the functions stay with this user. Who may insert
+-- jobs today may go on creating them.
+REVOKE ALL ON FUNCTION jobwire.new_job FROM PUBLIC;
+DO $$
+DECLARE
+    door    regprocedure;
+    creator record;
+BEGIN
+    FOR apart IN REVERSE 1..0 LOOP
+        BEGIN
+            IF apart = 1 THEN
+                IF to_regrole('jobwire_creator') IS NULL THEN
+                    BEGIN
+                        CREATE ROLE jobwire_creator NOLOGIN;
+                    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                        NULL; -- Another database of the server was migrated at the same moment.
+                    END;
+                END IF;
+                IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'jobwire_creator'
+                           AND (rolcanlogin OR rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication))
+                THEN
+                    RAISE EXCEPTION 'it may do more than it needs' USING ERRCODE = 'insufficient_privilege';
+                END IF;
+                IF NOT pg_has_role('jobwire_creator', 'USAGE') THEN
+                    GRANT jobwire_creator TO CURRENT_USER;
+                END IF;
+                GRANT USAGE, CREATE ON SCHEMA jobwire TO jobwire_creator;
+                GRANT INSERT ON jobwire.job, jobwire.timer_job TO jobwire_creator;
+                GRANT SELECT ON jobwire.lane_rule TO jobwire_creator;
+                GRANT USAGE ON SEQUENCE jobwire.job_seq TO jobwire_creator;
+                GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA jobwire TO jobwire_creator;
+                -- Where row security is switched on, these rows pass it.
+                CREATE POLICY jobwire_creator ON jobwire.job FOR INSERT TO jobwire_creator WITH CHECK (true);
+                CREATE POLICY jobwire_creator ON jobwire.timer_job FOR INSERT TO jobwire_creator WITH CHECK (true);
+            END IF;
+            FOR door IN SELECT oid::regprocedure FROM pg_proc
+                WHERE pronamespace = 'jobwire'::regnamespace AND proname IN ('create_job', 'create_job_hint')
+            LOOP
+                IF apart = 1 THEN
+                    EXECUTE format('ALTER FUNCTION %s OWNER TO jobwire_creator', door);
+                END IF;
+                EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', door);
+                FOR creator IN
+                    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS name
+                    FROM pg_class c, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a
+                    WHERE c.oid = 'jobwire.job'::regclass AND a.privilege_type = 'INSERT'
+                LOOP
+                    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', door, creator.name);
+                END LOOP;
+            END LOOP;
+            IF apart = 1 THEN
+                REVOKE CREATE ON SCHEMA jobwire FROM jobwire_creator;
+            END IF;
+            EXIT;
+        EXCEPTION WHEN insufficient_privilege THEN
+            IF apart = 0 THEN
+                RAISE;
+            END IF;
+            RAISE NOTICE 'create_job runs with the rights of %, since the role jobwire_creator can''t be used: %', current_user, SQLERRM
+                USING HINT = 'docs/operations.md, "Rights", says what an administrator can do.';
+        END;
     END LOOP;
 END
 $$;

@@ -5,9 +5,12 @@
 //! never waited for: where a case needs a lease that ran out or a timer that is due, it moves the stored
 //! moment back (see `world.rs`).
 
+mod bad_rows;
+mod bounds;
 mod claiming;
 mod concurrency;
 mod connections;
+mod create_job;
 mod creating;
 mod exclusive;
 mod fencing;
@@ -217,11 +220,29 @@ conformance! {
             a_job_of_any_state_is_deleted,
             a_dead_letter_is_retried,
             many_jobs_are_retried_at_once_and_each_is_accounted_for,
+            a_revival_adds_no_attempts,
             a_running_job_is_not_retried,
             an_executable_job_is_hinted_again,
             jobs_are_found_by_what_they_are,
             lists_are_paged_in_creation_order,
             one_job_is_shown_with_its_stack,
+        ]
+    }
+    bounds {
+        databases [
+            what_does_not_fit_is_refused,
+            what_an_older_program_writes_fits,
+            a_migration_sets_aside_what_does_not_fit,
+            a_row_is_set_aside_whatever_is_in_it,
+            an_id_that_stands_in_two_tables_gets_a_new_one,
+            counts_stop_at_their_bound,
+            the_successor_of_an_odd_row_is_a_copy_of_it,
+        ]
+    }
+    bad_rows {
+        databases [
+            bad_rows_stop_no_good_one,
+            a_series_whose_interval_is_no_binary_fraction_goes_on,
         ]
     }
     concurrency {

@@ -1,9 +1,9 @@
 //! Durations as people and engines write them: `500ms`, `30s`, `5m`, `1h`, `2d`, or ISO 8601 `PT5M`,
 //! `P1DT12H`. Always more than zero: no interval of this program makes sense at zero.
+//!
+//! `jobwire.bad_duration` in SQL reads the same texts, and says the same of all others.
 
 use std::time::Duration;
-
-use jiff::{SpanRelativeTo, fmt::temporal::SpanParser};
 
 /// The longest duration that is accepted: anything above is a slip of the pen, and sums stay in range.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
@@ -27,42 +27,11 @@ pub enum BadDuration {
 /// # Errors
 /// Says what is wrong and how to write it.
 pub fn parse(text: &str) -> Result<Duration, BadDuration> {
-    let text = text.trim();
-    let unreadable = || BadDuration::Unreadable(text.to_owned());
+    let text = text.trim_ascii();
     let duration = if text.starts_with(['P', 'p', '-', '+']) && text.contains(['P', 'p']) {
-        let span = SpanParser::new()
-            .parse_span(text)
-            .map_err(|_| unreadable())?;
-        // Months and years have no fixed length; days do, without a time zone.
-        let signed = span
-            .to_duration(SpanRelativeTo::days_are_24_hours())
-            .map_err(|_| unreadable())?;
-        if !signed.is_positive() {
-            return Err(BadDuration::NotPositive(text.to_owned()));
-        }
-        signed.unsigned_abs()
+        iso(text)?
     } else {
-        let split = text
-            .find(|c: char| c.is_ascii_alphabetic())
-            .ok_or_else(unreadable)?;
-        let (number, unit) = text.split_at(split);
-        let seconds_per_unit = match unit {
-            "ms" => 0.001,
-            "s" => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err(unreadable()),
-        };
-        let number: f64 = number.trim().parse().map_err(|_| unreadable())?;
-        if !number.is_finite() {
-            return Err(unreadable());
-        }
-        if number <= 0.0 {
-            return Err(BadDuration::NotPositive(text.to_owned()));
-        }
-        Duration::try_from_secs_f64(number * seconds_per_unit)
-            .map_err(|_| BadDuration::TooLong(text.to_owned()))?
+        plain(text)?
     };
     if duration.is_zero() {
         return Err(BadDuration::NotPositive(text.to_owned()));
@@ -73,9 +42,122 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     Ok(duration)
 }
 
-/// Write a duration so that [`parse`] reads it back: `30s`, `1500ms`, `5m`.
+/// Units with their seconds, in their order. Years and months have no fixed length, so there are none of them; engines write
+/// that.
+const DATE_UNITS: &[(char, u128)] = &[('Y', 0), ('M', 0), ('W', 604_800), ('D', 86_400)];
+const TIME_UNITS: &[(char, u128)] = &[('H', 3_600), ('M', 60), ('S', 1)];
+
+/// `P1W2DT3H4M5.6S`: whole numbers, but that the last of a time may have up to nine decimals.
+fn iso(text: &str) -> Result<Duration, BadDuration> {
+    let unreadable = || BadDuration::Unreadable(text.to_owned());
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let mut rest = unsigned.strip_prefix(['P', 'p']).ok_or_else(unreadable)?;
+    let (mut units, mut is_time, mut is_complete) = (DATE_UNITS, false, false);
+    let mut nanos: u128 = 0;
+    while !rest.is_empty() {
+        if let Some(time) = rest.strip_prefix(['T', 't']).filter(|_| !is_time) {
+            (rest, units, is_time, is_complete) = (time, TIME_UNITS, true, false);
+            continue;
+        }
+        let (whole, behind) = digits(rest);
+        let (fraction, behind) = match behind.strip_prefix(['.', ',']).filter(|_| is_time) {
+            Some(behind) => {
+                let (fraction, behind) = digits(behind);
+                if !(1..=9).contains(&fraction.len()) {
+                    return Err(unreadable());
+                }
+                (fraction, behind)
+            }
+            None => ("", behind),
+        };
+        let unit = behind.chars().next().map(|unit| unit.to_ascii_uppercase());
+        let at = units.iter().position(|(known, _)| Some(*known) == unit);
+        let (Some(at), false) = (at, whole.is_empty()) else {
+            return Err(unreadable());
+        };
+        let seconds = units.get(at).map_or(0, |(_, seconds)| *seconds);
+        // Too large a number is the same as too long a time.
+        let whole: u128 = whole.parse().unwrap_or(u128::MAX);
+        if seconds == 0 && whole > 0 {
+            return Err(unreadable());
+        }
+        nanos = nanos.saturating_add(whole.saturating_mul(seconds * NANOS));
+        nanos = nanos.saturating_add(format!("{fraction:0<9}").parse().unwrap_or(0) * seconds);
+        units = units
+            .get(at + 1..)
+            .filter(|_| fraction.is_empty())
+            .unwrap_or_default();
+        is_complete = true;
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    if !is_complete {
+        return Err(unreadable());
+    }
+    if text.starts_with('-') {
+        return Err(BadDuration::NotPositive(text.to_owned()));
+    }
+    Ok(of_nanos(nanos))
+}
+
+/// The digits at the beginning of a text, and what follows them.
+fn digits(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit());
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+fn of_nanos(nanos: u128) -> Duration {
+    let seconds = u64::try_from(nanos / NANOS).unwrap_or(u64::MAX);
+    Duration::new(seconds, u32::try_from(nanos % NANOS).unwrap_or(0))
+}
+
+/// A decimal number and a unit. No float stands in between: `1.14s` is 1,140 ms and not a hair more.
+fn plain(text: &str) -> Result<Duration, BadDuration> {
+    let unreadable = || BadDuration::Unreadable(text.to_owned());
+    let split = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .ok_or_else(unreadable)?;
+    let (number, unit) = text.split_at(split);
+    let nanos_per_unit: u128 = match unit {
+        "ms" => 1_000_000,
+        "s" => NANOS,
+        "m" | "min" => 60 * NANOS,
+        "h" => 3_600 * NANOS,
+        "d" => 86_400 * NANOS,
+        _ => return Err(unreadable()),
+    };
+    let number = number.trim_ascii();
+    let negative = number.starts_with('-');
+    let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+    if whole.len() + fraction.len() == 0 || !is_number(whole) || !is_number(fraction) {
+        return Err(unreadable());
+    }
+    if negative {
+        return Err(BadDuration::NotPositive(text.to_owned()));
+    }
+    // What comes behind eighteen digits is less than a nanosecond of a day.
+    let fraction = fraction.get(..18).unwrap_or(fraction);
+    let too_long = |_| BadDuration::TooLong(text.to_owned());
+    let number = |part: &str| match part {
+        "" => Ok(0),
+        part => part.parse::<u128>().map_err(too_long),
+    };
+    let parts = u32::try_from(fraction.len()).map_or(1, |places| 10_u128.pow(places));
+    let nanos = (number(whole)?.saturating_mul(nanos_per_unit))
+        .saturating_add(number(fraction)?.saturating_mul(nanos_per_unit) / parts);
+    Ok(of_nanos(nanos))
+}
+
+/// The nanoseconds in a second.
+const NANOS: u128 = 1_000_000_000;
+
+/// Write a duration so that [`parse`] reads the same one: `30s`, `1500ms`, `5m`.
 #[must_use]
 pub fn write(duration: Duration) -> String {
+    if !duration.subsec_nanos().is_multiple_of(1_000_000) {
+        return format!("{}s", seconds(duration));
+    }
     let millis = duration.as_millis();
     match millis {
         m if m % 1000 != 0 => format!("{m}ms"),
@@ -83,6 +165,16 @@ pub fn write(duration: Duration) -> String {
         m if m % 3_600_000 != 0 => format!("{}m", m / 60_000),
         m => format!("{}h", m / 3_600_000),
     }
+}
+
+/// Its seconds, with as many decimals as it has: `600`, `1.14`.
+pub(crate) fn seconds(duration: Duration) -> String {
+    let (whole, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    if nanos == 0 {
+        return whole.to_string();
+    }
+    let decimals = format!("{nanos:09}");
+    format!("{whole}.{}", decimals.trim_end_matches('0'))
 }
 
 #[cfg(test)]
@@ -97,6 +189,9 @@ mod tests {
             ("5m", 300_000),
             ("2h", 7_200_000),
             ("PT5M", 300_000),
+            ("P0Y0M0DT0H5M0S", 300_000),
+            ("pt1,5h", 5_400_000),
+            ("+P1W2DT3H4M5.006S", 788_645_006),
             ("P1DT12H", 129_600_000),
             (" PT0.25S ", 250),
         ] {
@@ -106,9 +201,35 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for millis in [1, 999, 1000, 90_000, 300_000, 7_200_000] {
+        for nanos in [1, 999, 500_000, 1_000_000, 1_140_000_000, 90_000_000_000] {
+            let duration = Duration::from_nanos(nanos);
+            assert_eq!(parse(&write(duration)), Ok(duration));
+        }
+        for millis in (1..10_000).chain([90_000, 300_000, 7_200_000]) {
             let duration = Duration::from_millis(millis);
             assert_eq!(parse(&write(duration)), Ok(duration));
+        }
+    }
+
+    #[test]
+    fn decimals_are_exact() {
+        for (text, nanos) in [
+            ("1.14s", 1_140_000_000),
+            (".5s", 500_000_000),
+            ("5.s", 5_000_000_000),
+            ("+5 s", 5_000_000_000),
+            ("0.001ms", 1_000),
+            ("1.1d", 95_040_000_000_000),
+            ("0.1m", 6_000_000_000),
+            ("0.0000000019s", 1),
+            ("1.00000000000000000000000000009s", 1_000_000_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+        for millis in 1..10_000 {
+            let duration = Duration::from_millis(millis);
+            let text = format!("{}.{:03}s", millis / 1000, millis % 1000);
+            assert_eq!(parse(&text), Ok(duration));
         }
     }
 
@@ -121,7 +242,38 @@ mod tests {
                 parse(text)
             );
         }
-        for text in ["", "5", "s", "NaNs", "infs", "5 parsecs", "P", "PT", "P-1D"] {
+        for text in ["0.0000000001s", "-0s"] {
+            assert!(
+                matches!(parse(text), Err(BadDuration::NotPositive(_))),
+                "{text}"
+            );
+        }
+        for text in [
+            "36601d",
+            "99999999999999999999s",
+            &format!("{}s", "9".repeat(500)),
+        ] {
+            assert!(
+                matches!(parse(text), Err(BadDuration::TooLong(_))),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "5",
+            "s",
+            ".s",
+            "1.2.3s",
+            "--1s",
+            "1e3s",
+            "١s",
+            "NaNs",
+            "infs",
+            "5 parsecs",
+            "P",
+            "PT",
+            "P-1D",
+        ] {
             assert!(
                 matches!(parse(text), Err(BadDuration::Unreadable(_))),
                 "{text}: {:?}",

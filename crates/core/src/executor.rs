@@ -28,6 +28,7 @@ use crate::job::{Held, Job, LockedJob};
 use crate::lease::Lease;
 use crate::meters::TypeMeters;
 use crate::metrics as m;
+use crate::new_job::MAX_COUNT;
 use crate::quarantine::{self, Admission};
 use crate::reconciliation;
 use crate::repeat;
@@ -216,6 +217,11 @@ async fn run(
     if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
         // A repeating timer that fires after its end is removed without running.
         return Ending::Done(completion(held, job, None));
+    }
+    if let Err(invalid) = repeat::check(job) {
+        tracing::warn!(job = %job.id, job_type = %job.job_type, %invalid, "the job can't run");
+        let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
+        return failure(held, job, &registration, error, "dead-letter");
     }
     let meters = node.meters.job_type(&job.job_type);
     let starts = Utc::now();
@@ -547,11 +553,18 @@ fn failure(
     error: HandlerError,
     outcome: &'static str,
 ) -> Ending {
-    let policy = job
-        .retry_policy
-        .as_deref()
-        .and_then(|p| RetryPolicy::parse(p).ok());
-    let policy = policy.as_ref().unwrap_or(&registration.options.retry);
+    let own = job.retry_policy.as_deref().map(RetryPolicy::parse);
+    let policy = match &own {
+        Some(Ok(own)) => own,
+        Some(Err(bad)) => {
+            tracing::warn!(
+                job = %job.id, job_type = %job.job_type, %bad,
+                "the job's retry policy can't be read; its type's is used"
+            );
+            &registration.options.retry
+        }
+        None => &registration.options.retry,
+    };
     let to = match error.verdict {
         Verdict::Conflict => Destination::Retry {
             delay: CONFLICT_WAIT,
@@ -559,9 +572,9 @@ fn failure(
             failures: job.failures,
         },
         Verdict::Retry(wait) if job.retries > 1 => Destination::Retry {
-            delay: wait.unwrap_or_else(|| policy.wait(job.failures + 1)),
+            delay: wait.unwrap_or_else(|| policy.wait(job.failures.saturating_add(1))),
             retries: job.retries - 1,
-            failures: job.failures + 1,
+            failures: job.failures.saturating_add(1).min(MAX_COUNT),
         },
         Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
     };

@@ -11,6 +11,8 @@
 //! assert!(job.validate().is_ok());
 //! ```
 
+mod checks;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -20,14 +22,11 @@ use uuid::Uuid;
 
 use crate::hint::{Hint, Ready};
 use crate::job::{Job, JobId, JobKind, Lane};
-use crate::repeat::Repeat;
 use crate::retry::RetryPolicy;
 
-/// The largest payload, in bytes of JSON. Larger data belongs into a table of its own, its key into
-/// the payload: a payload is read with every lock.
-pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-/// The largest of the other text fields, in bytes.
-pub const MAX_FIELD_BYTES: usize = 1024;
+pub(crate) use checks::MAX_COUNT;
+pub use checks::{InvalidJob, MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
+
 /// Attempts of a job that says nothing of retries.
 pub const DEFAULT_RETRIES: i32 = 3;
 
@@ -67,18 +66,8 @@ pub struct NewJob {
     pub(crate) lane: Option<Lane>,
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
-}
-
-/// A field that can't be accepted, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("field `{field}` {problem}; {remedy}")]
-pub struct InvalidJob {
-    /// The field, as it is called in JSON and SQL.
-    pub field: &'static str,
-    /// What is wrong with it.
-    pub problem: String,
-    /// What to do.
-    pub remedy: &'static str,
+    /// Its values are those of a row, and fit as that one's do: nothing of it is judged again.
+    pub(crate) is_copy: bool,
 }
 
 macro_rules! text_options {
@@ -128,6 +117,7 @@ impl NewJob {
             lane: None,
             custom_values: None,
             trace_parent: None,
+            is_copy: false,
         }
     }
 
@@ -296,108 +286,5 @@ impl NewJob {
                 .and_then(|p| p.attempts())
                 .unwrap_or(DEFAULT_RETRIES)
         })
-    }
-
-    /// Check every field.
-    ///
-    /// # Errors
-    /// The first field that can't be accepted, with the remedy.
-    pub fn validate(&self) -> Result<(), InvalidJob> {
-        let wrong = |field, problem: String, remedy| {
-            Err(InvalidJob {
-                field,
-                problem,
-                remedy,
-            })
-        };
-        let payload = match &self.payload {
-            Ok(payload) => payload.get(),
-            Err(e) => {
-                return wrong(
-                    "payload",
-                    format!("does not serialise to JSON: {e}"),
-                    "give a value that does",
-                );
-            }
-        };
-        if payload.len() > MAX_PAYLOAD_BYTES {
-            return wrong(
-                "payload",
-                format!("has {} bytes, more than {MAX_PAYLOAD_BYTES}", payload.len()),
-                "store the data apart and put its key into the payload",
-            );
-        }
-        if payload.contains("\\u0000") {
-            return wrong(
-                "payload",
-                "contains the NUL character \\u0000".to_owned(),
-                "leave it out: databases can't store it as text",
-            );
-        }
-        if self.job_type.is_empty() {
-            return wrong(
-                "type",
-                "is empty".to_owned(),
-                "name the handler type that shall run this job",
-            );
-        }
-        let texts = [
-            ("type", Some(&self.job_type)),
-            ("process_instance", self.process_instance.as_ref()),
-            ("execution", self.execution.as_ref()),
-            ("process_definition", self.process_definition.as_ref()),
-            ("element", self.element.as_ref()),
-            ("tenant", self.tenant.as_ref()),
-            ("category", self.category.as_ref()),
-            ("deployment", self.deployment.as_ref()),
-            ("retry_policy", self.retry_policy.as_ref()),
-            ("repeat", self.repeat.as_ref()),
-            ("trace_parent", self.trace_parent.as_ref()),
-        ];
-        for (field, text) in texts {
-            let Some(text) = text else { continue };
-            if text.len() > MAX_FIELD_BYTES {
-                return wrong(
-                    field,
-                    format!("has {} bytes, more than {MAX_FIELD_BYTES}", text.len()),
-                    "shorten it",
-                );
-            }
-            if text.contains('\0') {
-                return wrong(field, "contains a NUL character".to_owned(), "leave it out");
-            }
-        }
-        if self.exclusive == Some(true) && self.process_instance.is_none() {
-            return wrong(
-                "exclusive",
-                "is set without a process instance".to_owned(),
-                "give `process_instance`: without one there is nothing to exclude",
-            );
-        }
-        if self.retries.is_some_and(|r| r < 1) {
-            return wrong(
-                "retries",
-                format!("is {}", self.attempts()),
-                "give 1 or more: the first attempt counts",
-            );
-        }
-        if let Some(lane) = self.lane.as_ref().filter(|l| !Lane::is_valid(&l.0)) {
-            return wrong(
-                "lane",
-                format!("is `{}`", lane.0.escape_debug()),
-                "use 1 to 64 letters, digits, `-`, `_` or `.`",
-            );
-        }
-        if let Some(Err(e)) = self.retry_policy.as_deref().map(RetryPolicy::parse) {
-            return wrong(
-                "retry_policy",
-                e.to_string(),
-                "use for example `30s`, `exponential(1s, 2, 1h)`, `R5/PT5M` or `PT10M,PT17M`",
-            );
-        }
-        if let Some(Err(e)) = self.repeat.as_deref().map(Repeat::parse) {
-            return wrong("repeat", e.to_string(), "use for example `R3/PT10M`");
-        }
-        Ok(())
     }
 }

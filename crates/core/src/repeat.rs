@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 
 use crate::duration::{self, BadDuration};
 use crate::job::Job;
-use crate::new_job::NewJob;
+use crate::new_job::{InvalidJob, NewJob};
 
 /// A repeating interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Repeat {
     /// Says which part can't be read.
     pub fn parse(text: &str) -> Result<Self, BadRepeat> {
         let (times, every) = text
-            .trim()
+            .trim_ascii()
             .strip_prefix('R')
             .and_then(|t| t.split_once('/'))
             .ok_or_else(|| BadRepeat::Form(text.to_owned()))?;
@@ -61,8 +61,9 @@ impl Repeat {
         })
     }
 
+    /// Write it so that [`parse`](Self::parse) reads the same one.
     fn text(&self) -> String {
-        let every = self.every.as_secs_f64();
+        let every = duration::seconds(self.every);
         match self.times {
             Some(n) => format!("R{n}/PT{every}S"),
             None => format!("R/PT{every}S"),
@@ -70,7 +71,15 @@ impl Repeat {
     }
 }
 
-/// The occurrence after `job`, if there is one: due one interval after the last due date, but never before
+/// Why the job can't run: nobody could tell what comes after it. Its series would end unseen.
+pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
+    match job.repeat.as_deref().map(Repeat::parse) {
+        Some(Err(error)) => Err(InvalidJob::repeat(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// The occurrence after `job`, if there is one: a copy of its row, whose values fit because the row's do. It is due one interval after the last due date, but never before
 /// `now`, the database's clock as far as it is known (after a long outage it goes on from there, without a
 /// burst of what was missed).
 #[must_use]
@@ -103,7 +112,8 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     next.priority = job.priority;
     next.exclusive = Some(job.exclusive);
     next.retry_policy = job.retry_policy.clone();
-    next.retries = Some(job.retries + job.failures);
+    // The attempts that it had, used and left.
+    next.retries = Some(job.retries.saturating_add(job.failures));
     next.due_at = Some(due);
     next.repeat = Some(
         Repeat {
@@ -117,6 +127,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     next.lane = Some(job.lane.clone());
     next.custom_values = job.custom_values.clone();
     next.trace_parent = job.trace_parent.clone();
+    next.is_copy = true;
     Some(next)
 }
 
@@ -142,9 +153,21 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for text in ["R3/PT10M", "R/PT0.5S"] {
+        for text in ["R3/PT10M", "R/PT0.5S", "R/PT0.000000001S", "R/P36600D"] {
             let repeat = Repeat::parse(text).unwrap();
             assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat));
+        }
+    }
+
+    /// As a float of seconds, 1.14 s was written as 1.1400000000000001 s, which nobody reads.
+    #[test]
+    fn every_millisecond_of_two_hours_is_written_exactly() {
+        for millis in 1..=7_200_000 {
+            let repeat = Repeat {
+                times: None,
+                every: Duration::from_millis(millis),
+            };
+            assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat), "{millis} ms");
         }
     }
 }

@@ -73,14 +73,14 @@ impl RetryPolicy {
     /// # Errors
     /// Says which part can't be read.
     pub fn parse(text: &str) -> Result<Self, BadRetryPolicy> {
-        let text = text.trim();
+        let text = text.trim_ascii();
         if let Some(parts) = text
             .strip_prefix("exponential(")
             .and_then(|t| t.strip_suffix(')'))
         {
             let [first, factor, max] = parts
                 .split(',')
-                .map(str::trim)
+                .map(str::trim_ascii)
                 .collect::<Vec<_>>()
                 .try_into()
                 .map_err(|_| BadRetryPolicy::Exponential(text.to_owned()))?;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use jobwire_core::store::{Fate, Origin, Refusal, SchemaStatus};
+use jobwire_core::store::{Fate, Origin, Refusal, SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::{JobFilter, JobId, JobKind, JobState, NewJob, StoreError};
 use serde_json::value::RawValue;
 
@@ -141,5 +141,11 @@ pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: SqlBench>(w: &
     let locked = w.lock(node(), last).await;
     assert!(why(&locked, last[0].id).is_none());
     let status = w.store.check().await.unwrap();
-    assert!(matches!(status, SchemaStatus::Ready { version: 1, .. }));
+    assert!(matches!(
+        status,
+        SchemaStatus::Ready {
+            version: SCHEMA_VERSION,
+            ..
+        }
+    ));
 }

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use jobwire_core::store::{HandOver, Operated, SuspensionScope};
+use jobwire_core::repeat::next_occurrence;
+use jobwire_core::store::{Completion, HandOver, Operated, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, JobState};
 
-use super::world::{Bench, World, give_up, ids, node, retry_after, unserved, work};
+use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
 
 /// One job in each state: executable, timer, suspended, dead letter.
 async fn one_of_each<S: Bench>(w: &World<S>) -> [JobId; 4] {
@@ -84,7 +85,7 @@ pub(super) async fn a_dead_letter_is_retried<S: Bench>(w: &World<S>) {
         let (operated, ready) = w.store.retry(id, 7).await.unwrap();
         assert_eq!((operated, ids(&ready)), (Operated::Done, vec![id]));
         let job = w.hold(node(), &ready[0].hint).await.job;
-        assert_eq!((job.retries, job.failures), (7, 1));
+        assert_eq!((job.retries, job.failures), (7, 0));
         assert_eq!(job.exception_message.as_deref(), Some("no luck"));
     }
     assert_eq!(
@@ -126,6 +127,35 @@ pub(super) async fn many_jobs_are_retried_at_once_and_each_is_accounted_for<S: B
         assert_eq!(w.view(id).await.unwrap().retries, 7);
     }
     assert_eq!(w.store.retry_many(&[], 7).await.unwrap(), (vec![], vec![]));
+}
+
+/// The next occurrence has as many attempts as the one before had in all, used and left.
+pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
+    let worker = node();
+    for left in [3, 1] {
+        let hint = w.one(work().retries(3).repeat("R/PT10M")).await;
+        let job = w.hold(worker, &hint).await;
+        w.fail(worker, retry_after(&job, Duration::ZERO)).await;
+        w.make_due(hint.id, 1).await;
+        w.store.move_due_timers(10).await.unwrap();
+        let job = w.hold(worker, &hint).await;
+        assert_eq!((job.job.retries, job.job.failures), (2, 1));
+        w.fail(worker, retry_after(&job, Duration::ZERO)).await;
+        let (_, ready) = w.store.retry(hint.id, left).await.unwrap();
+        let job = w.hold(worker, &ready[0].hint).await;
+        assert_eq!((job.job.retries, job.job.failures), (left, 3 - left));
+        let next = next_occurrence(&job.job, job.job.ready_at).unwrap();
+        let next_id = next.id();
+        let completion = Completion {
+            next: Some(Box::new(next)),
+            failed_before: true,
+            ..done(&job)
+        };
+        let settled = w.store.complete(worker, &[completion], &take(worker)).await;
+        assert_eq!(settled.unwrap().applied, [hint.id]);
+        let next = w.view(next_id).await.unwrap();
+        assert_eq!((next.retries, next.failures), (3, 0));
+    }
 }
 
 pub(super) async fn a_running_job_is_not_retried<S: Bench>(w: &World<S>) {

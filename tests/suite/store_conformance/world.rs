@@ -41,10 +41,49 @@ pub(super) const LEADER: NodeId = NodeId(uuid::Uuid::from_u128(17));
 
 /// One that speaks SQL.
 pub(super) trait SqlBench: Bench + SqlStore {
-    async fn down(&self);
+    async fn down_to(&self, version: i64);
     /// Run a statement with `{table}` names and `{-n}` for so many seconds less.
-    async fn execute(&self, sql: &str) -> u64;
+    async fn execute(&self, sql: &str) -> u64 {
+        self.try_execute(sql).await.unwrap()
+    }
+    async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error>;
     async fn number(&self, sql: &str) -> i64;
+    /// Set a row aside as nodes and migrations do.
+    async fn set_aside(&self, table: &str, id: JobId, reason: &str);
+
+    async fn down(&self) {
+        self.down_to(0).await;
+    }
+
+    /// Write a row as nobody should: these columns with these values, written as SQL.
+    async fn put(&self, table: &str, columns: &[(&str, &str)]) -> Result<JobId, sqlx::Error> {
+        let id = JobId::generate();
+        self.put_as(id, table, columns).await.map(|()| id)
+    }
+
+    async fn put_as(
+        &self,
+        id: JobId,
+        table: &str,
+        columns: &[(&str, &str)],
+    ) -> Result<(), sqlx::Error> {
+        let (quoted, number) = (format!("'{id}'"), format!("{}", id.0.as_u128() as u32));
+        let mut row = vec![
+            ("id", &*quoted),
+            ("correlation_id", &*quoted),
+            ("seq", &*number),
+            ("type", "'work'"),
+        ];
+        if table == "timer_job" {
+            row.push(("due_at", "{now} - {second}"));
+        }
+        row.retain(|(column, _)| columns.iter().all(|(other, _)| other != column));
+        row.extend(columns);
+        let (names, values): (Vec<_>, Vec<_>) = row.into_iter().unzip();
+        let (names, values) = (names.join(", "), values.join(", "));
+        let sql = format!("INSERT INTO {{s}}{table} ({names}) VALUES ({values})");
+        self.try_execute(&sql).await.map(|_| ())
+    }
 }
 
 macro_rules! by_sql {
@@ -117,23 +156,33 @@ impl Bench for SqliteStore {
 }
 
 impl SqlBench for SqliteStore {
-    async fn down(&self) {
-        self.migrate_down(0).await.unwrap();
+    async fn down_to(&self, version: i64) {
+        self.migrate_down(version).await.unwrap();
     }
 
-    async fn execute(&self, sql: &str) -> u64 {
+    async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error> {
         let sql = sql
             .replace("{s}", "")
             .replace("{second}", "1000000")
             .replace("{now}", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)");
         let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
-        done.unwrap().rows_affected()
+        done.map(|done| done.rows_affected())
     }
 
     async fn number(&self, sql: &str) -> i64 {
         let sql = sql.replace("{s}", "");
         let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
         number.await.unwrap()
+    }
+
+    async fn set_aside(&self, table: &str, id: JobId, reason: &str) {
+        sqlx::query("INSERT INTO set_aside (source, id, reason) VALUES (?1, ?2, ?3)")
+            .bind(table)
+            .bind(id.to_string())
+            .bind(reason)
+            .execute(self.pool())
+            .await
+            .unwrap();
     }
 }
 
@@ -154,23 +203,33 @@ impl Bench for PgStore {
 }
 
 impl SqlBench for PgStore {
-    async fn down(&self) {
-        self.migrate_down(0).await.unwrap();
+    async fn down_to(&self, version: i64) {
+        self.migrate_down(version).await.unwrap();
     }
 
-    async fn execute(&self, sql: &str) -> u64 {
+    async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error> {
         let sql = sql
             .replace("{s}", "jobwire.")
             .replace("{second}", "interval '1 second'")
             .replace("{now}", "clock_timestamp()");
         let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
-        done.unwrap().rows_affected()
+        done.map(|done| done.rows_affected())
     }
 
     async fn number(&self, sql: &str) -> i64 {
         let sql = sql.replace("{s}", "jobwire.");
         let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
         number.await.unwrap()
+    }
+
+    async fn set_aside(&self, table: &str, id: JobId, reason: &str) {
+        sqlx::query("SELECT FROM jobwire.set_aside($1, ARRAY[$2], $3)")
+            .bind(table)
+            .bind(id.0)
+            .bind(reason)
+            .execute(self.pool())
+            .await
+            .unwrap();
     }
 }
 

@@ -41,7 +41,7 @@ impl Database {
         };
         if state == JobState::Executable {
             if let Some(row) = self.executable.get_mut(&id) {
-                row.job.retries = retries;
+                give_attempts(&mut row.job, retries);
             }
             return (Operated::Done, self.mark(id).into_iter().collect());
         }
@@ -51,7 +51,7 @@ impl Database {
         let Some(mut row) = self.table(state).remove(&id) else {
             return (Operated::NotFound, Vec::new());
         };
-        row.job.retries = retries;
+        give_attempts(&mut row.job, retries);
         row.job.due_at = None;
         self.record(id, Event::Revived { retries });
         let hints = row.hints + 1;
@@ -179,6 +179,13 @@ impl Database {
             fence: lease.map(|lease| lease.fence.0),
         }
     }
+}
+
+/// So many are left of the attempts that it has: the others are used. More than it has are all there are.
+fn give_attempts(job: &mut Job, retries: i32) {
+    let all = job.retries.saturating_add(job.failures);
+    job.failures = all.saturating_sub(retries).max(0);
+    job.retries = retries;
 }
 
 fn matches(filter: &JobFilter, view: &JobView) -> bool {

@@ -78,7 +78,7 @@ WITH held AS (
     WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3
     RETURNING l.job_id
 )
-UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
 FROM held WHERE j.id = held.job_id
 RETURNING ",
     ready_columns!("j")

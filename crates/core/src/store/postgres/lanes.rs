@@ -169,7 +169,7 @@ macro_rules! relabel {
         concat!(
             "UPDATE jobwire.",
             $table,
-            " SET lane = $2, revision = revision + 1 WHERE id = ANY($1) RETURNING id"
+            " SET lane = $2, revision = least(revision, 999999999) + 1 WHERE id = ANY($1) RETURNING id"
         )
     };
 }
@@ -177,7 +177,7 @@ macro_rules! relabel {
 /// What is ready is ready anew, in another lane. Of an instance only the first ready sibling is hinted.
 const RELABEL_READY: &str = concat!(
     "
-UPDATE jobwire.job j SET lane = $2, revision = j.revision + 1, ready_at = clock_timestamp(), hints = $3
+UPDATE jobwire.job j SET lane = $2, revision = least(j.revision, 999999999) + 1, ready_at = clock_timestamp(), hints = $3
 WHERE j.id = ANY($1) AND ",
     unlocked!("j"),
     "

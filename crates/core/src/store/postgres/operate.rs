@@ -162,6 +162,14 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
     Ok((done, ready))
 }
 
+/// Of the attempts that a job has, used and left, those that are used when `$2` are left. So a revival changes how many are
+/// left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+macro_rules! used_attempts {
+    () => {
+        "least(greatest(retries::bigint + failures - $2, 0), 1000000000)::integer"
+    };
+}
+
 /// From wherever it waits into the executable table, with its attempts restored. One that is executable
 /// already is hinted again.
 const RETRY: &str = concat!(
@@ -180,14 +188,18 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
     INSERT INTO jobwire.job (",
     moved_columns!(),
     ")
-    SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
-        category, deployment, priority, exclusive, $2, failures, retry_policy, due_at, repeat, repeat_until,
+    SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+        category, deployment, priority, exclusive, $2, ",
+    used_attempts!(),
+    ", retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
-        hints + 1
+        least(hints, 999999999) + 1
     FROM source
     RETURNING id, lane, exclusive, process_instance, trace_parent
 ), again AS (
-    UPDATE jobwire.job j SET retries = $2, revision = revision + 1, hints = hints + 1, ready_at = clock_timestamp()
+    UPDATE jobwire.job j SET retries = $2, failures = ",
+    used_attempts!(),
+    ", revision = least(revision, 999999999) + 1, hints = least(hints, 999999999) + 1, ready_at = clock_timestamp()
     WHERE j.id = ANY($1) AND ",
     unlocked!("j"),
     "

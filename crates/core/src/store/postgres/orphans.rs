@@ -36,7 +36,7 @@ WITH lost AS (
     "
     ORDER BY j.id LIMIT $6
 ), marked AS (
-    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = j.hints + 1
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
     FROM lost WHERE j.id = lost.id AND $7
 )
 SELECT ",

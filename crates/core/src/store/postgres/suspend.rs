@@ -111,10 +111,10 @@ WITH back AS (
     INSERT INTO jobwire.job (",
     moved_columns!(),
     ")
-    SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
-        hints + 1
+        least(hints, 999999999) + 1
     FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
     RETURNING id, lane, exclusive, process_instance, trace_parent
 )
@@ -128,7 +128,7 @@ SELECT ",
 /// commit, would be refused and hinted by nobody. `$3` has been hinted already.
 const WAITED: &str = concat!(
     "
-UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = hints + 1
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(hints, 999999999) + 1
 WHERE ",
     in_scope!(),
     "

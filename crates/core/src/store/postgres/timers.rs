@@ -29,7 +29,7 @@ WITH due AS (
     INSERT INTO jobwire.job (",
             moved_columns!(),
             ")
-    SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(), 1
     FROM gone ORDER BY due_at, seq

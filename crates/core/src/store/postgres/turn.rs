@@ -67,7 +67,7 @@ WITH lead AS (
     ORDER BY j.seq LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), hinted AS (
-    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 2147483646) + 1
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
     FROM (SELECT job_id AS id, strikes, owner FROM reset
           UNION ALL SELECT id, strikes, NULL FROM left_over
           UNION ALL SELECT u.id, NULL, NULL FROM unhinted u

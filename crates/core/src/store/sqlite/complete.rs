@@ -17,7 +17,7 @@ const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?
 const FORGET: &str = "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))";
 
 const READY_AGAIN: &str = concat!(
-    "UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
+    "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
     ready_columns!(),
     ", seq"
 );

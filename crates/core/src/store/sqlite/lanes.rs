@@ -124,7 +124,7 @@ macro_rules! relabel {
         concat!(
             "UPDATE ",
             $table,
-            " SET lane = ?2, revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id"
+            " SET lane = ?2, revision = min(revision, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id"
         )
     };
 }
@@ -132,7 +132,7 @@ macro_rules! relabel {
 /// What is ready is ready anew, in another lane. What is locked goes on as it is.
 const RELABEL_READY: &str = concat!(
     "
-UPDATE job AS j SET lane = ?2, revision = revision + 1, ready_at = ?4, hints = ?3
+UPDATE job AS j SET lane = ?2, revision = min(revision, 999999999) + 1, ready_at = ?4, hints = ?3
 WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
     unlocked!("j"),
     " RETURNING id"

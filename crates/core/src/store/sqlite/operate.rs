@@ -179,6 +179,14 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
+/// Of the attempts that a job has, used and left, those that are used when `?2` are left. So a revival changes how many are
+/// left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+macro_rules! used_attempts {
+    () => {
+        "min(max(retries + failures - ?2, 0), 1000000000)"
+    };
+}
+
 macro_rules! revive_from {
     ($table:literal) => {
         concat!(
@@ -186,9 +194,11 @@ macro_rules! revive_from {
 INSERT INTO job (",
             moved_columns!(),
             ")
-SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
-    category, deployment, priority, exclusive, ?2, failures, retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, hints + 1
+SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    category, deployment, priority, exclusive, ?2, ",
+            used_attempts!(),
+            ", retry_policy, due_at, repeat, repeat_until,
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, min(hints, 999999999) + 1
 FROM ",
             $table,
             " WHERE id = ?1 RETURNING ",
@@ -215,7 +225,9 @@ const REVIVE: [(&str, &str); 3] = [
 /// One that is executable already is hinted again.
 const AGAIN: &str = concat!(
     "
-UPDATE job AS j SET retries = ?2, revision = revision + 1, hints = hints + 1, ready_at = ?3
+UPDATE job AS j SET retries = ?2, failures = ",
+    used_attempts!(),
+    ", revision = min(revision, 999999999) + 1, hints = min(hints, 999999999) + 1, ready_at = ?3
 WHERE j.id = ?1 AND ",
     unlocked!("j"),
     " RETURNING ",

@@ -33,7 +33,7 @@ ORDER BY j.id LIMIT ?6"
 );
 
 const MARK: &str = "
-UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1))";
+UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
 /// Each executable job counts once, by the first reason that holds. `?2` is now.
 const SWEEPABLE: &str = concat!(

@@ -50,7 +50,7 @@ const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
 
 /// What waited in the executable table, refused, is hinted again.
 const WAITED: &str = concat!(
-    "UPDATE job AS j SET ready_at = ?3, hints = hints + 1 WHERE ",
+    "UPDATE job AS j SET ready_at = ?3, hints = min(hints, 999999999) + 1 WHERE ",
     in_scope!("j"),
     " AND ",
     unlocked!("j"),
@@ -86,9 +86,9 @@ const BACK_TO_JOBS: &str = concat!(
 INSERT INTO job (",
     moved_columns!(),
     ")
-SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, hints + 1
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, min(hints, 999999999) + 1
 FROM suspended_job j WHERE coalesce(j.due_at, 0) <= ?3 AND ",
     back!(),
     " RETURNING ",

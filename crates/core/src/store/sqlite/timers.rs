@@ -21,7 +21,7 @@ const MOVE: &str = concat!(
 INSERT INTO job (",
     moved_columns!(),
     ")
-SELECT id, seq, revision + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
     correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, 1
 FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))"

@@ -61,7 +61,7 @@ WHERE j.id IN (SELECT value FROM json_each(?1))";
 const UNHINTED: &str = "SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1";
 
 const HINT: &str = concat!(
-    "UPDATE job SET ready_at = ?2, hints = hints + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
+    "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
     ready_columns!(),
     ", seq"
 );

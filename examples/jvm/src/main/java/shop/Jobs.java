@@ -12,9 +12,7 @@ import org.springframework.transaction.support.TransactionSynchronizationManager
 @Component
 public class Jobs {
     private static final String CREATE =
-            "SELECT jobwire.create_job(type => ?, payload => ?::json, process_instance => ?)";
-    // Of this transaction's own row: the rules of lanes chose it.
-    private static final String LANE = "SELECT lane FROM jobwire.job WHERE id = ?";
+            "SELECT id, lane FROM jobwire.create_job_hint(type => ?, payload => ?::json, process_instance => ?)";
 
     private final JdbcClient database;
     private final Hints hints;
@@ -26,10 +24,11 @@ public class Jobs {
 
     @Transactional(propagation = Propagation.MANDATORY)
     public Job create(String type, String payload, String instance) {
-        UUID id =
-                database.sql(CREATE).params(type, payload, instance).query(UUID.class).single();
-        String lane = database.sql(LANE).param(id).query(String.class).single();
-        Job job = new Job(id, lane, instance);
+        Job job =
+                database.sql(CREATE)
+                        .params(type, payload, instance)
+                        .query((row, n) -> new Job(row.getObject("id", UUID.class), row.getString("lane"), instance))
+                        .single();
         TransactionSynchronizationManager.registerSynchronization(
                 new TransactionSynchronization() {
                     @Override
