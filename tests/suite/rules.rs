@@ -11,6 +11,7 @@ mod isolated;
 mod lone_timers;
 mod own_instances;
 mod packed;
+mod poison;
 mod quarantine;
 mod row_lock;
 mod saturated;

@@ -20,6 +20,7 @@ mod leading;
 mod locking;
 mod operating;
 mod orphans;
+mod poison;
 mod postgres;
 mod schema;
 mod sqlite;
@@ -243,6 +244,27 @@ conformance! {
         databases [
             bad_rows_stop_no_good_one,
             a_series_whose_interval_is_no_binary_fraction_goes_on,
+        ]
+    }
+    poison {
+        databases [
+            a_bad_timer_among_good_ones_is_set_aside,
+            a_bad_timer_stops_no_few_that_are_taken,
+            a_bad_successor_stops_no_other_completion,
+            a_bad_failure_stops_no_other,
+            a_job_set_aside_leaves_its_instance,
+            a_bad_release_stops_no_other,
+            a_bad_row_stops_no_turn,
+            a_bad_row_that_was_never_hinted_stops_no_other,
+            a_bad_orphan_stops_no_other,
+            a_bad_row_stops_no_activation,
+            a_bad_row_stops_no_move_to_another_lane,
+            an_id_that_stands_in_two_tables_stops_no_timer,
+            counters_at_the_end_of_their_range_go_on,
+            where_nothing_commits_nothing_is_set_aside,
+            of_a_small_page_one_row_is_set_aside,
+            a_hundred_rows_a_minute_are_set_aside,
+            an_unreadable_row_fails_no_batch,
         ]
     }
     concurrency {

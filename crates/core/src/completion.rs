@@ -6,7 +6,9 @@
 //! database could not take is tried again for as long as the node runs: an outcome counts while its lease has this owner and
 //! fence, however long the database was away.
 
-use std::collections::HashSet;
+mod stuck;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +29,9 @@ use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::supervisor::survived;
+use stuck::{Refused, keep_trying};
+
+pub(crate) use stuck::room;
 
 /// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it holds
 /// no more jobs than it must while outcomes can't be committed.
@@ -231,11 +236,21 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         }),
     );
     let parts = [&completed, &moved, &given_back];
+    let left: HashSet<JobId> = parts
+        .iter()
+        .flat_map(|part| &part.settled.left)
+        .copied()
+        .collect();
+    let mut attempts_left = HashMap::new();
     let ids = |of: fn(&Committed) -> &[JobId]| -> HashSet<JobId> {
         parts.iter().flat_map(|part| of(part)).copied().collect()
     };
     let (committed, unknown) = (ids(|part| &part.settled.applied), ids(|part| &part.unknown));
     for attempt in attempts {
+        if left.contains(&attempt.job.id) {
+            attempts_left.insert(attempt.job.id, attempt);
+            continue;
+        }
         let fate = if committed.contains(&attempt.job.id) {
             AttemptFate::Committed
         } else if unknown.contains(&attempt.job.id) {
@@ -254,6 +269,17 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     }
     node.hook.publish(Cause::GiveBack, given_back.ready);
     executor::follow_up(node, next, sent, slots).await;
+    if left.is_empty() {
+        return;
+    }
+    let refused = done.into_iter().map(Refused::Done);
+    let refused = refused.chain(failed.into_iter().map(Refused::Failed));
+    for refused in refused.chain(released.into_iter().map(Refused::Released)) {
+        let id = refused.held().id;
+        if left.contains(&id) {
+            keep_trying(node, refused, attempts_left.remove(&id)).await;
+        }
+    }
 }
 
 /// What became of one kind of outcome.
@@ -262,6 +288,18 @@ struct Committed {
     settled: Settled,
     /// An answer was lost: these were committed by then, or their locks are lost.
     unknown: Vec<JobId>,
+}
+
+impl Committed {
+    fn fate(&self, id: JobId) -> AttemptFate {
+        if self.settled.applied.contains(&id) {
+            AttemptFate::Committed
+        } else if self.unknown.contains(&id) {
+            AttemptFate::Unknown
+        } else {
+            AttemptFate::Lost
+        }
+    }
 }
 
 /// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease in
@@ -313,7 +351,7 @@ where
     }
 }
 
-/// The database has answered: nothing of the batch is held any more.
+/// The database has answered: nothing of the batch is held any more, but for what it [left](Settled::left).
 fn settled_batch(
     node: &Shared,
     operation: &'static str,
@@ -325,6 +363,9 @@ fn settled_batch(
     let next = next_instances(&settled);
     let mut unknown = Vec::new();
     for held in held {
+        if settled.left.contains(&held.id) {
+            continue;
+        }
         if applied.contains(&held.id) {
             node.let_go(held, end_of(held, &next));
             continue;

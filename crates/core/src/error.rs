@@ -110,6 +110,30 @@ impl StoreError {
         }
     }
 
+    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and 54;
+    /// SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't be
+    /// read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything of
+    /// the connection are not.
+    #[must_use]
+    pub fn is_row_fault(&self) -> bool {
+        match self {
+            Self::BadRow(_)
+            | Self::InvalidJob { .. }
+            | Self::Database(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => true,
+            _ => match self.sqlstate().as_deref() {
+                // SQLSTATE has five characters; SQLite's codes have at most four digits.
+                Some(state) if state.len() == 5 => ["22", "23", "54"]
+                    .iter()
+                    .any(|class| state.starts_with(class)),
+                // SQLITE_TOOBIG, SQLITE_CONSTRAINT and SQLITE_MISMATCH with their extended codes.
+                Some(code) => code
+                    .parse::<i32>()
+                    .is_ok_and(|code| matches!(code & 0xff, 18..=20)),
+                None => false,
+            },
+        }
+    }
+
     /// The server is a standby, or was made read-only: nothing can be written.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
@@ -139,5 +163,62 @@ impl StoreError {
     #[must_use]
     pub fn is_lost_lock(&self) -> bool {
         matches!(self, Self::LostLock(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str);
+
+    impl sqlx::error::DatabaseError for Said {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    fn said(code: &'static str) -> StoreError {
+        StoreError::Database(sqlx::Error::Database(Box::new(Said(code))))
+    }
+
+    #[test]
+    fn what_a_row_holds_is_told_from_what_ails_the_database() {
+        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big, mismatch.
+        for code in [
+            "22003", "22021", "23505", "23514", "54000", "19", "2067", "275", "18", "20",
+        ] {
+            assert!(said(code).is_row_fault(), "{code}");
+        }
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only, full.
+        for code in [
+            "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
+        ] {
+            assert!(!said(code).is_row_fault(), "{code}");
+        }
+        assert!(!StoreError::Timeout(Duration::from_secs(1)).is_row_fault());
+        assert!(StoreError::BadRow(String::new()).is_row_fault());
     }
 }

@@ -37,6 +37,7 @@ use crate::shared::Shared;
 use crate::store::{Completion, Destination, Failure, Settled, StoreError};
 use crate::supervisor::{panic_message, survived};
 use crate::transaction::HandlerTransaction;
+use crate::unreadable;
 
 /// How long a handler may take to obey.
 const GRACE: Duration = Duration::from_secs(2);
@@ -213,6 +214,9 @@ async fn run(
     };
     if !node.leases.trusts(held) {
         return Ending::Lost;
+    }
+    if let Some(fault) = &job.unreadable {
+        return unreadable::end(node, job, held, fault);
     }
     if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
         // A repeating timer that fires after its end is removed without running.

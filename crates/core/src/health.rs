@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::job::{Lane, NodeId};
 use crate::shared::Shared;
+use crate::store::StuckBatch;
 use crate::supervisor::TaskHealth;
 use crate::transport::TransportHealth;
 
@@ -27,6 +28,9 @@ pub struct NodeHealth {
     pub claiming: Vec<Lane>,
     /// What is wrong, by part.
     pub problems: BTreeMap<String, String>,
+    /// Operations of which a batch does not get through. The node is ready all the same: one row takes no fleet out of
+    /// service, and a restart would not help.
+    pub stuck: Vec<StuckBatch>,
 }
 
 /// Tells how a node is.
@@ -44,6 +48,12 @@ impl HealthWatch {
         let mut down = self.workers.problems();
         down.extend(self.keepers.problems());
         down
+    }
+
+    /// The operations of which a batch does not get through.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<StuckBatch> {
+        self.shared.store.stuck()
     }
 
     /// How the node is now.
@@ -99,6 +109,7 @@ impl HealthWatch {
             leads: *shared.leads.borrow(),
             in_flight: shared.leases.len(),
             problems,
+            stuck: self.stuck(),
         }
     }
 }

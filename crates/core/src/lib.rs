@@ -19,6 +19,7 @@
 pub mod crash_point;
 
 mod alarm;
+mod allowance;
 mod claim;
 mod clock;
 pub mod commit_hook;
@@ -66,6 +67,7 @@ mod timers;
 pub mod transaction;
 pub mod transport;
 mod under_way;
+mod unreadable;
 mod unreceived;
 
 pub use commit_hook::{CommitHook, HookOptions};

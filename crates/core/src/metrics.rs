@@ -112,6 +112,11 @@ metrics! {
     STATEMENT_ERRORS = "jobwire_statement_errors_total" Counter ["statement", "class"]
         "Failed statements by class: conflict, transient, permanent.";
 
+    SET_ASIDE = "jobwire_jobs_set_aside_total" Counter ["operation"]
+        "Jobs that became dead letters because the database refused their rows and took the others of the same batch, or because their rows can't be read.";
+    STUCK_BATCHES = "jobwire_stuck_batches" Gauge ["operation"]
+        "1 while the database refuses a batch of this operation, or rows of one that could not be set aside; this node tries again and again.";
+
     LEASES_RENEWED = "jobwire_leases_renewed_total" Counter []
         "Leases renewed.";
     LEASES_RECONCILED = "jobwire_leases_reconciled_total" Counter ["how"]

@@ -254,6 +254,7 @@ impl NewJob {
             exception_message: None,
             custom_values: self.custom_values,
             trace_parent: self.trace_parent,
+            unreadable: None,
         })
     }
 

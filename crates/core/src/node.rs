@@ -206,6 +206,8 @@ impl NodeBuilder {
             },
             rows,
             row_pause: RowPause::default(),
+            unreadable: Mutex::default(),
+            refused: completion::room(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::alarm::Alarm;
+use crate::allowance::Allowance;
 use crate::commit_hook::{Cause, CommitHook};
 use crate::consumer::OwnHint;
 use crate::finished::Finished;
@@ -38,6 +39,10 @@ pub(crate) struct Shared {
     pub(crate) rows: RowTerms,
     /// No row locks until then, since some were lost.
     pub(crate) row_pause: RowPause,
+    /// Jobs whose rows can't be read, and how many of them may become dead letters.
+    pub(crate) unreadable: Mutex<Allowance>,
+    /// Room for outcomes that the database refuses.
+    pub(crate) refused: Arc<Semaphore>,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,

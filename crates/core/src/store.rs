@@ -12,9 +12,11 @@
 //!   job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at all.
 
 mod answer;
+
 mod locking;
 mod moving;
 mod operating;
+mod poison;
 pub mod postgres;
 mod rows;
 mod schema;
@@ -44,6 +46,7 @@ pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, SuspensionScope};
+pub use poison::StuckBatch;
 pub use rows::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
@@ -219,6 +222,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Give a page of jobs another lane. See [`crate::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
+
+    /// Operations of which a batch does not get through, since the database refuses a row of it or the whole
+    /// (protocol rule 37). For people: nothing stops for it.
+    fn stuck(&self) -> Vec<StuckBatch> {
+        Vec::new()
+    }
 
     /// Close every connection.
     async fn close(&self);

@@ -3,7 +3,7 @@
 //! | path | answers |
 //! | --- | --- |
 //! | `/metrics` | every metric of [`jobwire_core::metrics`], for Prometheus |
-//! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise |
+//! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise. Names batches that do not get through; a restart does not help there |
 //! | `/readyz` | the node's health as JSON; 503 while it takes no work: send none |
 //!
 //! How many connections there are, and for how long, is bounded (`server.rs`).
@@ -19,6 +19,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use jobwire_core::node::HealthWatch;
+use jobwire_core::store::StuckBatch;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
@@ -73,6 +74,8 @@ pub async fn serve(listener: TcpListener, node: Node) {
 
 async fn render(State(node): State<Node>) -> Response {
     metrics::observe_process(&node.database);
+    // What was not refused again for long is forgotten when it is looked at.
+    let _ = node.health.stuck();
     let headers = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
@@ -82,14 +85,32 @@ async fn render(State(node): State<Node>) -> Response {
 
 async fn alive(State(node): State<Node>) -> Response {
     let down = node.health.tasks_down();
+    let stuck: String = node.health.stuck().iter().map(describe).collect();
     if down.is_empty() {
-        return "alive\n".into_response();
+        return format!("alive\n{stuck}").into_response();
     }
     let text: String = down
         .iter()
         .map(|(task, why)| format!("task {task} is down: {why}\n"))
         .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, text + &stuck).into_response()
+}
+
+/// A line for people.
+fn describe(stuck: &StuckBatch) -> String {
+    let job = stuck
+        .job
+        .map_or_else(String::new, |job| format!(", job {job}"));
+    format!(
+        "batch {} does not get through for {} s: {} refused{job}: {}\n",
+        stuck.operation,
+        stuck.seconds,
+        match stuck.jobs {
+            0 => "all".to_owned(),
+            jobs => format!("{jobs} of its jobs"),
+        },
+        stuck.reason.escape_debug()
+    )
 }
 
 async fn ready(State(node): State<Node>) -> Response {

@@ -13,6 +13,7 @@
 //! * **Lock order**: instance rows, leases, job rows, each by key. Renewal and the leader's turn skip locked rows.
 
 pub mod address;
+mod aside;
 mod begin;
 mod claim;
 mod complete;
@@ -53,6 +54,7 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
+use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
@@ -62,7 +64,7 @@ use super::{
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId};
+use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
@@ -142,6 +144,7 @@ pub struct PgStore {
     fences: Arc<Fences>,
     /// Of creators' transactions, as the newest connection was told.
     isolation: Arc<Mutex<Isolation>>,
+    refusals: Refusals,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -229,6 +232,7 @@ impl PgStore {
             silence,
             fences,
             isolation,
+            refusals: Refusals::default(),
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -320,6 +324,57 @@ impl PgStore {
             line.answer(transition().boxed())
         })
         .await
+    }
+
+    /// Move due timers by this statement, or, where it is refused, in parts and without locks.
+    async fn timers(
+        &self,
+        at_most: i64,
+        whole: impl Future<Output = Result<MovedTimers>> + Send,
+    ) -> Result<MovedTimers> {
+        let pool = &self.line.pool;
+        let statement = "move_due_timers";
+        let rows = || {
+            self.run(statement, move || timers::due(pool, at_most))
+                .boxed()
+        };
+        found_page(self, statement, JobState::Timer, whole, rows, |these| {
+            let part = async move {
+                let move_these = || timers::move_these(pool, &these);
+                self.run(statement, move_these).await
+            };
+            part.boxed()
+        })
+        .await
+    }
+
+    /// End a suspension, or, where that is refused, bring its jobs back in parts first.
+    async fn end_suspension(&self, scope: &SuspensionScope) -> Result<Option<Vec<Ready>>> {
+        let (line, pool) = (&self.line, &self.line.pool);
+        let whole = async move {
+            let end = || suspend::activate(line, scope);
+            Ok(Activated::AtOnce(self.run("activate", end).await?))
+        };
+        let rows = || {
+            self.run("activate", || suspend::put_aside(pool, scope))
+                .boxed()
+        };
+        let state = JobState::Suspended;
+        let activated = found_page(self, "activate", state, whole, rows, |these| {
+            let part = async move {
+                let bring_back = || suspend::bring_back(pool, scope, &these);
+                Ok(Activated::InParts(self.run("activate", bring_back).await?))
+            };
+            part.boxed()
+        });
+        match activated.await? {
+            Activated::AtOnce(ready) => Ok(ready),
+            Activated::InParts(ready) => {
+                self.run("activate", || suspend::forget(pool, scope))
+                    .await?;
+                Ok(Some(ready))
+            }
+        }
     }
 }
 
@@ -416,18 +471,39 @@ impl Store for PgStore {
         done: &[Completion],
         then: &HandOver,
     ) -> Result<Settled> {
-        self.run("complete", || self.complete_batch(owner, done, then))
-            .await
+        let whole = self.run("complete", || self.complete_batch(owner, done, then));
+        held_page(self, "complete", owner, done, whole, |part| {
+            let part = async move {
+                let complete = || self.complete_batch(owner, &part, &HandOver::Hint);
+                self.run("complete", complete).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
-        self.run("fail", || self.fail_batch(owner, failed, then))
-            .await
+        let whole = self.run("fail", || self.fail_batch(owner, failed, then));
+        held_page(self, "fail", owner, failed, whole, |part| {
+            let part = async move {
+                let fail = || self.fail_batch(owner, &part, &HandOver::Hint);
+                self.run("fail", fail).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
-        self.run("release", || self.release_batch(owner, held))
-            .await
+        let whole = self.run("release", || self.release_batch(owner, held));
+        held_page(self, "release", owner, held, whole, |part| {
+            let part = async move {
+                let release = || self.release_batch(owner, &part);
+                self.run("release", release).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
@@ -436,10 +512,10 @@ impl Store for PgStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        self.run("move_due_timers", || {
+        let whole = self.run("move_due_timers", || {
             timers::move_due(&self.line.pool, at_most)
-        })
-        .await
+        });
+        self.timers(at_most, whole).await
     }
 
     async fn take_due_timers(
@@ -448,21 +524,42 @@ impl Store for PgStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<MovedTimers> {
-        self.run("move_due_timers", || async {
+        let whole = self.run("move_due_timers", || async {
             self.fences.begin(&self.line).await?;
             timers::take_due(&self.hot, terms, lanes, at_most).await
+        });
+        self.timers(at_most, whole).await
+    }
+
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        let pool = &self.line.pool;
+        let whole = self.run("take_turn", || turn::take(pool, turn, None));
+        let rows = || self.run("take_turn", || turn::marked(pool, turn)).boxed();
+        let state = JobState::Executable;
+        found_page(self, "take_turn", state, whole, rows, |these| {
+            let part = async move {
+                let take = || turn::take(pool, turn, Some(&these));
+                self.run("take_turn", take).await
+            };
+            part.boxed()
         })
         .await
     }
 
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
-        self.run("take_turn", || turn::take(&self.line.pool, turn))
-            .await
-    }
-
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        self.run("unhinted", || turn::unhinted(&self.line.pool, at_most))
-            .await
+        let pool = &self.line.pool;
+        let whole = self.run("unhinted", || turn::unhinted(pool, at_most, None));
+        let find = move || turn::find_unhinted(pool, at_most);
+        let rows = || self.run("unhinted", find).boxed();
+        let state = JobState::Executable;
+        found_page(self, "unhinted", state, whole, rows, |these| {
+            let part = async move {
+                let hint = || turn::unhinted(pool, at_most, Some(&these));
+                self.run("unhinted", hint).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
@@ -471,8 +568,29 @@ impl Store for PgStore {
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        self.run("orphans", || orphans::find(&self.line, query))
-            .await
+        let find = || orphans::find(&self.line, query, None);
+        let whole = self.run("orphans", find);
+        let rows = || {
+            let look = async move {
+                let query = OrphanQuery {
+                    mark: false,
+                    ..query.clone()
+                };
+                let find = || orphans::find(&self.line, &query, None);
+                let found = self.run("orphans", find).await?;
+                Ok(found.into_iter().map(|ready| ready.hint.id).collect())
+            };
+            look.boxed()
+        };
+        let state = JobState::Executable;
+        found_page(self, "orphans", state, whole, rows, |these| {
+            let part = async move {
+                let find = || orphans::find(&self.line, query, Some(&these));
+                self.run("orphans", find).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
@@ -540,8 +658,7 @@ impl Store for PgStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let ended = self.run("activate", || suspend::activate(&self.line, scope));
-        let Some(mut ready) = ended.await? else {
+        let Some(mut ready) = self.end_suspension(scope).await? else {
             return Ok(Vec::new());
         };
         let waited = self.run("activate", || {
@@ -581,8 +698,24 @@ impl Store for PgStore {
     }
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
-        self.run("move_lane", || lanes::move_page(&self.line, page))
-            .await
+        let line = &self.line;
+        let whole = self.run("move_lane", || lanes::move_page(line, page, None));
+        let rows = || {
+            self.run("move_lane", || lanes::page_ids(line, page))
+                .boxed()
+        };
+        found_page(self, "move_lane", page.state, whole, rows, |these| {
+            let part = async move {
+                let move_these = || lanes::move_page(line, page, Some(&these));
+                self.run("move_lane", move_these).await
+            };
+            part.boxed()
+        })
+        .await
+    }
+
+    fn stuck(&self) -> Vec<StuckBatch> {
+        self.refusals.stuck()
     }
 
     async fn close(&self) {

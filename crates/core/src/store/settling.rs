@@ -19,6 +19,9 @@ pub struct Settled {
     pub next: Vec<LockedJob>,
     /// Jobs that became ready and were not taken: to be hinted.
     pub ready: Vec<Ready>,
+    /// Jobs that the database refuses, and that could not be set aside either: they are held as before, and their
+    /// outcome is to be tried again. The others of the batch are committed.
+    pub left: Vec<JobId>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
     /// Instances that were released in a transaction that can't see who is next: to be looked at when it has committed.

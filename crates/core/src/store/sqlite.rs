@@ -11,6 +11,7 @@
 //! * **No transaction ids**: an error of COMMIT is final, and [`Store::committed`] can't say more.
 //! * **No notice from other processes** but a counter of commits: [`Store::data_version`].
 
+mod aside;
 mod claim;
 mod complete;
 mod exclusive;
@@ -32,12 +33,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{Connection, Sqlite, SqliteConnection};
 
+use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
@@ -47,7 +50,7 @@ use super::{
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId};
+use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
 use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
@@ -99,6 +102,7 @@ pub struct SqliteStore {
     /// are no others.
     watcher: Option<SqlitePool>,
     deadline: Duration,
+    refusals: Refusals,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -160,6 +164,7 @@ impl SqliteStore {
             readers,
             watcher,
             deadline: options.deadline,
+            refusals: Refusals::default(),
         };
         store.probe().await.map_err(|e| unusable(url, e))?;
         store.leap().await?;
@@ -254,6 +259,25 @@ impl SqliteStore {
         Fut: Future<Output = Result<T>> + Send,
     {
         super::measured(statement, self.deadline, transition).await
+    }
+
+    /// Move due timers, and lock what may be; where that is refused, in parts and without locks.
+    async fn timers(
+        &self,
+        at_most: i64,
+        take: Option<(&LockTerms, &[Lane])>,
+    ) -> Result<MovedTimers> {
+        let statement = "move_due_timers";
+        let whole = self.run(statement, || self.move_due(at_most, take, None));
+        let rows = || self.run(statement, move || self.due(at_most)).boxed();
+        found_page(self, statement, JobState::Timer, whole, rows, |these| {
+            let part = async move {
+                let move_these = || self.move_due(at_most, None, Some(&these));
+                self.run(statement, move_these).await
+            };
+            part.boxed()
+        })
+        .await
     }
 }
 
@@ -405,18 +429,39 @@ impl Store for SqliteStore {
         done: &[Completion],
         then: &HandOver,
     ) -> Result<Settled> {
-        self.run("complete", || self.complete_batch(owner, done, then))
-            .await
+        let whole = self.run("complete", || self.complete_batch(owner, done, then));
+        held_page(self, "complete", owner, done, whole, |part| {
+            let part = async move {
+                let complete = || self.complete_batch(owner, &part, &HandOver::Hint);
+                self.run("complete", complete).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
-        self.run("fail", || self.fail_batch(owner, failed, then))
-            .await
+        let whole = self.run("fail", || self.fail_batch(owner, failed, then));
+        held_page(self, "fail", owner, failed, whole, |part| {
+            let part = async move {
+                let fail = || self.fail_batch(owner, &part, &HandOver::Hint);
+                self.run("fail", fail).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
-        self.run("release", || self.release_batch(owner, held))
-            .await
+        let whole = self.run("release", || self.release_batch(owner, held));
+        held_page(self, "release", owner, held, whole, |part| {
+            let part = async move {
+                let release = || self.release_batch(owner, &part);
+                self.run("release", release).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
@@ -424,8 +469,7 @@ impl Store for SqliteStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        self.run("move_due_timers", || self.move_due(at_most, None))
-            .await
+        self.timers(at_most, None).await
     }
 
     async fn take_due_timers(
@@ -434,18 +478,36 @@ impl Store for SqliteStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<MovedTimers> {
-        self.run("move_due_timers", || {
-            self.move_due(at_most, Some((terms, lanes)))
+        self.timers(at_most, Some((terms, lanes))).await
+    }
+
+    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+        let whole = self.run("take_turn", || self.turn(turn, None));
+        let rows = || self.run("take_turn", || self.marked(turn)).boxed();
+        let state = JobState::Executable;
+        found_page(self, "take_turn", state, whole, rows, |these| {
+            let part = async move {
+                let take = || self.turn(turn, Some(&these));
+                self.run("take_turn", take).await
+            };
+            part.boxed()
         })
         .await
     }
 
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
-        self.run("take_turn", || self.turn(turn)).await
-    }
-
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        self.run("unhinted", || self.hint_unhinted(at_most)).await
+        let whole = self.run("unhinted", || self.hint_unhinted(at_most, None));
+        let find = move || self.find_unhinted(at_most);
+        let rows = || self.run("unhinted", find).boxed();
+        let state = JobState::Executable;
+        found_page(self, "unhinted", state, whole, rows, |these| {
+            let part = async move {
+                let hint = || self.hint_unhinted(at_most, Some(&these));
+                self.run("unhinted", hint).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     /// Changes with every commit of another connection than the watcher's, of whatever process. Touches
@@ -467,7 +529,28 @@ impl Store for SqliteStore {
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        self.run("orphans", || self.find_orphans(query)).await
+        let whole = self.run("orphans", || self.find_orphans(query, None));
+        let rows = || {
+            let look = async move {
+                let query = OrphanQuery {
+                    mark: false,
+                    ..query.clone()
+                };
+                let find = || self.find_orphans(&query, None);
+                let found = self.run("orphans", find).await?;
+                Ok(found.into_iter().map(|ready| ready.hint.id).collect())
+            };
+            look.boxed()
+        };
+        let state = JobState::Executable;
+        found_page(self, "orphans", state, whole, rows, |these| {
+            let part = async move {
+                let find = || self.find_orphans(query, Some(&these));
+                self.run("orphans", find).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
@@ -519,7 +602,34 @@ impl Store for SqliteStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.run("activate", || self.activate_scope(scope)).await
+        let whole = async move {
+            let end = || self.activate_scope(scope);
+            Ok(Activated::AtOnce(Some(self.run("activate", end).await?)))
+        };
+        let rows = || self.run("activate", || self.put_aside(scope)).boxed();
+        let state = JobState::Suspended;
+        let activated = found_page(self, "activate", state, whole, rows, |these| {
+            let part = async move {
+                let bring_back = || self.bring_back(scope, &these);
+                Ok(Activated::InParts(self.run("activate", bring_back).await?))
+            };
+            part.boxed()
+        });
+        match activated.await? {
+            Activated::AtOnce(ready) => Ok(ready.unwrap_or_default()),
+            Activated::InParts(back) => {
+                self.run("activate", || self.forget(scope)).await?;
+                // What came back is among these.
+                let waited = self.run("activate", || self.waited(scope)).await;
+                Ok(waited.unwrap_or_else(|error| {
+                    tracing::warn!(
+                        %error,
+                        "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
+                    );
+                    back
+                }))
+            }
+        }
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
@@ -543,7 +653,20 @@ impl Store for SqliteStore {
     }
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
-        self.run("move_lane", || self.move_page(page)).await
+        let whole = self.run("move_lane", || self.move_page(page, None));
+        let rows = || self.run("move_lane", || self.page_ids(page)).boxed();
+        found_page(self, "move_lane", page.state, whole, rows, |these| {
+            let part = async move {
+                let move_these = || self.move_page(page, Some(&these));
+                self.run("move_lane", move_these).await
+            };
+            part.boxed()
+        })
+        .await
+    }
+
+    fn stuck(&self) -> Vec<StuckBatch> {
+        self.refusals.stuck()
     }
 
     async fn close(&self) {

@@ -1,12 +1,12 @@
 //! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
 
-use sqlx::{PgPool, Row};
+use sqlx::{PgConnection, PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::row;
 use super::sql::{not_suspended, ready_columns, unlocked};
+use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{JobId, JobState, Lane};
@@ -216,19 +216,42 @@ fn statements(state: JobState) -> Statements {
     }
 }
 
-pub(super) async fn move_page(line: &Line, page: &LanePage) -> Result<MovedPage, StoreError> {
-    let statements = statements(page.state);
-    let mut tx = begin(line).await?;
-    let seen = sqlx::query(statements.look)
+/// The jobs of a page, and behind which id to go on.
+async fn look(
+    connection: &mut PgConnection,
+    page: &LanePage,
+) -> Result<(Vec<Uuid>, Option<Uuid>), StoreError> {
+    let seen = sqlx::query(statements(page.state).look)
         .bind(&page.from.0)
         .bind(page.after.map(|id| id.0))
         .bind(LANE_SLICE)
         .bind(page.at_most)
-        .fetch_one(&mut *tx)
+        .fetch_one(connection)
         .await?;
     let found: Vec<Uuid> = seen.try_get::<Option<_>, _>(0)?.unwrap_or_default();
     let last: Option<Uuid> = seen.try_get(1)?;
     let after = page.next(&found, last, seen.try_get(2)?);
+    Ok((found, after))
+}
+
+/// The ids of a page.
+pub(super) async fn page_ids(line: &Line, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+    let (found, _) = look(&mut *line.pool.acquire().await?, page).await?;
+    Ok(found.into_iter().map(JobId).collect())
+}
+
+/// Move a page; of its jobs only `these`, if any are named.
+pub(super) async fn move_page(
+    line: &Line,
+    page: &LanePage,
+    these: Option<&[JobId]>,
+) -> Result<MovedPage, StoreError> {
+    let statements = statements(page.state);
+    let mut tx = begin(line).await?;
+    let (mut found, after) = look(&mut tx, page).await?;
+    if let Some(these) = these {
+        found = these.iter().map(|id| id.0).collect();
+    }
     let mut moved = MovedPage {
         after: after.map(JobId),
         ..MovedPage::default()
@@ -243,10 +266,8 @@ pub(super) async fn move_page(line: &Line, page: &LanePage) -> Result<MovedPage,
         .await?;
     let relabel = sqlx::query(statements.relabel).bind(ids).bind(&page.to.0);
     if page.state == JobState::Executable {
-        let rows = relabel
-            .bind(i32::from(page.origin == Origin::Hook))
-            .fetch_all(&mut *tx)
-            .await?;
+        let relabel = relabel.bind(i32::from(page.origin == Origin::Hook));
+        let rows = aside::rows(&mut tx, relabel).await?;
         moved.moved = rows.len() as u64;
         let mut ready: Vec<(i64, Ready)> = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -257,7 +278,7 @@ pub(super) async fn move_page(line: &Line, page: &LanePage) -> Result<MovedPage,
         ready.sort_unstable_by_key(|(seq, _)| *seq);
         moved.ready = ready.into_iter().map(|(_, ready)| ready).collect();
     } else {
-        moved.moved = relabel.fetch_all(&mut *tx).await?.len() as u64;
+        moved.moved = aside::rows(&mut tx, relabel).await?.len() as u64;
     }
     tx.commit().await?;
     Ok(moved)

@@ -6,9 +6,10 @@ use uuid::Uuid;
 use super::begin::{begin, begin_by_key};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
-use super::{exclusive, row};
+use super::{aside, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::JobId;
 use crate::query::Sweepable;
 use crate::store::OrphanQuery;
 
@@ -17,7 +18,9 @@ use crate::store::OrphanQuery;
 /// runs ahead. Each
 /// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
 /// the first ready sibling counts, and only while nobody holds the instance.
-const FIND: &str = concat!(
+macro_rules! find {
+    ($where:literal) => {
+        concat!(
     "
 WITH lost AS (
     SELECT ",
@@ -25,7 +28,7 @@ WITH lost AS (
     "
     FROM jobwire.job j
     WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND j.type = ANY($4)
-      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints - 1, 0), 6)) - 1) * interval '5 seconds'
+      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * interval '5 seconds'
       AND ",
     unlocked!("j"),
     " AND ",
@@ -33,6 +36,7 @@ WITH lost AS (
     "
       AND ",
     in_turn!("j"),
+    $where,
     "
     ORDER BY j.id LIMIT $6
 ), marked AS (
@@ -42,20 +46,34 @@ WITH lost AS (
 SELECT ",
     ready_columns!("lost"),
     " FROM lost ORDER BY id"
-);
+        )
+    };
+}
 
-pub(super) async fn find(line: &Line, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+const FIND: &str = find!("");
+
+/// The same for given jobs, in the search for a refused row.
+const FIND_THESE: &str = find!(" AND j.id = ANY($8)");
+
+/// Find orphans; only among `these`, if any are named.
+pub(super) async fn find(
+    line: &Line,
+    query: &OrphanQuery,
+    these: Option<&[JobId]>,
+) -> Result<Vec<Ready>, StoreError> {
     let mut tx = begin_by_key(line).await?;
-    let rows = sqlx::query(FIND)
+    let mut find = sqlx::query(if these.is_some() { FIND_THESE } else { FIND })
         .bind(query.after.map(|id| id.0))
         .bind(query.ceiling())
         .bind(&query.lane.0)
         .bind(&query.types[..])
         .bind(query.ready_before)
         .bind(query.limit)
-        .bind(query.mark)
-        .fetch_all(&mut *tx)
-        .await?;
+        .bind(query.mark);
+    if let Some(these) = these {
+        find = find.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
+    }
+    let rows = aside::rows(&mut tx, find).await?;
     tx.commit().await?;
     row::all_ready(&rows)
 }

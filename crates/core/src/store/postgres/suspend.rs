@@ -1,13 +1,15 @@
 //! Suspending and activating (protocol rule 27).
 
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::row;
 use super::sql::{moved_columns, ready_columns, unlocked};
+use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::JobId;
 use crate::store::SuspensionScope;
 
 /// The job belongs to what is named by scope `$1` and value `$2`.
@@ -70,7 +72,7 @@ pub(super) async fn suspend(line: &Line, scope: &SuspensionScope) -> Result<u64,
         .bind(value)
         .execute(&mut *tx)
         .await?;
-    let ids: Vec<uuid::Uuid> = sqlx::query_scalar(ENTER)
+    let ids: Vec<Uuid> = sqlx::query_scalar(ENTER)
         .bind(kind)
         .bind(value)
         .fetch_all(&mut *tx)
@@ -88,8 +90,10 @@ pub(super) async fn suspend(line: &Line, scope: &SuspensionScope) -> Result<u64,
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
 /// Back to where they came from, unless something else that they belong to is still suspended.
-const BRING_BACK: &str = concat!(
-    "
+macro_rules! bring_back {
+    ($where:literal) => {
+        concat!(
+            "
 WITH back AS (
     DELETE FROM jobwire.suspended_job j
     WHERE ",
@@ -99,7 +103,9 @@ WITH back AS (
             (s.scope = 'process_instance' AND s.value = j.process_instance)
          OR (s.scope = 'process_definition' AND s.value = j.process_definition)
          OR (s.scope = 'type' AND s.value = j.type)
-         OR (s.scope = 'tenant' AND s.value = j.tenant)))
+         OR (s.scope = 'tenant' AND s.value = j.tenant)))",
+            $where,
+            "
     RETURNING j.*
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
@@ -121,6 +127,20 @@ WITH back AS (
 SELECT ",
     ready_columns!("e"),
     " FROM executable e"
+        )
+    };
+}
+
+const BRING_BACK: &str = bring_back!("");
+
+/// The same for given jobs, in the search for a refused row.
+const BRING_THESE_BACK: &str = bring_back!(" AND j.id = ANY($3)");
+
+/// The jobs that [`BRING_BACK`] may bring back.
+const ASIDE: &str = concat!(
+    "SELECT j.id FROM jobwire.suspended_job j WHERE ",
+    in_scope!(),
+    " ORDER BY j.id"
 );
 
 /// What was created during the suspension waits in the executable table, refused; it is hinted too. Not before
@@ -155,15 +175,46 @@ pub(super) async fn activate(
     let ready = if gone == 0 {
         None
     } else {
-        let rows = sqlx::query(BRING_BACK)
-            .bind(kind)
-            .bind(value)
-            .fetch_all(&mut *tx)
-            .await?;
+        let query = sqlx::query(BRING_BACK).bind(kind).bind(value);
+        let rows = aside::rows(&mut tx, query).await?;
         Some(row::all_ready(&rows)?)
     };
     tx.commit().await?;
     Ok(ready)
+}
+
+/// What a suspension put aside.
+pub(super) async fn put_aside(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+) -> Result<Vec<JobId>, StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query_scalar(ASIDE).bind(kind).bind(value);
+    let ids: Vec<Uuid> = query.fetch_all(pool).await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+/// Bring these back; the suspension itself goes on.
+pub(super) async fn bring_back(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+    these: &[JobId],
+) -> Result<Vec<Ready>, StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query(BRING_THESE_BACK)
+        .bind(kind)
+        .bind(value)
+        .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
+    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
+    row::all_ready(&rows)
+}
+
+/// End the suspension; what it put aside has been brought back before.
+pub(super) async fn forget(pool: &PgPool, scope: &SuspensionScope) -> Result<(), StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query(FORGET).bind(kind).bind(value);
+    query.execute(pool).await?;
+    Ok(())
 }
 
 /// What waited for the end of a suspension that has committed, but for what came `back` with it.
@@ -173,7 +224,7 @@ pub(super) async fn waited(
     back: &[Ready],
 ) -> Result<Vec<Ready>, StoreError> {
     let (kind, value) = scope.parts();
-    let back: Vec<uuid::Uuid> = back.iter().map(|ready| ready.hint.id.0).collect();
+    let back: Vec<Uuid> = back.iter().map(|ready| ready.hint.id.0).collect();
     let rows = sqlx::query(WAITED)
         .bind(kind)
         .bind(value)

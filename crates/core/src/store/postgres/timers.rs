@@ -2,13 +2,15 @@
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
+use uuid::Uuid;
 
+use super::aside;
 use super::hot::HotLine;
 use super::row;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, unleased};
 use crate::error::StoreError;
-use crate::job::{Fence, Lane, LockedJob};
+use crate::job::{Fence, JobId, Lane, LockedJob};
 use crate::store::{LockTerms, MovedTimers};
 
 /// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete and once
@@ -51,13 +53,25 @@ FROM (SELECT) AS one LEFT JOIN moved ON true",
     };
 }
 
-const MOVE_DUE: &str = move_due!(
-    "",
-    "id, lane, exclusive, process_instance, trace_parent, due_at",
-    "",
-    "",
-    ""
-);
+macro_rules! move_plainly {
+    ($where:expr) => {
+        move_due!(
+            $where,
+            "id, lane, exclusive, process_instance, trace_parent, due_at",
+            "",
+            "",
+            ""
+        )
+    };
+}
+
+const MOVE_DUE: &str = move_plainly!("");
+
+/// The same for given ones, in the search for a refused row.
+const MOVE_THESE: &str = move_plainly!(" AND id = ANY($2)");
+
+/// The page that [`MOVE_DUE`] moves.
+const DUE: &str = "SELECT id FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at LIMIT $1";
 
 /// The same for a few, and a lease for each that may run here.
 macro_rules! take_due {
@@ -96,7 +110,25 @@ const MOVED: usize = 5;
 const LOCKED: usize = 8;
 
 pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
-    let rows = sqlx::query(MOVE_DUE).bind(at_most).fetch_all(pool).await?;
+    let query = sqlx::query(MOVE_DUE).bind(at_most);
+    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
+    moved(&rows, |_| Ok(None))
+}
+
+/// The ids of due timers, as many as a page has.
+pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+    let ids: Vec<Uuid> = sqlx::query_scalar(DUE)
+        .bind(at_most)
+        .fetch_all(pool)
+        .await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+pub(super) async fn move_these(pool: &PgPool, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let query = sqlx::query(MOVE_THESE).bind(at_most).bind(ids);
+    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
     moved(&rows, |_| Ok(None))
 }
 
@@ -113,14 +145,13 @@ pub(super) async fn take_due(
     } else {
         TAKE_DUE
     };
-    let rows = sqlx::query(take)
+    let query = sqlx::query(take)
         .bind(at_most)
         .bind(&terms.types[..])
         .bind(lanes)
         .bind(terms.owner.0)
-        .bind(terms.lease)
-        .fetch_all(&mut *connection)
-        .await?;
+        .bind(terms.lease);
+    let rows = aside::rows(&mut connection, query).await?;
     connection.keep();
     moved(&rows, |row| {
         let Some(fence) = row.try_get(LOCKED)? else {
@@ -143,7 +174,7 @@ fn moved(
     for row in rows {
         result.now = row.try_get(MOVED)?;
         result.next_due = row.try_get(MOVED + 2)?;
-        if row.try_get::<Option<uuid::Uuid>, _>(0)?.is_some() {
+        if row.try_get::<Option<Uuid>, _>(0)?.is_some() {
             match locked(row)? {
                 Some(job) => result.locked.push(job),
                 None => result.ready.push(row::ready(row)?),

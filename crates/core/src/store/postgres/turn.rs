@@ -5,11 +5,11 @@ use std::time::Duration;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-use super::row;
 use super::sql::{in_turn, not_suspended, ready_columns, strikes_count};
+use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
-use crate::job::NodeId;
+use crate::job::{JobId, NodeId};
 use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 
 /// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes, mark
@@ -19,7 +19,9 @@ use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 ///
 /// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was lost, or
 /// no node had a free slot. They are hinted again at growing distances.
-const TAKE: &str = concat!(
+macro_rules! take {
+    ($late:literal, $other:literal) => {
+        concat!(
     "
 WITH lead AS (
     INSERT INTO jobwire.leader AS l (role, node, term, transport, expires_at)
@@ -38,7 +40,9 @@ WITH lead AS (
     strikes_count!("l"),
     " AS counts
     FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)
+    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)",
+    $late,
+    "
     ORDER BY l.job_id LIMIT $4
     FOR UPDATE OF j, l SKIP LOCKED
 ), reset AS (
@@ -53,17 +57,20 @@ WITH lead AS (
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND j.type = ANY($10)
-      AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints - 2, 0), 6))
+      AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))
       AND ",
     not_suspended!("j"),
     " AND ",
     in_turn!("j"),
+    $other,
     "
     ORDER BY j.id LIMIT $4
     FOR UPDATE OF j SKIP LOCKED
 ), unhinted AS (
     SELECT j.id FROM jobwire.job j
-    WHERE j.hints = 0 AND EXISTS (SELECT FROM lead)
+    WHERE j.hints = 0 AND EXISTS (SELECT FROM lead)",
+    $other,
+    "
     ORDER BY j.seq LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), hinted AS (
@@ -95,10 +102,34 @@ SELECT ",
     (extract(epoch FROM facts.remaining) * 1000)::bigint
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
-);
+        )
+    };
+}
 
-pub(super) async fn take(pool: &PgPool, turn: &Turn) -> Result<TurnOutcome, StoreError> {
-    let rows = sqlx::query(TAKE)
+const TAKE: &str = take!("", "");
+
+/// The same for given jobs, in the search for a refused row.
+const TAKE_THESE: &str = take!(" AND l.job_id = ANY($12)", " AND j.id = ANY($12)");
+
+/// What a turn may mark, and perhaps some more.
+const MARKED: &str = "
+SELECT l.job_id FROM jobwire.job_lease l WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
+UNION
+(SELECT j.id FROM jobwire.job j WHERE j.hints = 0 ORDER BY j.seq LIMIT $1)";
+
+pub(super) async fn marked(pool: &PgPool, turn: &Turn) -> Result<Vec<JobId>, StoreError> {
+    let query = sqlx::query_scalar(MARKED).bind(turn.hint_at_most);
+    let ids: Vec<Uuid> = query.fetch_all(pool).await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+/// Take a turn; of the jobs only `these`, if any are named.
+pub(super) async fn take(
+    pool: &PgPool,
+    turn: &Turn,
+    these: Option<&[JobId]>,
+) -> Result<TurnOutcome, StoreError> {
+    let mut query = sqlx::query(if these.is_some() { TAKE_THESE } else { TAKE })
         .bind(turn.node.0)
         .bind(turn.lease)
         .bind(turn.transport)
@@ -109,9 +140,11 @@ pub(super) async fn take(pool: &PgPool, turn: &Turn) -> Result<TurnOutcome, Stor
         .bind(turn.clock.map(|clock| clock.until))
         .bind(turn.grace)
         .bind(&turn.types[..])
-        .bind(turn.again_after)
-        .fetch_all(pool)
-        .await?;
+        .bind(turn.again_after);
+    if let Some(these) = these {
+        query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
+    }
+    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
     let mut report = TurnReport::default();
     let mut leads = false;
     for row in &rows {
@@ -173,18 +206,47 @@ pub(super) async fn resign(pool: &PgPool, node: NodeId) -> Result<(), StoreError
     Ok(())
 }
 
-const UNHINTED: &str = concat!(
-    "
+macro_rules! unhinted {
+    ($where:literal) => {
+        concat!(
+            "
 WITH unhinted AS (
-    SELECT id FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
+    SELECT id FROM jobwire.job WHERE hints = 0",
+            $where,
+            " ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = 1
 FROM unhinted u WHERE j.id = u.id
 RETURNING ",
-    ready_columns!("j")
-);
+            ready_columns!("j")
+        )
+    };
+}
 
-pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
-    let rows = sqlx::query(UNHINTED).bind(at_most).fetch_all(pool).await?;
-    row::all_ready(&rows)
+const UNHINTED: &str = unhinted!("");
+
+/// The same for given jobs, in the search for a refused row.
+const UNHINTED_THESE: &str = unhinted!(" AND id = ANY($2)");
+
+const FIND_UNHINTED: &str = "SELECT id FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1";
+
+pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+    let query = sqlx::query_scalar(FIND_UNHINTED).bind(at_most);
+    let ids: Vec<Uuid> = query.fetch_all(pool).await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+/// Mark jobs that nobody hinted yet; only `these`, if any are named.
+pub(super) async fn unhinted(
+    pool: &PgPool,
+    at_most: i64,
+    these: Option<&[JobId]>,
+) -> Result<Vec<Ready>, StoreError> {
+    let query = match these {
+        Some(these) => sqlx::query(UNHINTED_THESE)
+            .bind(at_most)
+            .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>()),
+        None => sqlx::query(UNHINTED).bind(at_most),
+    };
+    row::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }

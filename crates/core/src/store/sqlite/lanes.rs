@@ -1,7 +1,7 @@
 //! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
 
-use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
+use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::sql::{ready_columns, suspended, unlocked};
@@ -163,6 +163,32 @@ fn statements(state: JobState) -> (&'static str, &'static str) {
     }
 }
 
+/// The jobs of a page, and behind which id to go on.
+async fn look_at(
+    connection: &mut SqliteConnection,
+    page: &LanePage,
+) -> Result<(Vec<Uuid>, Option<Uuid>), StoreError> {
+    let (look, _) = statements(page.state);
+    let seen = sqlx::query(look)
+        .bind(page.after.map(|id| id.to_string()).unwrap_or_default())
+        .bind(LANE_SLICE)
+        .fetch_all(connection)
+        .await?;
+    let mut found: Vec<Uuid> = Vec::new();
+    let mut last = None;
+    for row in &seen {
+        let id = row::uuid(row, 0)?;
+        last = Some(id);
+        let lane: &str = row.try_get(1)?;
+        if lane == page.from.0 && i64::try_from(found.len()).is_ok_and(|n| n < page.at_most) {
+            found.push(id);
+        }
+    }
+    let count = i64::try_from(seen.len()).unwrap_or(i64::MAX);
+    let after = page.next(&found, last, count);
+    Ok((found, after))
+}
+
 impl SqliteStore {
     pub(super) async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
@@ -174,28 +200,28 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    pub(super) async fn move_page(&self, page: &LanePage) -> Result<MovedPage, StoreError> {
-        let (look, relabel) = statements(page.state);
+    /// The ids of a page.
+    pub(super) async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+        let mut connection = self.readers.acquire().await?;
+        let (found, _) = look_at(&mut connection, page).await?;
+        Ok(found.into_iter().map(JobId).collect())
+    }
+
+    /// Move a page; of its jobs only `these`, if any are named.
+    pub(super) async fn move_page(
+        &self,
+        page: &LanePage,
+        these: Option<&[JobId]>,
+    ) -> Result<MovedPage, StoreError> {
+        let (_, relabel) = statements(page.state);
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let seen = sqlx::query(look)
-            .bind(page.after.map(|id| id.to_string()).unwrap_or_default())
-            .bind(LANE_SLICE)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut found: Vec<Uuid> = Vec::new();
-        let mut last = None;
-        for row in &seen {
-            let id = row::uuid(row, 0)?;
-            last = Some(id);
-            let lane: &str = row.try_get(1)?;
-            if lane == page.from.0 && i64::try_from(found.len()).is_ok_and(|n| n < page.at_most) {
-                found.push(id);
-            }
+        let (mut found, after) = look_at(&mut tx, page).await?;
+        if let Some(these) = these {
+            found.retain(|id| these.contains(&JobId(*id)));
         }
-        let count = i64::try_from(seen.len()).unwrap_or(i64::MAX);
         let mut moved = MovedPage {
-            after: page.next(&found, last, count).map(JobId),
+            after: after.map(JobId),
             ..MovedPage::default()
         };
         if found.is_empty() {

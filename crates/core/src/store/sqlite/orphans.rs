@@ -1,11 +1,14 @@
 //! Jobs that are ready while no hint for them can still be on its way.
 
+use std::collections::HashSet;
+
 use sqlx::Row;
 
 use super::sql::{in_turn, ready_columns, suspended, unlocked};
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::JobId;
 use crate::query::Sweepable;
 use crate::store::{HandOver, OrphanQuery};
 
@@ -20,7 +23,7 @@ SELECT ",
     "
 FROM job j
 WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
-  AND j.ready_at <= ?5 - ((1 << min(max(j.hints - 1, 0), 6)) - 1) * 5000000
+  AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
   AND ",
     unlocked!("j"),
     " AND NOT ",
@@ -93,7 +96,12 @@ impl SqliteStore {
         })
     }
 
-    pub(super) async fn find_orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>, StoreError> {
+    /// Find orphans; only among `these`, if any are named.
+    pub(super) async fn find_orphans(
+        &self,
+        query: &OrphanQuery,
+        these: Option<&[JobId]>,
+    ) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
         let rows = sqlx::query(FIND)
@@ -105,15 +113,20 @@ impl SqliteStore {
             .bind(query.limit)
             .fetch_all(&mut *tx)
             .await?;
-        if query.mark && !rows.is_empty() {
+        let mut ready = row::all_ready(&rows)?;
+        if let Some(these) = these {
+            let these: HashSet<&JobId> = these.iter().collect();
+            ready.retain(|ready| these.contains(&ready.hint.id));
+        }
+        if query.mark && !ready.is_empty() {
             sqlx::query(MARK)
-                .bind(row::array(row::job_ids(&rows)?)?)
+                .bind(row::array(ready.iter().map(|ready| ready.hint.id))?)
                 .bind(now)
                 .execute(&mut *tx)
                 .await?;
         }
         tx.commit().await?;
-        row::all_ready(&rows)
+        Ok(ready)
     }
 
     pub(super) async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {

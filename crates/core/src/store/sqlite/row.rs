@@ -83,38 +83,74 @@ fn kind(text: &str) -> Result<JobKind, StoreError> {
         .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
 }
 
+/// A value, or where it can't be read a default, and why. That the column is there at all is no question of the row.
+fn readable<T: Default>(
+    value: sqlx::Result<T>,
+    fault: &mut Option<String>,
+) -> Result<T, StoreError> {
+    match value {
+        Ok(value) => Ok(value),
+        Err(error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))) => {
+            fault.get_or_insert(error.to_string());
+            Ok(T::default())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same of what was read from a text.
+fn parsed<T>(
+    value: Result<T, StoreError>,
+    default: impl FnOnce() -> T,
+    fault: &mut Option<String>,
+) -> T {
+    value.unwrap_or_else(|error| {
+        fault.get_or_insert(error.to_string());
+        default()
+    })
+}
+
 /// A job from the columns of `job_columns!`, the first of them at `at`.
 pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
-    let custom: Option<String> = row.try_get(at + 26)?;
+    let mut unreadable = None;
+    let fault = &mut unreadable;
+    let kind_text: &str = readable(row.try_get(at + 3), fault)?;
+    let payload: String = readable(row.try_get(at + 5), fault)?;
+    let custom: Option<String> = readable(row.try_get(at + 26), fault)?;
     Ok(Job {
         id: JobId(uuid(row, at)?),
-        seq: row.try_get(at + 1)?,
-        revision: row.try_get(at + 2)?,
-        kind: kind(row.try_get(at + 3)?)?,
-        job_type: row.try_get(at + 4)?,
-        payload: json(row.try_get(at + 5)?, "payload")?,
-        process_instance: row.try_get(at + 6)?,
-        execution: row.try_get(at + 7)?,
-        process_definition: row.try_get(at + 8)?,
-        element: row.try_get(at + 9)?,
-        tenant: row.try_get(at + 10)?,
-        category: row.try_get(at + 11)?,
-        deployment: row.try_get(at + 12)?,
-        priority: row.try_get(at + 13)?,
-        exclusive: row.try_get(at + 14)?,
-        retries: row.try_get(at + 15)?,
-        failures: row.try_get(at + 16)?,
-        retry_policy: row.try_get(at + 17)?,
-        due_at: maybe_moment(row.try_get(at + 18)?)?,
-        repeat: row.try_get(at + 19)?,
-        repeat_until: maybe_moment(row.try_get(at + 20)?)?,
-        correlation_id: uuid(row, at + 21)?,
-        created_at: moment(row.try_get(at + 22)?)?,
-        ready_at: moment(row.try_get(at + 23)?)?,
-        lane: Lane(row.try_get(at + 24)?),
-        exception_message: row.try_get(at + 25)?,
-        custom_values: custom.map(|c| json(c, "custom_values")).transpose()?,
-        trace_parent: row.try_get(at + 27)?,
+        seq: readable(row.try_get(at + 1), fault)?,
+        revision: readable(row.try_get(at + 2), fault)?,
+        kind: parsed(kind(kind_text), || JobKind::Message, fault),
+        job_type: readable(row.try_get(at + 4), fault)?,
+        payload: parsed(json(payload, "payload"), Default::default, fault),
+        process_instance: readable(row.try_get(at + 6), fault)?,
+        execution: readable(row.try_get(at + 7), fault)?,
+        process_definition: readable(row.try_get(at + 8), fault)?,
+        element: readable(row.try_get(at + 9), fault)?,
+        tenant: readable(row.try_get(at + 10), fault)?,
+        category: readable(row.try_get(at + 11), fault)?,
+        deployment: readable(row.try_get(at + 12), fault)?,
+        priority: readable(row.try_get(at + 13), fault)?,
+        exclusive: readable(row.try_get(at + 14), fault)?,
+        retries: readable(row.try_get(at + 15), fault)?,
+        failures: readable(row.try_get(at + 16), fault)?,
+        retry_policy: readable(row.try_get(at + 17), fault)?,
+        due_at: parsed(maybe_moment(row.try_get(at + 18)?), || None, fault),
+        repeat: readable(row.try_get(at + 19), fault)?,
+        repeat_until: parsed(maybe_moment(row.try_get(at + 20)?), || None, fault),
+        correlation_id: parsed(uuid(row, at + 21), Default::default, fault),
+        created_at: parsed(moment(row.try_get(at + 22)?), Default::default, fault),
+        ready_at: parsed(moment(row.try_get(at + 23)?), Default::default, fault),
+        lane: Lane(readable(row.try_get(at + 24), fault)?),
+        exception_message: readable(row.try_get(at + 25), fault)?,
+        custom_values: parsed(
+            custom.map(|c| json(c, "custom_values")).transpose(),
+            || None,
+            fault,
+        ),
+        trace_parent: readable(row.try_get(at + 27), fault)?,
+        unreadable: fault.take(),
     })
 }
 

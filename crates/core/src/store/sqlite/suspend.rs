@@ -4,6 +4,7 @@ use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::JobId;
 use crate::store::SuspensionScope;
 
 const NOTE: &str = "
@@ -47,6 +48,7 @@ const PUT_ASIDE: [&str; 5] = [
 ];
 
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
+const LIFT: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2 RETURNING since";
 
 /// What waited in the executable table, refused, is hinted again.
 const WAITED: &str = concat!(
@@ -61,9 +63,10 @@ const WAITED: &str = concat!(
 
 /// What was put aside, unless something else that it belongs to is still suspended.
 macro_rules! back {
-    () => {
+    ($where:literal) => {
         concat!(
             in_scope!("j"),
+            $where,
             " AND NOT EXISTS (SELECT 1 FROM suspension s WHERE
     (s.scope = 'process_instance' AND s.value = j.process_instance)
  OR (s.scope = 'process_definition' AND s.value = j.process_definition)
@@ -73,15 +76,21 @@ macro_rules! back {
     };
 }
 
-const BACK_TO_TIMERS: &str = concat!(
-    "INSERT INTO timer_job (",
-    moved_columns!(),
-    ") SELECT ",
-    moved_columns!(),
-    " FROM suspended_job j WHERE j.due_at > ?3 AND ",
-    back!()
-);
-const BACK_TO_JOBS: &str = concat!(
+macro_rules! back_to_timers {
+    ($where:literal) => {
+        concat!(
+            "INSERT INTO timer_job (",
+            moved_columns!(),
+            ") SELECT ",
+            moved_columns!(),
+            " FROM suspended_job j WHERE j.due_at > ?3 AND ",
+            back!($where)
+        )
+    };
+}
+macro_rules! back_to_jobs {
+    ($where:literal) => {
+        concat!(
     "
 INSERT INTO job (",
     moved_columns!(),
@@ -90,12 +99,33 @@ SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_insta
     category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
     correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, min(hints, 999999999) + 1
 FROM suspended_job j WHERE coalesce(j.due_at, 0) <= ?3 AND ",
-    back!(),
+    back!($where),
     " RETURNING ",
     ready_columns!(),
     ", seq"
+        )
+    };
+}
+macro_rules! not_aside {
+    ($where:literal) => {
+        concat!("DELETE FROM suspended_job AS j WHERE ", back!($where))
+    };
+}
+
+const BRING_BACK: [&str; 3] = [back_to_timers!(""), back_to_jobs!(""), not_aside!("")];
+
+/// The same for given jobs, in the search for a refused row.
+const BRING_THESE_BACK: [&str; 3] = [
+    back_to_timers!(" AND j.id IN (SELECT value FROM json_each(?4))"),
+    back_to_jobs!(" AND j.id IN (SELECT value FROM json_each(?4))"),
+    not_aside!(" AND j.id IN (SELECT value FROM json_each(?4))"),
+];
+
+const ASIDE: &str = concat!(
+    "SELECT j.id FROM suspended_job j WHERE ",
+    in_scope!("j"),
+    " ORDER BY j.id"
 );
-const NOT_ASIDE: &str = concat!("DELETE FROM suspended_job AS j WHERE ", back!());
 
 impl SqliteStore {
     pub(super) async fn suspend_scope(&self, scope: &SuspensionScope) -> Result<u64, StoreError> {
@@ -118,6 +148,76 @@ impl SqliteStore {
         Ok(changed)
     }
 
+    /// What a suspension put aside.
+    pub(super) async fn put_aside(
+        &self,
+        scope: &SuspensionScope,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let (kind, value) = scope.parts();
+        let query = sqlx::query(ASIDE).bind(kind).bind(value);
+        row::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Bring these back; the suspension itself goes on.
+    pub(super) async fn bring_back(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> Result<Vec<Ready>, StoreError> {
+        let (kind, value) = scope.parts();
+        let these = row::array(these)?;
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        // Only for the statements: they leave alone what anything suspends.
+        let since: Option<i64> = sqlx::query_scalar(LIFT)
+            .bind(kind)
+            .bind(value)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let mut ready = Vec::new();
+        for statement in BRING_THESE_BACK {
+            let rows = sqlx::query(statement)
+                .bind(kind)
+                .bind(value)
+                .bind(now)
+                .bind(&these)
+                .fetch_all(&mut *tx)
+                .await?;
+            ready.extend(row::ready_in_order(&rows)?);
+        }
+        sqlx::query(NOTE)
+            .bind(kind)
+            .bind(value)
+            .bind(since.unwrap_or(now))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(ready)
+    }
+
+    /// End the suspension; what it put aside has been brought back before.
+    pub(super) async fn forget(&self, scope: &SuspensionScope) -> Result<(), StoreError> {
+        let (kind, value) = scope.parts();
+        let mut tx = self.write().await?;
+        let query = sqlx::query(FORGET).bind(kind).bind(value);
+        query.execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// What is executable after the end of a suspension, to be hinted.
+    pub(super) async fn waited(&self, scope: &SuspensionScope) -> Result<Vec<Ready>, StoreError> {
+        let (kind, value) = scope.parts();
+        let mut tx = self.write().await?;
+        let rows = sqlx::query(WAITED)
+            .bind(kind)
+            .bind(value)
+            .bind(row::now_micros())
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        row::ready_in_order(&rows)
+    }
+
     /// Back to where they came from. What was created meanwhile is hinted too.
     pub(super) async fn activate_scope(
         &self,
@@ -134,7 +234,7 @@ impl SqliteStore {
             .rows_affected();
         let mut ready = Vec::new();
         if gone > 0 {
-            for statement in [WAITED, BACK_TO_TIMERS, BACK_TO_JOBS, NOT_ASIDE] {
+            for statement in std::iter::once(WAITED).chain(BRING_BACK) {
                 let rows = sqlx::query(statement)
                     .bind(kind)
                     .bind(value)

@@ -7,14 +7,25 @@ use super::sql::{moved_columns, ready_columns};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::Lane;
+use crate::job::{JobId, Lane};
 use crate::store::{LockTerms, MovedTimers};
 
-const DUE: &str = concat!(
-    "SELECT ",
-    ready_columns!("t"),
-    ", t.due_at FROM timer_job t WHERE t.due_at <= ?1 ORDER BY t.due_at, t.seq LIMIT ?2"
-);
+macro_rules! due {
+    ($where:literal) => {
+        concat!(
+            "SELECT ",
+            ready_columns!("t"),
+            ", t.due_at FROM timer_job t WHERE t.due_at <= ?1",
+            $where,
+            " ORDER BY t.due_at, t.seq LIMIT ?2"
+        )
+    };
+}
+
+const DUE: &str = due!("");
+
+/// Of given ones, in the search for a refused row.
+const DUE_THESE: &str = due!(" AND t.id IN (SELECT value FROM json_each(?3))");
 
 const MOVE: &str = concat!(
     "
@@ -30,19 +41,28 @@ const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_
 const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
 
 impl SqliteStore {
-    /// Those of these lanes are locked under these terms, if any are given.
+    /// The ids of due timers, as many as a page has.
+    pub(super) async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        let query = sqlx::query(DUE).bind(row::now_micros()).bind(at_most);
+        row::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Those of these lanes are locked under these terms, if any are given; only `these` are moved, if any are named.
     pub(super) async fn move_due(
         &self,
         at_most: i64,
         take: Option<(&LockTerms, &[Lane])>,
+        these: Option<&[JobId]>,
     ) -> Result<MovedTimers, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let rows = sqlx::query(DUE)
+        let mut query = sqlx::query(if these.is_some() { DUE_THESE } else { DUE })
             .bind(now)
-            .bind(at_most)
-            .fetch_all(&mut *tx)
-            .await?;
+            .bind(at_most);
+        if let Some(these) = these {
+            query = query.bind(row::array(these)?);
+        }
+        let rows = query.fetch_all(&mut *tx).await?;
         if !rows.is_empty() {
             let ids = row::array(row::job_ids(&rows)?)?;
             sqlx::query(MOVE)

@@ -24,8 +24,19 @@ RETURNING term";
 const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role = 'leader'";
 
 /// Clear the owners of leases that ran out, and count the strikes. Only this statement ends a lease of another node.
-const LATE: &str = "
-SELECT job_id, owner FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1 ORDER BY job_id LIMIT ?2";
+macro_rules! late {
+    ($where:literal) => {
+        concat!(
+            "SELECT job_id, owner FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1",
+            $where,
+            " ORDER BY job_id LIMIT ?2"
+        )
+    };
+}
+
+const LATE: &str = late!("");
+/// Of given jobs, in the search for a refused row.
+const LATE_THESE: &str = late!(" AND job_id IN (SELECT value FROM json_each(?3))");
 
 const RESET: &str = concat!(
     "UPDATE job_lease AS l SET owner = NULL, alone_since = NULL, strikes = min(l.strikes, 1000000) + ",
@@ -41,24 +52,49 @@ const STRAY: &str = "
 DELETE FROM job_lease AS l WHERE l.expires_at <= ?1 AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)";
 
 /// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
-const LEFT_OVER: &str = concat!(
-    "
+macro_rules! left_over {
+    ($where:literal) => {
+        concat!(
+            "
 SELECT j.id FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
 WHERE l.owner IS NULL AND j.type IN (SELECT value FROM json_each(?1))
-  AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints - 2, 0), 6)) AND NOT ",
-    suspended!("j"),
-    " AND ",
-    in_turn!("j"),
-    "
+  AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6)) AND NOT ",
+            suspended!("j"),
+            " AND ",
+            in_turn!("j"),
+            $where,
+            "
 ORDER BY j.id LIMIT ?4"
-);
+        )
+    };
+}
+
+const LEFT_OVER: &str = left_over!("");
+const LEFT_OVER_THESE: &str = left_over!(" AND j.id IN (SELECT value FROM json_each(?5))");
 
 /// What is known of a rescued job beside its hint.
 const RESCUED: &str = "
 SELECT j.id, j.type, l.strikes FROM job j JOIN job_lease l ON l.job_id = j.id
 WHERE j.id IN (SELECT value FROM json_each(?1))";
 
-const UNHINTED: &str = "SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1";
+macro_rules! unhinted {
+    ($where:literal) => {
+        concat!(
+            "SELECT id FROM job WHERE hints = 0",
+            $where,
+            " ORDER BY seq LIMIT ?1"
+        )
+    };
+}
+
+const UNHINTED: &str = unhinted!("");
+const UNHINTED_THESE: &str = unhinted!(" AND id IN (SELECT value FROM json_each(?2))");
+
+/// What a turn may mark, and perhaps some more.
+const MARKED: &str = "
+SELECT job_id FROM job_lease WHERE owner IS NULL OR expires_at <= ?1
+UNION
+SELECT id FROM (SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?2)";
 
 const HINT: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -101,11 +137,13 @@ async fn hint_unhinted(
     connection: &mut SqliteConnection,
     now: i64,
     at_most: i64,
+    these: Option<&str>,
 ) -> Result<Vec<Ready>, StoreError> {
-    let rows = sqlx::query(UNHINTED)
-        .bind(at_most)
-        .fetch_all(&mut *connection)
-        .await?;
+    let query = match these {
+        Some(these) => sqlx::query(UNHINTED_THESE).bind(at_most).bind(these),
+        None => sqlx::query(UNHINTED).bind(at_most),
+    };
+    let rows = query.fetch_all(&mut *connection).await?;
     hint(connection, now, &row::job_ids(&rows)?).await
 }
 
@@ -143,7 +181,21 @@ async fn rescue(
 }
 
 impl SqliteStore {
-    pub(super) async fn turn(&self, turn: &Turn) -> Result<TurnOutcome, StoreError> {
+    /// What a turn may mark.
+    pub(super) async fn marked(&self, turn: &Turn) -> Result<Vec<JobId>, StoreError> {
+        let query = sqlx::query(MARKED)
+            .bind(row::now_micros())
+            .bind(turn.hint_at_most);
+        row::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Take a turn; of the jobs only `these`, if any are named.
+    pub(super) async fn turn(
+        &self,
+        turn: &Turn,
+        these: Option<&[JobId]>,
+    ) -> Result<TurnOutcome, StoreError> {
+        let these = these.map(row::array).transpose()?;
         let mut tx = self.write().await?;
         let now = row::now_micros();
         let term: Option<i64> = sqlx::query_scalar(LEAD)
@@ -154,7 +206,9 @@ impl SqliteStore {
             .fetch_optional(&mut *tx)
             .await?;
         let outcome = match term {
-            Some(term) => TurnOutcome::Leads(Box::new(lead(&mut tx, turn, now, term).await?)),
+            Some(term) => TurnOutcome::Leads(Box::new(
+                lead(&mut tx, turn, now, term, these.as_deref()).await?,
+            )),
             None => follow(&mut tx, now).await?,
         };
         tx.commit().await?;
@@ -171,9 +225,22 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    pub(super) async fn hint_unhinted(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+    /// The ids of jobs that nobody hinted.
+    pub(super) async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        let query = sqlx::query(UNHINTED).bind(at_most);
+        row::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Mark jobs that nobody hinted; only `these`, if any are named.
+    pub(super) async fn hint_unhinted(
+        &self,
+        at_most: i64,
+        these: Option<&[JobId]>,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let these = these.map(row::array).transpose()?;
         let mut tx = self.write().await?;
-        let ready = hint_unhinted(&mut tx, row::now_micros(), at_most).await?;
+        let now = row::now_micros();
+        let ready = hint_unhinted(&mut tx, now, at_most, these.as_deref()).await?;
         tx.commit().await?;
         Ok(ready)
     }
@@ -184,29 +251,38 @@ async fn lead(
     turn: &Turn,
     now: i64,
     term: i64,
+    these: Option<&str>,
 ) -> Result<TurnReport, StoreError> {
     let shown = row::moment(now)?;
     let believed = turn
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
     // Before the reset: what that one finds is not left over.
-    let left_over = sqlx::query(LEFT_OVER)
-        .bind(row::array(&turn.types[..])?)
-        .bind(now)
-        .bind(row::later(now, turn.again_after) - now)
-        .bind(turn.reset_at_most)
-        .fetch_all(&mut *connection)
-        .await?;
+    let mut left_over = sqlx::query(if these.is_some() {
+        LEFT_OVER_THESE
+    } else {
+        LEFT_OVER
+    })
+    .bind(row::array(&turn.types[..])?)
+    .bind(now)
+    .bind(row::later(now, turn.again_after) - now)
+    .bind(turn.reset_at_most);
+    if let Some(these) = these {
+        left_over = left_over.bind(these);
+    }
+    let left_over = left_over.fetch_all(&mut *connection).await?;
     let mut rescued: Vec<(JobId, Option<NodeId>)> = row::job_ids(&left_over)?
         .into_iter()
         .map(|id| (id, None))
         .collect();
     if believed && turn.reset_at_most > 0 {
-        let late = sqlx::query(LATE)
+        let mut late = sqlx::query(if these.is_some() { LATE_THESE } else { LATE })
             .bind(now)
-            .bind(turn.reset_at_most)
-            .fetch_all(&mut *connection)
-            .await?;
+            .bind(turn.reset_at_most);
+        if let Some(these) = these {
+            late = late.bind(these);
+        }
+        let late = late.fetch_all(&mut *connection).await?;
         let ids = row::job_ids(&late)?;
         sqlx::query(RESET)
             .bind(row::array(&ids)?)
@@ -222,7 +298,7 @@ async fn lead(
     }
     // These first: a job that they count as hinted is not unhinted any more.
     let rescued = rescue(connection, now, rescued).await?;
-    let unhinted = hint_unhinted(connection, now, turn.hint_at_most).await?;
+    let unhinted = hint_unhinted(connection, now, turn.hint_at_most, these).await?;
     let facts = sqlx::query(FACTS)
         .bind(now)
         .bind(COUNT_LIMIT + 1)

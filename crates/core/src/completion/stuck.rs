@@ -1,0 +1,112 @@
+//! Outcomes that the database refuses while it takes the others of their batch, and that could not be set aside.
+//!
+//! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again, alone,
+//! until the database takes it, the job is set aside, or the node ends. At most [`AT_ONCE`] wait so; more hold up the
+//! batches that they came in, which the node's slots then feel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::{Attempt, AttemptFate, settled_batch};
+use crate::commit_hook::Cause;
+use crate::executor;
+use crate::held_instances::End;
+use crate::job::Held;
+use crate::shared::Shared;
+use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
+
+/// Outcomes that wait apart.
+const AT_ONCE: usize = 100;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Room for outcomes that wait apart.
+pub(crate) fn room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(AT_ONCE))
+}
+
+/// An outcome that was refused.
+pub(super) enum Refused {
+    Done(Completion),
+    Failed(Failure),
+    Released(Held),
+}
+
+impl Refused {
+    pub(super) fn held(&self) -> &Held {
+        match self {
+            Self::Done(completion) => &completion.held,
+            Self::Failed(failure) => &failure.held,
+            Self::Released(held) => held,
+        }
+    }
+
+    const fn operation(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "complete",
+            Self::Failed(_) => "fail",
+            Self::Released(_) => "release",
+        }
+    }
+
+    async fn commit(&self, node: &Shared) -> Result<Settled, StoreError> {
+        let then = HandOver::Hint;
+        let (store, id) = (&node.store, node.id);
+        match self {
+            Self::Done(completion) => {
+                store
+                    .complete(id, std::slice::from_ref(completion), &then)
+                    .await
+            }
+            Self::Failed(failure) => store.fail(id, std::slice::from_ref(failure), &then).await,
+            Self::Released(held) => store.release(id, std::slice::from_ref(held)).await,
+        }
+    }
+}
+
+/// Try it again and again, in a task of its own.
+pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
+    // The semaphore is never closed.
+    let room = node.refused.clone().acquire_owned().await;
+    let node = node.clone();
+    tokio::spawn(async move {
+        let _room = room;
+        let mut pause = FIRST_PAUSE;
+        let mut in_doubt = false;
+        let held = refused.held();
+        let fate = loop {
+            tokio::select! {
+                biased;
+                () = node.ended.cancelled() => {
+                    node.let_go(held, End::Unsure);
+                    break AttemptFate::Unknown;
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            let sent = Instant::now();
+            match refused.commit(&node).await {
+                Ok(settled) if settled.left.is_empty() => {
+                    let operation = refused.operation();
+                    let committed = settled_batch(&node, operation, &[held], settled, in_doubt);
+                    let fate = committed.fate(held.id);
+                    let settled = committed.settled;
+                    if matches!(refused, Refused::Released(_)) {
+                        node.hook.publish(Cause::GiveBack, settled.ready);
+                    } else {
+                        executor::follow_up(&node, settled, sent, Vec::new()).await;
+                    }
+                    break fate;
+                }
+                Ok(_) => {}
+                Err(error) => in_doubt |= !error.changed_nothing(),
+            }
+        };
+        if let Some(attempt) = attempt {
+            attempt.count(&node, fate);
+        }
+    });
+}

@@ -1,0 +1,240 @@
+//! Poison: a row's fault is the row's (protocol rule 37).
+//!
+//! A page of rows that the database refuses is tried again in halves, each half in a transaction of its own, until the
+//! refused rows stand alone. Their neighbours are committed on the way. A refused row becomes a dead letter, with the
+//! reason, under three conditions:
+//!
+//! * The error is of the row's making ([`StoreError::is_row_fault`]). Any other error ends the search, and nothing is set
+//!   aside.
+//! * The rest of the page commits, or other rows of the same operation did within the last minute. A database that
+//!   refuses everything has a fault of its own. A page of one row has no rest: it is believed, unless a
+//!   larger page of the operation was refused as a whole.
+//! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
+//!
+//! What is refused and stays is **stuck**: it is logged as an error, `jobwire_stuck_batches` and the health of the node
+//! name the operation, and the next page tries again. `jobwire_jobs_set_aside_total` counts what was set aside.
+//!
+//! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
+//! that choose their own rows have a second text for a page of given rows, which only the search uses.
+
+mod outcome;
+mod search;
+mod stuck;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+
+use super::{Completion, Failure, Result, Settled};
+use crate::allowance::Allowance;
+use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::{Held, JobId, JobState, NodeId};
+
+pub(super) use outcome::{Activated, Outcome};
+pub use stuck::StuckBatch;
+use stuck::StuckBatches;
+
+/// What a store knows of pages that were refused. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Refusals(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    allowance: Allowance,
+    stuck: StuckBatches,
+}
+
+impl Refusals {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The operations of which a page does not get through.
+    pub(super) fn stuck(&self) -> Vec<StuckBatch> {
+        self.state().stuck.list(Instant::now())
+    }
+
+    /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
+    fn passed(&self, operation: &'static str, rows: Option<impl Iterator<Item = JobId>>) {
+        let mut state = self.state();
+        state.allowance.committed(operation, Instant::now());
+        state.stuck.passed(operation, rows);
+    }
+
+    /// A row is there no more; that says nothing of what the database takes.
+    fn is_gone(&self, operation: &'static str, row: JobId) {
+        let row = Some(std::iter::once(row));
+        self.state().stuck.passed(operation, row);
+    }
+
+    /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm.
+    fn failed(&self, operation: &'static str, error: StoreError) -> StoreError {
+        if !error.is_transient() {
+            self.note(operation, None, error.to_string());
+        }
+        error
+    }
+
+    /// Nothing was done about this row.
+    fn left(&self, operation: &'static str, row: JobId, reason: String) {
+        self.note(operation, Some(row), reason);
+    }
+
+    fn note(&self, operation: &'static str, row: Option<JobId>, reason: String) {
+        let text = reason.clone();
+        if self
+            .state()
+            .stuck
+            .note(operation, row, reason, Instant::now())
+        {
+            let job = row.map(tracing::field::display);
+            tracing::error!(
+                operation,
+                job,
+                reason = text,
+                "a batch does not get through; it is tried again and again. Correct what the reason names (a right, a \
+                 constraint, a trigger, or the row of the job), or delete the job"
+            );
+        }
+    }
+}
+
+/// A row that became a dead letter.
+pub(super) struct Aside {
+    /// The dead letter's id; a new one where the row's own stands in another table.
+    pub(super) letter: JobId,
+    /// What is next in its instance.
+    pub(super) ready: Vec<Ready>,
+}
+
+/// A store that can set rows aside.
+#[async_trait]
+pub(super) trait SetsAside: Sync {
+    fn refusals(&self) -> &Refusals;
+
+    /// Make a dead letter of a job that this node holds. `None` where the lock is gone.
+    async fn set_held_aside(
+        &self,
+        owner: NodeId,
+        held: &Held,
+        reason: &str,
+    ) -> Result<Option<Aside>>;
+
+    /// Make a dead letter of a job of this state that no living lock protects. `None` where there is none.
+    async fn set_row_aside(
+        &self,
+        state: JobState,
+        id: JobId,
+        reason: &str,
+    ) -> Result<Option<Aside>>;
+}
+
+/// Something that acts on a job by a lock.
+pub(super) trait Holds: Clone + Send + Sync {
+    fn held(&self) -> &Held;
+    /// What the holder had to say of it, for the dead letter.
+    fn message(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Holds for Held {
+    fn held(&self) -> &Held {
+        self
+    }
+}
+
+impl Holds for Completion {
+    fn held(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Holds for Failure {
+    fn held(&self) -> &Held {
+        &self.held
+    }
+
+    fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+}
+
+/// How a page of rows is tried in parts.
+type Part<'a, R, T> = dyn Fn(Vec<R>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
+
+/// A page of jobs that this node holds: `whole` is its one transaction, `part` the same for fewer rows.
+pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
+    store: &'a S,
+    operation: &'static str,
+    owner: NodeId,
+    rows: &[R],
+    whole: impl Future<Output = Result<Settled>>,
+    part: impl Fn(Vec<R>) -> BoxFuture<'a, Result<Settled>> + Send + Sync + 'a,
+) -> Result<Settled> {
+    let refusals = store.refusals();
+    match whole.await {
+        Ok(settled) => {
+            refusals.passed(operation, Some(rows.iter().map(|row| row.held().id)));
+            Ok(settled)
+        }
+        Err(error) if error.is_row_fault() => {
+            let aside = move |row: R, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
+                Box::pin(async move {
+                    let reason = match row.message() {
+                        Some(message) => format!("{reason}; the attempt had ended with: {message}"),
+                        None => reason,
+                    };
+                    store.set_held_aside(owner, row.held(), &reason).await
+                })
+            };
+            let rows = rows.to_vec();
+            Box::pin(search::search(
+                refusals,
+                operation,
+                rows,
+                &|row: &R| row.held().id,
+                Settled::default(),
+                &part,
+                &aside,
+            ))
+            .await
+        }
+        Err(error) => Err(refusals.failed(operation, error)),
+    }
+}
+
+/// A page of jobs in this state that the statement `whole` finds itself; `rows` finds the same, and `part` is the
+/// statement for given ones. What a page leads to without any row is asked first.
+pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
+    store: &'a S,
+    operation: &'static str,
+    state: JobState,
+    whole: impl Future<Output = Result<T>>,
+    rows: impl FnOnce() -> BoxFuture<'a, Result<Vec<JobId>>>,
+    part: impl Fn(Vec<JobId>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+) -> Result<T> {
+    let refusals = store.refusals();
+    match whole.await {
+        Ok(outcome) => {
+            refusals.passed(operation, None::<std::iter::Empty<JobId>>);
+            Ok(outcome)
+        }
+        Err(error) if error.is_row_fault() => {
+            let search = async {
+                let rows = rows().await?;
+                let nothing = part(Vec::new()).await?;
+                let aside =
+                    move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
+                        Box::pin(async move { store.set_row_aside(state, id, &reason).await })
+                    };
+                search::search(refusals, operation, rows, &|id| *id, nothing, &part, &aside).await
+            };
+            Box::pin(search).await
+        }
+        Err(error) => Err(refusals.failed(operation, error)),
+    }
+}

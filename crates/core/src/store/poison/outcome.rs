@@ -1,0 +1,140 @@
+//! What pages lead to, put together from their parts.
+
+use chrono::Duration;
+
+use crate::created::earliest;
+use crate::hint::Ready;
+use crate::job::JobId;
+use crate::store::{MovedPage, MovedTimers, Settled, TurnOutcome};
+
+/// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
+const PAUSE: Duration = Duration::seconds(1);
+
+/// What a page led to.
+pub(in crate::store) trait Outcome: Send {
+    /// Whether the outcome names the rows about which nothing was done. Else a page of which nothing commits is an error.
+    const TELLS_WHAT_IS_LEFT: bool = false;
+
+    /// A part of the page committed.
+    fn add(&mut self, part: Self);
+    /// A row became a dead letter, and these became ready by it.
+    fn set_aside(&mut self, id: JobId, ready: Vec<Ready>);
+    /// Nothing was done about a row.
+    fn left(&mut self, id: JobId);
+}
+
+impl Outcome for Settled {
+    const TELLS_WHAT_IS_LEFT: bool = true;
+
+    fn add(&mut self, part: Self) {
+        self.applied.extend(part.applied);
+        self.next.extend(part.next);
+        self.ready.extend(part.ready);
+        self.left.extend(part.left);
+        self.timer = earliest(self.timer, part.timer);
+    }
+
+    fn set_aside(&mut self, id: JobId, ready: Vec<Ready>) {
+        self.applied.push(id);
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, id: JobId) {
+        self.left.push(id);
+    }
+}
+
+impl Outcome for MovedTimers {
+    fn add(&mut self, part: Self) {
+        self.ready.extend(part.ready);
+        self.locked.extend(part.locked);
+        self.next_due = part.next_due;
+        self.now = self.now.max(part.now);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {
+        self.next_due = Some(self.now + PAUSE);
+    }
+}
+
+impl Outcome for TurnOutcome {
+    fn add(&mut self, part: Self) {
+        match (self, part) {
+            (Self::Leads(all), Self::Leads(mut part)) => {
+                part.rescued.splice(..0, std::mem::take(&mut all.rescued));
+                part.unhinted.splice(..0, std::mem::take(&mut all.unhinted));
+                part.now = all.now;
+                *all = part;
+            }
+            // What the earlier parts marked has to be hinted by this node; its next turn tells who leads.
+            (Self::Leads(_), Self::Follows { .. }) => {}
+            (all, part) => *all = part,
+        }
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        if let Self::Leads(report) = self {
+            report.unhinted.extend(ready);
+        }
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+impl Outcome for Vec<Ready> {
+    fn add(&mut self, part: Self) {
+        self.extend(part);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+/// How a suspension was ended.
+pub(in crate::store) enum Activated {
+    /// In one transaction; `None` where nothing was suspended.
+    AtOnce(Option<Vec<Ready>>),
+    /// Its jobs were brought back in parts, and it is still noted.
+    InParts(Vec<Ready>),
+}
+
+impl Activated {
+    fn ready(&mut self) -> &mut Vec<Ready> {
+        match self {
+            Self::AtOnce(ready) => ready.get_or_insert_default(),
+            Self::InParts(ready) => ready,
+        }
+    }
+}
+
+impl Outcome for Activated {
+    fn add(&mut self, mut part: Self) {
+        self.ready().append(part.ready());
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready().extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+impl Outcome for MovedPage {
+    fn add(&mut self, part: Self) {
+        self.moved += part.moved;
+        self.ready.extend(part.ready);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}

@@ -1,0 +1,261 @@
+//! The search for the refused rows of a page, by halves.
+
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+use metrics::counter;
+
+use super::{Aside, Outcome, Part, Refusals};
+use crate::allowance;
+use crate::error::StoreError;
+use crate::job::JobId;
+use crate::metrics as m;
+use crate::store::Result;
+
+/// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
+const PARTS: usize = 1_000;
+
+/// How a refused row becomes a dead letter.
+type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
+
+/// A page of rows, and what was found out about them.
+struct Search<R> {
+    committed: bool,
+    /// Rows that were refused alone, and why.
+    refused: Vec<(R, StoreError)>,
+    /// Rows of which nothing is known but that their part was refused.
+    untold: Vec<R>,
+    /// The first error that is not a row's fault. It ended the search.
+    fault: Option<StoreError>,
+}
+
+/// Try a refused page in parts, and set aside what stays refused. `outcome` is that of a page without rows.
+pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
+    refusals: &Refusals,
+    operation: &'static str,
+    rows: Vec<R>,
+    id: &(dyn Fn(&R) -> JobId + Send + Sync),
+    mut outcome: T,
+    part: &Part<'_, R, T>,
+    set_aside: &SetAside<'_, R>,
+) -> Result<T> {
+    let page = rows.len();
+    let found = halve(rows, &mut outcome, part).await;
+    if let Some(fault) = found.fault {
+        let fault = refusals.failed(operation, fault);
+        if !found.committed {
+            return Err(fault);
+        }
+        let rows = found.refused.iter().map(|(row, _)| row);
+        for row in rows.chain(&found.untold) {
+            refusals.left(operation, id(row), fault.to_string());
+            outcome.left(id(row));
+        }
+        return Ok(outcome);
+    }
+    let now = Instant::now();
+    if found.committed {
+        refusals.state().allowance.committed(operation, now);
+    }
+    let proven = refusals.state().allowance.takes_rows(operation, page, now);
+    let mut gone = 0;
+    let mut first = None;
+    for (row, error) in found.refused {
+        let job = id(&row);
+        let reason = if !proven {
+            format!("{error}; no other row commits, so none is set aside")
+        } else if gone >= allowance::of_page(page) {
+            format!("{error}; more than 1 % of {page} rows are refused, so no more are set aside")
+        } else if !refusals.state().allowance.has_room(now) {
+            format!("{error}; 100 rows were set aside within a minute, so no more are")
+        } else {
+            match set_aside(row, reason(operation, &error)).await {
+                Ok(Some(aside)) => {
+                    gone += 1;
+                    refusals.state().allowance.went(now);
+                    tell(operation, job, &aside, &error);
+                    outcome.set_aside(job, aside.ready);
+                    refusals.is_gone(operation, job);
+                    continue;
+                }
+                // Somebody else has changed it meanwhile.
+                Ok(None) => {
+                    refusals.is_gone(operation, job);
+                    continue;
+                }
+                Err(failed) => format!("{error}; it could not be set aside: {failed}"),
+            }
+        };
+        refusals.left(operation, job, reason);
+        outcome.left(job);
+        first.get_or_insert(error);
+    }
+    for row in &found.untold {
+        refusals.left(operation, id(row), "too many rows are refused".to_owned());
+        outcome.left(id(row));
+    }
+    match first {
+        Some(error) if !T::TELLS_WHAT_IS_LEFT && !found.committed && gone == 0 => Err(error),
+        _ => Ok(outcome),
+    }
+}
+
+/// Try the page, then its halves, and so on: what can commit does.
+async fn halve<R: Clone, T: Outcome>(
+    rows: Vec<R>,
+    outcome: &mut T,
+    part: &Part<'_, R, T>,
+) -> Search<R> {
+    let mut search = Search {
+        committed: false,
+        refused: Vec::new(),
+        untold: Vec::new(),
+        fault: None,
+    };
+    let mut parts = 0;
+    let mut open = vec![rows];
+    while let Some(mut rows) = open.pop() {
+        if rows.is_empty() {
+            continue;
+        }
+        if search.fault.is_some() || parts >= PARTS {
+            search.untold.append(&mut rows);
+            continue;
+        }
+        parts += 1;
+        match part(rows.clone()).await {
+            Ok(done) => {
+                search.committed = true;
+                outcome.add(done);
+            }
+            Err(error) if error.is_row_fault() => {
+                let mut rest = rows.split_off(rows.len() / 2);
+                if !rows.is_empty() {
+                    open.extend([rest, rows]);
+                } else if let Some(row) = rest.pop() {
+                    search.refused.push((row, error));
+                }
+            }
+            Err(error) => {
+                search.untold.append(&mut rows);
+                search.fault = Some(error);
+            }
+        }
+    }
+    search
+}
+
+/// What the dead letter says.
+fn reason(operation: &str, error: &StoreError) -> String {
+    format!("set aside, since `{operation}` was refused: {error}; the stack has the row as it was")
+}
+
+fn tell(operation: &'static str, job: JobId, aside: &Aside, error: &StoreError) {
+    counter!(m::SET_ASIDE, "operation" => operation).increment(1);
+    tracing::error!(
+        %job, dead_letter = %aside.letter, operation, %error,
+        "a job was set aside as a dead letter: the database refuses its row and takes the others of its page; look at it with \
+         `jobwire jobs show`, correct what the error names, then `jobwire jobs retry` it or delete it"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::Settled;
+
+    /// A page of which `bad` rows are refused, on a database that answers `parts` times; what came of it, and what was set
+    /// aside.
+    async fn searched(
+        rows: &[JobId],
+        bad: &[JobId],
+        parts: usize,
+    ) -> (Result<Settled>, Vec<JobId>, Refusals) {
+        let refusals = Refusals::default();
+        let gone = Mutex::new(Vec::new());
+        let asked = AtomicUsize::new(0);
+        let part = |part: Vec<JobId>| -> BoxFuture<'_, Result<Settled>> {
+            let answer = if asked.fetch_add(1, Ordering::Relaxed) >= parts {
+                Err(StoreError::Timeout(Duration::from_secs(1)))
+            } else if part.iter().any(|id| bad.contains(id)) {
+                Err(StoreError::BadRow("poisoned".to_owned()))
+            } else {
+                Ok(Settled {
+                    applied: part,
+                    ..Settled::default()
+                })
+            };
+            Box::pin(std::future::ready(answer))
+        };
+        let set_aside = |id: JobId, _: String| -> BoxFuture<'_, Result<Option<Aside>>> {
+            gone.lock().unwrap().push(id);
+            let aside = Aside {
+                letter: id,
+                ready: Vec::new(),
+            };
+            Box::pin(std::future::ready(Ok(Some(aside))))
+        };
+        let settled = search(
+            &refusals,
+            "complete",
+            rows.to_vec(),
+            &|id| *id,
+            Settled::default(),
+            &part,
+            &set_aside,
+        )
+        .await;
+        (settled, gone.into_inner().unwrap(), refusals)
+    }
+
+    fn page(rows: usize) -> Vec<JobId> {
+        (0..rows).map(|_| JobId::generate()).collect()
+    }
+
+    #[tokio::test]
+    async fn one_percent_of_a_page_goes_and_the_others_commit_in_their_order() {
+        let rows = page(300);
+        let bad = [rows[0], rows[150], rows[299]];
+        let (settled, gone, refusals) = searched(&rows, &bad, usize::MAX).await;
+        let settled = settled.unwrap();
+        assert_eq!(gone, bad);
+        assert!(settled.left.is_empty() && refusals.stuck().is_empty());
+        let good: Vec<_> = rows.iter().filter(|row| !bad.contains(row)).collect();
+        assert_eq!(settled.applied.iter().take(297).collect::<Vec<_>>(), good);
+
+        let bad = [rows[0], rows[100], rows[200], rows[299]];
+        let (settled, gone, refusals) = searched(&rows, &bad, usize::MAX).await;
+        assert_eq!(gone, bad[..3]);
+        assert_eq!(settled.unwrap().left, bad[3..]);
+        assert_eq!(refusals.stuck()[0].job, Some(bad[3]));
+    }
+
+    #[tokio::test]
+    async fn an_error_that_is_no_rows_fault_ends_the_search_and_sets_nothing_aside() {
+        let rows = page(8);
+        // The page, its first half, and the first quarter are refused; the second quarter commits.
+        let (settled, gone, _) = searched(&rows, &rows[..1], 6).await;
+        let settled = settled.unwrap();
+        assert!(gone.is_empty(), "{gone:?}");
+        assert_eq!(settled.applied, rows[1..4]);
+        let left: std::collections::BTreeSet<_> = settled.left.into_iter().collect();
+        assert_eq!(left, rows[..1].iter().chain(&rows[4..]).copied().collect());
+        let (settled, gone, _) = searched(&rows, &rows[..1], 1).await;
+        assert!(matches!(settled, Err(StoreError::Timeout(_))) && gone.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_page_of_one_row_has_no_rest_that_must_commit() {
+        let rows = page(1);
+        let (settled, gone, _) = searched(&rows, &rows, usize::MAX).await;
+        assert_eq!((settled.unwrap().applied, gone), (rows.clone(), rows));
+        let rows = page(2);
+        let (settled, gone, refusals) = searched(&rows, &rows, usize::MAX).await;
+        assert_eq!((settled.unwrap().left, gone), (rows, Vec::new()));
+        assert_eq!(refusals.stuck()[0].jobs, 2);
+    }
+}

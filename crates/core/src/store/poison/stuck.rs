@@ -1,0 +1,148 @@
+//! Which operations have a page that does not get through.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use serde::Serialize;
+
+use crate::job::JobId;
+use crate::metrics as m;
+
+/// What was not tried again for so long is not stuck any more: another node has it, or somebody corrected it.
+const FORGOTTEN: Duration = Duration::from_secs(300);
+/// Rows that are remembered of one operation.
+const ROWS: usize = 1_000;
+
+/// An operation of which a page does not get through.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct StuckBatch {
+    /// What was to be done: `complete`, `fail`, `move_due_timers`, …
+    pub operation: &'static str,
+    /// A row that is refused; none where the whole page is.
+    pub job: Option<JobId>,
+    /// So many rows are refused.
+    pub jobs: usize,
+    /// For so many seconds.
+    pub seconds: u64,
+    /// What the database said last, and why nothing is set aside.
+    pub reason: String,
+}
+
+struct Operation {
+    since: Instant,
+    reason: String,
+    /// When each row was last refused; `None` stands for a whole page.
+    rows: HashMap<Option<JobId>, Instant>,
+}
+
+#[derive(Default)]
+pub(super) struct StuckBatches(BTreeMap<&'static str, Operation>);
+
+impl StuckBatches {
+    /// A row was refused, or a whole page. True where the operation was not stuck before.
+    pub(super) fn note(
+        &mut self,
+        operation: &'static str,
+        row: Option<JobId>,
+        reason: String,
+        now: Instant,
+    ) -> bool {
+        let new = !self.0.contains_key(operation);
+        let entry = self.0.entry(operation).or_insert_with(|| Operation {
+            since: now,
+            reason: String::new(),
+            rows: HashMap::new(),
+        });
+        entry.reason = reason;
+        if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
+            entry.rows.insert(row, now);
+        }
+        gauge!(m::STUCK_BATCHES, "operation" => operation).set(1.0);
+        new
+    }
+
+    /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
+    pub(super) fn passed(
+        &mut self,
+        operation: &'static str,
+        rows: Option<impl Iterator<Item = JobId>>,
+    ) {
+        let Some(entry) = self.0.get_mut(operation) else {
+            return;
+        };
+        match rows {
+            Some(rows) => {
+                entry.rows.remove(&None);
+                for row in rows {
+                    entry.rows.remove(&Some(row));
+                }
+            }
+            None => entry.rows.clear(),
+        }
+        self.forget_empty();
+    }
+
+    /// What is stuck now.
+    pub(super) fn list(&mut self, now: Instant) -> Vec<StuckBatch> {
+        for entry in self.0.values_mut() {
+            entry
+                .rows
+                .retain(|_, seen| now.duration_since(*seen) < FORGOTTEN);
+        }
+        self.forget_empty();
+        let list = self.0.iter().map(|(operation, entry)| StuckBatch {
+            operation,
+            job: entry.rows.keys().flatten().min().copied(),
+            jobs: entry.rows.keys().flatten().count(),
+            seconds: now.duration_since(entry.since).as_secs(),
+            reason: entry.reason.clone(),
+        });
+        list.collect()
+    }
+
+    fn forget_empty(&mut self) {
+        self.0.retain(|operation, entry| {
+            let keep = !entry.rows.is_empty();
+            if !keep {
+                gauge!(m::STUCK_BATCHES, "operation" => *operation).set(0.0);
+                tracing::info!(operation, "batches get through again");
+            }
+            keep
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_stuck_until_it_passes_or_is_forgotten() {
+        let mut stuck = StuckBatches::default();
+        let now = Instant::now();
+        let (a, b) = (JobId::generate(), JobId::generate());
+        assert!(stuck.note("complete", Some(a), "why".to_owned(), now));
+        assert!(!stuck.note("complete", Some(b), "why".to_owned(), now));
+        assert_eq!(stuck.list(now)[0].jobs, 2);
+        // A page of other rows says nothing of these.
+        stuck.passed("complete", Some([JobId::generate()].into_iter()));
+        stuck.passed("complete", Some([a].into_iter()));
+        assert_eq!(stuck.list(now)[0].job, Some(b));
+        assert!(stuck.list(now + FORGOTTEN).is_empty());
+    }
+
+    #[test]
+    fn a_page_without_a_list_clears_its_operation() {
+        let mut stuck = StuckBatches::default();
+        let now = Instant::now();
+        stuck.note("unhinted", None, "no right".to_owned(), now);
+        stuck.note("unhinted", Some(JobId::generate()), "bad".to_owned(), now);
+        stuck.note("orphans", None, "no right".to_owned(), now);
+        stuck.passed("unhinted", None::<std::iter::Empty<JobId>>);
+        let left = stuck.list(now);
+        assert_eq!(left.len(), 1);
+        assert_eq!((left[0].operation, left[0].jobs), ("orphans", 0));
+    }
+}

@@ -1,0 +1,158 @@
+//! Setting a row aside: it becomes a dead letter, whatever is in it (`jobwire.set_aside`, migration 0002).
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Connection, PgConnection, Postgres};
+use uuid::Uuid;
+
+use super::begin::begin;
+use super::{PgStore, complete, exclusive};
+use crate::error::StoreError;
+use crate::job::{Held, JobId, JobState, NodeId};
+use crate::store::poison::{Aside, Refusals, SetsAside};
+
+const IS_HELD: &str = "
+SELECT j.id FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id
+WHERE j.id = $1 AND l.owner = $2 AND l.fence = $3
+FOR UPDATE OF j, l";
+
+const INSTANCE: &str =
+    "SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1";
+
+/// The row first; whether it is locked is asked in a later statement, so that a lock which was being taken is seen.
+const ENTER: &str = "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED";
+/// A lease that ran out protects no longer: only the leader's turn sets such a job aside, which would have cleared its
+/// owner.
+const IS_UNLOCKED: &str = "
+SELECT NOT EXISTS (SELECT FROM jobwire.job_lease
+                   WHERE job_id = $1 AND owner IS NOT NULL AND expires_at > clock_timestamp())";
+
+/// The rows that a statement returns. The server tells of an error before it lets go of the rows that the statement had
+/// locked, and others would skip them: so where it refuses a row, this waits until it has.
+pub(super) async fn rows(
+    connection: &mut PgConnection,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<PgRow>, StoreError> {
+    let refused = match query.fetch_all(&mut *connection).await {
+        Ok(rows) => return Ok(rows),
+        Err(error) => StoreError::from(error),
+    };
+    if refused.is_row_fault() {
+        // Where this fails the connection is broken, and the locks go with it.
+        let _ = connection.ping().await;
+    }
+    Err(refused)
+}
+
+const SET_ASIDE: &str = "SELECT dead_letter_id FROM jobwire.set_aside($1, ARRAY[$2::uuid], $3)";
+
+const fn table(state: JobState) -> &'static str {
+    match state {
+        JobState::Executable => "job",
+        JobState::Timer => "timer_job",
+        JobState::Suspended => "suspended_job",
+        JobState::DeadLetter => "dead_letter_job",
+    }
+}
+
+async fn set_aside(
+    connection: &mut PgConnection,
+    state: JobState,
+    id: JobId,
+    reason: &str,
+) -> Result<Option<JobId>, StoreError> {
+    let letter: Option<Uuid> = sqlx::query_scalar(SET_ASIDE)
+        .bind(table(state))
+        .bind(id.0)
+        .bind(reason)
+        .fetch_optional(connection)
+        .await?;
+    Ok(letter.map(JobId))
+}
+
+impl PgStore {
+    async fn bury_held(
+        &self,
+        owner: NodeId,
+        held: &Held,
+        reason: &str,
+    ) -> Result<Option<Aside>, StoreError> {
+        let names: Vec<String> = held.instance.iter().cloned().collect();
+        let mut tx = begin(&self.line).await?;
+        complete::enter_held(&mut tx, &names).await?;
+        let is_held = sqlx::query(IS_HELD)
+            .bind(held.id.0)
+            .bind(owner.0)
+            .bind(held.fence.0)
+            .fetch_optional(&mut *tx)
+            .await?;
+        if is_held.is_none() {
+            return Ok(None);
+        }
+        let Some(letter) = set_aside(&mut tx, JobState::Executable, held.id, reason).await? else {
+            return Ok(None);
+        };
+        let ready = exclusive::leave(&mut tx, &names).await?;
+        tx.commit().await?;
+        Ok(Some(Aside { letter, ready }))
+    }
+
+    async fn bury(
+        &self,
+        state: JobState,
+        id: JobId,
+        reason: &str,
+    ) -> Result<Option<Aside>, StoreError> {
+        let mut tx = begin(&self.line).await?;
+        let mut names = Vec::new();
+        if state == JobState::Executable {
+            let instance: Option<Option<String>> = sqlx::query_scalar(INSTANCE)
+                .bind(id.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+            names.extend(instance.flatten());
+            complete::enter_held(&mut tx, &names).await?;
+            let entered = sqlx::query(ENTER).bind(id.0).fetch_optional(&mut *tx);
+            if entered.await?.is_none() {
+                return Ok(None);
+            }
+            let is_unlocked = sqlx::query_scalar(IS_UNLOCKED).bind(id.0);
+            if !is_unlocked.fetch_one(&mut *tx).await? {
+                return Ok(None);
+            }
+        }
+        let Some(letter) = set_aside(&mut tx, state, id, reason).await? else {
+            return Ok(None);
+        };
+        let ready = exclusive::leave(&mut tx, &names).await?;
+        tx.commit().await?;
+        Ok(Some(Aside { letter, ready }))
+    }
+}
+
+#[async_trait]
+impl SetsAside for PgStore {
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    async fn set_held_aside(
+        &self,
+        owner: NodeId,
+        held: &Held,
+        reason: &str,
+    ) -> Result<Option<Aside>, StoreError> {
+        self.run("set_aside", || self.bury_held(owner, held, reason))
+            .await
+    }
+
+    async fn set_row_aside(
+        &self,
+        state: JobState,
+        id: JobId,
+        reason: &str,
+    ) -> Result<Option<Aside>, StoreError> {
+        self.run("set_aside", || self.bury(state, id, reason)).await
+    }
+}

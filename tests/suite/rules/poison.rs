@@ -1,0 +1,200 @@
+//! Rule 37: a row's fault is the row's, in a whole node; a fault of the database sets nothing aside.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use jobwire_core::{HandlerResult, NewJob, Outcome, PgStore, Running, Store};
+use jobwire_tests::eventually;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use sqlx::AssertSqlSafe;
+
+use crate::world::{Notes, SOON, World, patient};
+
+async fn sql(world: &World, statements: &str) {
+    let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+    statements.execute(world.store.pool()).await.unwrap();
+}
+
+/// A handler that notes its job's element.
+fn notes_element(
+    notes: &Notes,
+) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync + 'static
+{
+    let notes = notes.clone();
+    move |running| {
+        let notes = notes.clone();
+        Box::pin(async move {
+            notes.add(running.job.element.as_deref().unwrap_or_default());
+            Ok(Outcome::Done)
+        })
+    }
+}
+
+/// A row that no program can read becomes a dead letter; those locked with it run.
+#[tokio::test]
+async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let mut jobs: Vec<_> = (0..20)
+        .map(|_| NewJob::of("note", &()).element("good"))
+        .collect();
+    let bad = NewJob::of("note", &()).element("bad");
+    let id = bad.id();
+    jobs.insert(7, bad);
+    tx.create_many(jobs).await.unwrap();
+    tx.commit().await.unwrap();
+    sql(
+        &world,
+        "ALTER TABLE jobwire.job DROP CONSTRAINT job_kind_check;
+         ALTER TABLE jobwire.dead_letter_job DROP CONSTRAINT job_kind_check;
+         UPDATE jobwire.job SET kind = 'riddle' WHERE element = 'bad'",
+    )
+    .await;
+    let node = world
+        .node()
+        .handler("note", notes_element(&notes))
+        .start()
+        .await
+        .unwrap();
+    eventually("one dead letter, and nothing else", SOON, || async {
+        let left = "SELECT count(*) FROM jobwire.job";
+        let letters = "SELECT count(*) FROM jobwire.dead_letter_job";
+        (world.count(left).await == 0 && world.count(letters).await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(notes.all(), vec!["good"; 20]);
+    let message: String =
+        sqlx::query_scalar("SELECT exception_message FROM jobwire.dead_letter_job WHERE id = $1")
+            .bind(id.0)
+            .fetch_one(world.store.pool())
+            .await
+            .unwrap();
+    assert!(message.contains("riddle"), "{message}");
+    node.stop().await;
+}
+
+/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and a
+/// metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
+#[tokio::test]
+async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
+    // On a current-thread runtime every task of the node records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let notes = Notes::default();
+    sql(
+        &world,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'still referenced' USING ERRCODE = 'foreign_key_violation';
+         END $$;
+         CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
+             FOR EACH ROW WHEN (OLD.element = 'bad') EXECUTE FUNCTION refuse()",
+    )
+    .await;
+    let node = world
+        .node()
+        .handler("note", notes_element(&notes))
+        .start()
+        .await
+        .unwrap();
+    let create = async |element: &str| {
+        let job = NewJob::of("note", &()).element(element);
+        world.jobs.create(job).await.unwrap()
+    };
+    let bad = create("bad").await;
+    eventually("the batch to be told as stuck", SOON, || async {
+        let told = node.health();
+        (told.stuck.iter().any(|stuck| stuck.job == Some(bad))).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        create("good").await;
+    }
+    world.until_left(1).await;
+    let told = node.health();
+    assert!(told.ready, "{told:?}");
+    assert_eq!(told.stuck[0].operation, "complete");
+    assert!(
+        told.stuck[0].reason.contains("still referenced"),
+        "{told:?}"
+    );
+    let text = scraped.render();
+    assert!(
+        text.contains("jobwire_stuck_batches{operation=\"complete\"} 1"),
+        "{text}"
+    );
+    sql(&world, "DROP TRIGGER refuse ON jobwire.job").await;
+    world.until_empty().await;
+    eventually("nothing to be stuck", SOON, || async {
+        node.health().stuck.is_empty().then_some(())
+    })
+    .await;
+    let ran = notes.all();
+    assert_eq!(ran.iter().filter(|element| *element == "bad").count(), 1);
+    node.stop().await;
+}
+
+/// A right that is missing is the database's fault, whatever row needed it: nothing is set aside until it is there.
+#[tokio::test]
+async fn a_missing_right_sets_nothing_aside_and_heals() {
+    let world = World::new().await;
+    let user = format!("node_{}", uuid::Uuid::new_v4().simple());
+    sql(
+        &world,
+        &format!(
+            "CREATE ROLE {user} LOGIN PASSWORD 'secret';
+             GRANT USAGE ON SCHEMA jobwire TO {user};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA jobwire TO {user};
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA jobwire TO {user};
+             REVOKE INSERT ON jobwire.dead_letter_job FROM {user}"
+        ),
+    )
+    .await;
+    let mut url = url::Url::parse(&world.url).unwrap();
+    url.set_username(&user).unwrap();
+    url.set_password(Some("secret")).unwrap();
+    let store: PgStore = patient(url.as_str()).await;
+    // A timer whose instance fits no index page: class 54.
+    let mut tx = world.jobs.begin().await.unwrap();
+    let timers = (0..21).map(|_| NewJob::of("note", &()).delay(Duration::from_secs(3600)));
+    tx.create_many(timers.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    sql(
+        &world,
+        "ALTER TABLE jobwire.timer_job DROP CONSTRAINT process_instance_is_at_most_1024_bytes;
+         ALTER TABLE jobwire.job DROP CONSTRAINT process_instance_is_at_most_1024_bytes;
+         UPDATE jobwire.timer_job SET due_at = clock_timestamp() - interval '1 second';
+         UPDATE jobwire.timer_job SET exclusive = true,
+             process_instance = (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) n)
+         WHERE id = (SELECT min(id::text)::uuid FROM jobwire.timer_job)",
+    )
+    .await;
+    let moved = store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved.ready.len(), 20);
+    let (timers, letters) = (
+        "SELECT count(*) FROM jobwire.timer_job",
+        "SELECT count(*) FROM jobwire.dead_letter_job",
+    );
+    assert_eq!(
+        (world.count(timers).await, world.count(letters).await),
+        (1, 0)
+    );
+    let stuck = store.stuck();
+    assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 1));
+    assert!(stuck[0].reason.contains("permission denied"), "{stuck:?}");
+    sql(
+        &world,
+        &format!("GRANT INSERT ON jobwire.dead_letter_job TO {user}"),
+    )
+    .await;
+    store.move_due_timers(100).await.unwrap();
+    assert_eq!(
+        (world.count(timers).await, world.count(letters).await),
+        (0, 1)
+    );
+    assert!(store.stuck().is_empty());
+    store.close().await;
+}

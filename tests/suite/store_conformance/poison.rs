@@ -1,0 +1,400 @@
+//! Protocol rule 37: a row's fault is the row's. One bad row among twenty good ones in each transition.
+
+use std::time::Duration;
+
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::{Completion, HandOver, LanePage, Origin, OrphanQuery, SuspensionScope};
+use jobwire_core::{Hint, JobFilter, JobId, JobState, Lane, NewJob};
+
+use super::world::{
+    SqlBench, World, done, give_up, ids, job_ids, node, retry_after, take, terms, work,
+};
+
+const GOOD: usize = 20;
+
+/// From now on the database refuses this of rows whose element is `poison`, by an error of class 23. Of these two the
+/// second one is what every other row is refused, too.
+async fn refuse<S: SqlBench>(w: &World<S>, what: &str, table: &str) {
+    refuse_rows(w, what, table, "NEW.element = 'poison'").await;
+}
+
+async fn refuse_rows<S: SqlBench>(w: &World<S>, what: &str, table: &str, which: &str) {
+    if w.store.name() == "sqlite" {
+        let trigger = format!(
+            "CREATE TRIGGER refuse_{what}_{table} BEFORE {what} ON {table} WHEN {which}
+             BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
+        );
+        w.store.execute(&trigger).await;
+        return;
+    }
+    let name = format!("{{s}}refuse_{what}_{table}");
+    let function = format!(
+        "CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation';
+         END $$"
+    );
+    w.store.execute(&function).await;
+    let trigger = format!(
+        "CREATE TRIGGER refuse BEFORE {what} ON {{s}}{table} FOR EACH ROW WHEN ({which}) EXECUTE FUNCTION {name}()"
+    );
+    w.store.execute(&trigger).await;
+}
+
+/// Twenty good jobs around a bad one, and which that is.
+fn jobs(make: impl Fn() -> NewJob) -> (Vec<NewJob>, JobId) {
+    let mut jobs: Vec<NewJob> = (0..GOOD).map(|_| make()).collect();
+    let bad = make().element("poison");
+    let id = bad.id();
+    jobs.insert(7, bad);
+    (jobs, id)
+}
+
+async fn held<S: SqlBench>(w: &World<S>) -> (jobwire_core::NodeId, Vec<LockedJob>, JobId) {
+    let (jobs, bad) = jobs(work);
+    let hints = w.ready(jobs).await;
+    let worker = node();
+    let locked = w.lock(worker, &hints).await.jobs;
+    assert_eq!(locked.len(), GOOD + 1);
+    (worker, locked, bad)
+}
+
+async fn due<S: SqlBench>(w: &World<S>) -> JobId {
+    let (jobs, bad) = jobs(|| work().delay(Duration::from_secs(3600)));
+    w.create(jobs).await;
+    make_due(w).await;
+    bad
+}
+
+async fn make_due<S: SqlBench>(w: &World<S>) {
+    let all_due = "UPDATE {s}timer_job SET due_at = {now} - {second}";
+    w.store.execute(all_due).await;
+}
+
+/// The bad job is the only dead letter, under its own id, with the reason and with the row as it was.
+async fn is_set_aside<S: SqlBench>(w: &World<S>, bad: JobId) {
+    assert_eq!(w.rows("dead_letter_job").await, 1);
+    let (view, _, stack) = w.store.get(bad).await.unwrap().expect("the bad job");
+    assert_eq!(view.state, JobState::DeadLetter);
+    let message = view.exception_message.unwrap_or_default();
+    assert!(message.contains("poisoned"), "{message}");
+    let stack = stack.unwrap_or_default();
+    assert!(stack.contains(&bad.to_string()), "{stack}");
+    let stuck = w.store.stuck();
+    assert!(stuck.is_empty(), "{stuck:?}");
+}
+
+pub(super) async fn a_bad_timer_among_good_ones_is_set_aside<S: SqlBench>(w: &World<S>) {
+    let bad = due(w).await;
+    refuse(w, "INSERT", "job").await;
+    let moved = w.store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved.ready.len(), GOOD);
+    assert!(moved.now.timestamp() > 0, "the database's clock is told");
+    assert_eq!(w.rows("timer_job").await, 0);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_timer_stops_no_few_that_are_taken<S: SqlBench>(w: &World<S>) {
+    let bad = due(w).await;
+    refuse(w, "INSERT", "job").await;
+    let (terms, lanes) = (terms(node()), [Lane::default()]);
+    let mut moved = 0;
+    for _ in 0..GOOD {
+        let taken = w.store.take_due_timers(&terms, &lanes, 4).await.unwrap();
+        moved += taken.ready.len() + taken.locked.len();
+    }
+    assert_eq!(moved, GOOD);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_successor_stops_no_other_completion<S: SqlBench>(w: &World<S>) {
+    let (worker, locked, bad) = held(w).await;
+    refuse(w, "INSERT", "timer_job").await;
+    let next = |id: JobId| {
+        let next = work().delay(Duration::from_secs(60));
+        (id == bad).then(|| Box::new(next.element("poison")))
+    };
+    let completions: Vec<Completion> = locked
+        .iter()
+        .map(|job| Completion {
+            next: next(job.job.id),
+            ..done(job)
+        })
+        .collect();
+    let settled = w
+        .store
+        .complete(worker, &completions, &take(worker))
+        .await
+        .unwrap();
+    assert_eq!(settled.applied.len(), GOOD + 1);
+    assert!(settled.left.is_empty());
+    assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_failure_stops_no_other<S: SqlBench>(w: &World<S>) {
+    let (worker, locked, bad) = held(w).await;
+    refuse(w, "INSERT", "timer_job").await;
+    let failures: Vec<_> = locked
+        .iter()
+        .map(|job| retry_after(job, Duration::from_secs(60)))
+        .collect();
+    let then = HandOver::Hint;
+    let settled = w.store.fail(worker, &failures, &then).await.unwrap();
+    assert_eq!(settled.applied.len(), GOOD + 1);
+    assert_eq!(w.rows("timer_job").await, GOOD as i64);
+    is_set_aside(w, bad).await;
+    // What the attempt itself said is not lost.
+    let message = w.view(bad).await.unwrap().exception_message.unwrap();
+    assert!(message.contains("no luck"), "{message}");
+}
+
+/// The instance of a job that is set aside goes to its next sibling.
+pub(super) async fn a_job_set_aside_leaves_its_instance<S: SqlBench>(w: &World<S>) {
+    let bad = work().instance("a").element("poison");
+    let hints = w.ready(vec![bad, work().instance("a")]).await;
+    let worker = node();
+    let job = w.hold(worker, &hints[0]).await;
+    refuse(w, "INSERT", "timer_job").await;
+    let settled = w.fail(worker, retry_after(&job, Duration::ZERO)).await;
+    assert_eq!(ids(&settled.ready), [hints[1].id]);
+    is_set_aside(w, hints[0].id).await;
+    assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[1].id);
+}
+
+pub(super) async fn a_bad_release_stops_no_other<S: SqlBench>(w: &World<S>) {
+    let (worker, locked, bad) = held(w).await;
+    refuse(w, "UPDATE", "job").await;
+    let held: Vec<_> = locked.iter().map(LockedJob::held).collect();
+    let settled = w.store.release(worker, &held).await.unwrap();
+    assert_eq!(settled.ready.len(), GOOD);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_row_stops_no_turn<S: SqlBench>(w: &World<S>) {
+    // One holder is dead, and as many jobs were created by plain SQL.
+    let (_, _, bad) = held(w).await;
+    let expire = "UPDATE {s}job_lease SET expires_at = {now} - {second}";
+    w.store.execute(expire).await;
+    for _ in 0..GOOD {
+        w.store.create_by_sql("work").await;
+    }
+    refuse(w, "UPDATE", "job").await;
+    let report = w.lead(node()).await;
+    assert_eq!(report.rescued.len(), GOOD);
+    assert_eq!(report.unhinted.len(), GOOD);
+    assert!(report.term > 0 && report.executable > 0);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_row_that_was_never_hinted_stops_no_other<S: SqlBench>(w: &World<S>) {
+    for number in 0..=GOOD {
+        let id = w.store.create_by_sql("work").await;
+        if number == 7 {
+            let poison = format!("UPDATE {{s}}job SET element = 'poison' WHERE id = '{id}'");
+            w.store.execute(&poison).await;
+        }
+    }
+    refuse(w, "UPDATE", "job").await;
+    assert_eq!(w.store.unhinted(100).await.unwrap().len(), GOOD);
+    assert_eq!(w.rows("dead_letter_job").await, 1);
+    assert!(w.store.unhinted(100).await.unwrap().is_empty());
+}
+
+pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(work);
+    w.ready(jobs).await;
+    w.make_old(60).await;
+    refuse(w, "UPDATE", "job").await;
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    let query = OrphanQuery {
+        ready_before: now - Duration::from_secs(50),
+        types: terms(node()).types,
+        lane: Lane::default(),
+        after: None,
+        limit: 100,
+        whole: false,
+        mark: true,
+    };
+    assert_eq!(w.store.orphans(&query).await.unwrap().len(), GOOD);
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(|| work().tenant("t"));
+    w.ready(jobs).await;
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    let suspended = w.store.suspend(&scope).await.unwrap();
+    assert_eq!(suspended, GOOD as u64 + 1);
+    refuse(w, "INSERT", "job").await;
+    assert_eq!(w.store.activate(&scope).await.unwrap().len(), GOOD);
+    assert_eq!(
+        w.rows("suspended_job").await + w.rows("suspension").await,
+        0
+    );
+    is_set_aside(w, bad).await;
+}
+
+pub(super) async fn a_bad_row_stops_no_move_to_another_lane<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(work);
+    w.ready(jobs).await;
+    refuse(w, "UPDATE", "job").await;
+    let page = LanePage {
+        from: Lane::default(),
+        to: Lane("other".to_owned()),
+        state: JobState::Executable,
+        after: None,
+        at_most: 100,
+        origin: Origin::Hook,
+    };
+    let moved = w.store.move_lane(&page).await.unwrap();
+    assert_eq!((moved.moved, moved.ready.len()), (GOOD as u64, GOOD));
+    is_set_aside(w, bad).await;
+}
+
+/// The same id in two tables: the row that can't move gets a new one, and the other stays as it is.
+pub(super) async fn an_id_that_stands_in_two_tables_stops_no_timer<S: SqlBench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    let columns =
+        "id, seq, revision, kind, type, payload, correlation_id, created_at, lane, ready_at";
+    let twice = format!(
+        "INSERT INTO {{s}}timer_job ({columns}, due_at) SELECT {columns}, {{now}} - {{second}} FROM {{s}}job"
+    );
+    assert_eq!(w.store.execute(&twice).await, 1);
+    let timers = (0..GOOD).map(|_| work().delay(Duration::from_secs(3600)));
+    w.create(timers.collect()).await;
+    make_due(w).await;
+    let moved = w.store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved.ready.len(), GOOD);
+    assert_eq!(w.rows("timer_job").await, 0);
+    assert_eq!(w.hold(node(), &hint).await.job.id, hint.id);
+    let letters = w
+        .find(JobFilter {
+            states: vec![JobState::DeadLetter],
+            ..JobFilter::default()
+        })
+        .await;
+    assert_eq!(letters.len(), 1);
+    assert_ne!(letters[0], hint.id);
+    let (_, _, stack) = w.store.get(letters[0]).await.unwrap().unwrap();
+    let stack = stack.unwrap_or_default();
+    assert!(stack.contains(&hint.id.to_string()), "{stack}");
+}
+
+/// Counters that other programs wrote stop at the end of their range and refuse nothing.
+pub(super) async fn counters_at_the_end_of_their_range_go_on<S: SqlBench>(w: &World<S>) {
+    let end = |table: &str| {
+        format!(
+            "UPDATE {{s}}{table} SET revision = 1000000000, hints = 1000000000, failures = 1000000000"
+        )
+    };
+    let worker = node();
+    w.create(vec![work().delay(Duration::from_secs(3600))])
+        .await;
+    w.store.execute(&end("timer_job")).await;
+    make_due(w).await;
+    let moved = w.store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved.ready.len(), 1);
+    w.store.execute(&end("job")).await;
+    let job = w.hold(worker, &moved.ready[0].hint).await;
+    assert_eq!(w.release(worker, job.held()).await.ready.len(), 1);
+    let job = w.hold(worker, &moved.ready[0].hint).await;
+    w.expire(job.job.id).await;
+    assert_eq!(w.lead(node()).await.rescued.len(), 1);
+    let job = w.hold(worker, &moved.ready[0].hint).await;
+    assert_eq!(w.fail(worker, give_up(&job)).await.applied.len(), 1);
+    let message = w.view(job.job.id).await.unwrap().exception_message;
+    assert_eq!(message.as_deref(), Some("no luck"));
+    let (_, ready) = w.store.retry(job.job.id, 3).await.unwrap();
+    assert_eq!(ready.len(), 1);
+}
+
+/// A database that refuses every row has a fault of its own.
+pub(super) async fn where_nothing_commits_nothing_is_set_aside<S: SqlBench>(w: &World<S>) {
+    due(w).await;
+    refuse_rows(w, "INSERT", "job", "NEW.lane = 'default'").await;
+    for _ in 0..3 {
+        assert!(w.store.move_due_timers(100).await.is_err());
+    }
+    assert_eq!(w.rows("timer_job").await, GOOD as i64 + 1);
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    let stuck = w.store.stuck();
+    assert_eq!(stuck.len(), 1);
+    assert_eq!(
+        (stuck[0].operation, stuck[0].jobs),
+        ("move_due_timers", GOOD + 1)
+    );
+}
+
+/// More than one in a hundred: only one goes, and that is an alarm. The good ones get through all the same.
+pub(super) async fn of_a_small_page_one_row_is_set_aside<S: SqlBench>(w: &World<S>) {
+    due(w).await;
+    let (more, _) = jobs(|| work().delay(Duration::from_secs(3600)).element("poison"));
+    w.create(more.into_iter().take(2).collect()).await;
+    make_due(w).await;
+    refuse(w, "INSERT", "job").await;
+    let moved = w.store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved.ready.len(), GOOD);
+    // No busy loop over those that stay.
+    assert!(moved.next_due.is_some_and(|due| due > moved.now));
+    assert_eq!(w.rows("dead_letter_job").await, 1);
+    let stuck = w.store.stuck();
+    assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 2));
+    assert!(stuck[0].reason.contains("1 %"), "{}", stuck[0].reason);
+    // Each further page lets one go, since others of the operation have just committed.
+    for left in [1, 0] {
+        w.store.move_due_timers(100).await.unwrap();
+        assert_eq!(w.rows("timer_job").await, left);
+    }
+    assert!(w.store.stuck().is_empty());
+}
+
+pub(super) async fn a_hundred_rows_a_minute_are_set_aside<S: SqlBench>(w: &World<S>) {
+    let bad = || work().delay(Duration::from_secs(3600)).element("poison");
+    w.create((0..102).map(|_| bad()).collect()).await;
+    make_due(w).await;
+    refuse(w, "INSERT", "job").await;
+    for _ in 0..100 {
+        w.store.move_due_timers(1).await.unwrap();
+    }
+    assert!(w.store.move_due_timers(1).await.is_err());
+    assert_eq!(w.rows("dead_letter_job").await, 100);
+    assert_eq!(w.rows("timer_job").await, 2);
+    let stuck = w.store.stuck();
+    assert!(stuck[0].reason.contains("100 rows"), "{}", stuck[0].reason);
+}
+
+/// A row that can't be read is locked like any other, and says so; the rest of its batch runs.
+pub(super) async fn an_unreadable_row_fails_no_batch<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(work);
+    let mut hints: Vec<Hint> = w.ready(jobs).await;
+    let sibling = w.one(work().instance("a").element("poison")).await;
+    hints.push(sibling.clone());
+    make_unreadable(w).await;
+    let locked = w.lock(node(), &hints).await.jobs;
+    assert_eq!(locked.len(), GOOD + 2);
+    let unreadable: Vec<JobId> = locked
+        .iter()
+        .filter(|locked| locked.job.unreadable.is_some())
+        .map(|locked| locked.job.id)
+        .collect();
+    assert_eq!(unreadable, [bad, sibling.id]);
+    assert!(job_ids(&locked).contains(&hints[0].id));
+}
+
+/// Rows whose element is `poison` get a kind that no program knows.
+async fn make_unreadable<S: SqlBench>(w: &World<S>) {
+    let update = "UPDATE {s}job SET kind = 'riddle' WHERE element = 'poison'";
+    if w.store.name() == "sqlite" {
+        w.store
+            .execute("PRAGMA ignore_check_constraints = ON")
+            .await;
+        w.store.execute(update).await;
+        w.store
+            .execute("PRAGMA ignore_check_constraints = OFF")
+            .await;
+    } else {
+        let unchecked = "ALTER TABLE {s}job DROP CONSTRAINT job_kind_check";
+        w.store.execute(unchecked).await;
+        w.store.execute(update).await;
+    }
+}
