@@ -25,6 +25,8 @@ const TIMELINES: i64 = 32_000;
 /// Two leaps at once would set the sequence back. The letters of `jobwire`.
 const LOCK: i64 = 0x006a_6f62_7769_7265;
 
+const READ_ONLY: &str = "SET default_transaction_read_only = on";
+
 /// Before the first lock, and after each change of the server.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
@@ -54,6 +56,12 @@ impl Fences {
 
     async fn first_leap(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
         let server = session::server(connection).await?;
+        if server.timeline.is_none() {
+            return Err(StoreError::Config(
+                "the server is a standby: nothing can be locked there; give the primary's address"
+                    .to_owned(),
+            ));
+        }
         match self.leap_on(connection, server).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(StoreError::Schema(
@@ -87,8 +95,10 @@ impl Fences {
         connection: &mut PgConnection,
         server: Server,
     ) -> Result<bool, sqlx::Error> {
-        // Nothing can be written on a standby, also after its promotion: see [`session::server`].
         let Some(timeline) = server.timeline else {
+            // It would not notice its promotion. So it writes nothing then either: its first attempt fails, and all connections
+            // are replaced by new ones, which leap.
+            connection.execute(sqlx::raw_sql(READ_ONLY)).await?;
             return Ok(true);
         };
         let mut known = self.known.lock().await;

@@ -113,15 +113,13 @@ impl Isolation {
     }
 }
 
-/// A session that was opened on a standby writes nothing after the promotion either: its first attempt fails, and it is
-/// replaced by one that knows the new timeline.
+/// It changes whenever a sequence may have been set back.
 const SERVER: &str = "
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
         extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())),
     CASE WHEN NOT standby
         THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END,
-    current_setting('default_transaction_isolation'),
-    CASE WHEN standby THEN set_config('default_transaction_read_only', 'on', false) END
+    current_setting('default_transaction_isolation')
 FROM (SELECT pg_is_in_recovery() AS standby OFFSET 0) AS recovery";
 
 /// Ask a connection where it leads to.
