@@ -254,6 +254,41 @@ fn a_completing_transaction_leaves_one_row_under_its_own_lock() {
     w.holds();
 }
 
+/// Its former run is undone where the database failed it.
+#[test]
+fn only_a_handler_in_its_transaction_runs_again_under_a_lock() {
+    for transactional in [true, false] {
+        let mut w = Writer::default();
+        let node = NodeId::generate();
+        let job = w.create(Creation {
+            transactional,
+            ..Creation::plain(1)
+        });
+        w.lock(job, node, 1);
+        let started = || Event::Started {
+            owner: node,
+            fence: Fence(1),
+        };
+        w.add(job, started());
+        w.add(job, started());
+        w.add(
+            job,
+            Event::Ended {
+                owner: node,
+                fence: Fence(1),
+                answer: Answer::Done,
+            },
+        );
+        w.complete(job, node, 1);
+        if transactional {
+            w.add(job, Event::Effect { fence: Fence(1) });
+            w.holds();
+        } else {
+            w.breaks(Invariant::I4);
+        }
+    }
+}
+
 #[test]
 fn a_lock_beside_a_living_lock_is_seen() {
     let mut w = Writer::default();

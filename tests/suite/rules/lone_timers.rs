@@ -102,9 +102,10 @@ async fn a_take_that_fails_stops_no_timer() {
         let done = sqlx::query(sql).execute(world.store.pool()).await;
         done.unwrap();
     };
-    sql("ALTER SEQUENCE jobwire.fence_seq RENAME TO gone").await;
     let notes = Notes::default();
     let node = noting(&world, &notes).start().await.unwrap();
+    // A node does not start without it.
+    sql("ALTER SEQUENCE jobwire.fence_seq RENAME TO gone").await;
     due(&world, "note", 1).await;
     eventually("the timer to be moved", SOON, async || {
         (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())

@@ -30,7 +30,14 @@ impl Single<'_> {
                 format!("the handler started under lock {fence} after that had completed the job"),
             );
         }
-        if self.runs.iter().any(|run| run.fence == fence) {
+        let transactional = self.is_transactional();
+        if let Some(run) = self.runs.iter_mut().find(|run| run.fence == fence) {
+            if transactional && run.owner == owner {
+                // The database failed the transaction of the former run, which is undone: it runs again (rule 29).
+                run.answer = None;
+                run.ended_at = None;
+                return;
+            }
             self.violation(
                 Invariant::I4,
                 format!("the handler ran twice under lock {fence}"),
@@ -69,6 +76,10 @@ impl Single<'_> {
                 format!("a handler ended under lock {fence} that had not started"),
             ),
         }
+    }
+
+    fn is_transactional(&self) -> bool {
+        self.creation.as_ref().is_some_and(|c| c.transactional)
     }
 
     fn has_timeout(&self) -> bool {
@@ -209,7 +220,7 @@ impl Single<'_> {
     }
 
     pub(super) fn end_of_effects(&mut self) {
-        let transactional = self.creation.as_ref().is_some_and(|c| c.transactional);
+        let transactional = self.is_transactional();
         let expected: Vec<Fence> = self
             .completed
             .filter(|_| transactional)
