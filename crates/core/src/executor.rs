@@ -18,7 +18,7 @@ use metrics::counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use self::again::{Faults, Next};
+use self::again::{Faults, Next, Ran};
 use crate::commit_hook::Cause;
 use crate::finished::{Ending, Finished};
 use crate::handler::{
@@ -248,8 +248,12 @@ async fn run(
             }
             Err(fault) => fault,
         };
-        let Fault { error, is_conflict } = fault;
-        let next = faults.one_more(node, held, lease, &registration, &error);
+        let Fault {
+            error,
+            is_conflict,
+            ran,
+        } = fault;
+        let next = faults.one_more(node, held, lease, &registration, &error, ran);
         let ending = match next.await {
             Next::Again => continue,
             Next::End(ending) => ending,
@@ -274,13 +278,15 @@ struct Fault {
     error: String,
     /// Two transactions met.
     is_conflict: bool,
+    ran: Ran,
 }
 
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Self {
+impl Fault {
+    fn of(error: &StoreError, ran: Ran) -> Self {
         Self {
             is_conflict: error.is_conflict(),
             error: error.to_string(),
+            ran,
         }
     }
 }
@@ -297,7 +303,8 @@ async fn run_once(
     let mut line_ends: BoxFuture<'static, ()> = Box::pin(std::future::pending());
     let mut stop = Stop(StopSignal::OfLease(lease.clone()));
     let transaction = if registration.options.in_transaction {
-        let transaction = node.store.begin_completing(&node.hook).await?;
+        let transaction = node.store.begin_completing(&node.hook).await;
+        let transaction = transaction.map_err(|error| Fault::of(&error, Ran::NotAtAll))?;
         line_ends = transaction.line_ends();
         // Another attempt may follow this one, and is not to be stopped with it.
         stop = Stop(StopSignal::OfAttempt(lease.stop.token().child_token()));
@@ -347,6 +354,7 @@ async fn run_once(
         return Err(Fault {
             error: format!("{error} ({message})"),
             is_conflict: false,
+            ran: Ran::TheHandler,
         });
     }
     Ok(match ended {
@@ -394,6 +402,7 @@ async fn run_once(
             return Err(Fault {
                 error: "the connection of the job's transaction says nothing any more".to_owned(),
                 is_conflict: false,
+                ran: Ran::TheHandler,
             });
         }
         Ended::Stopped => Ending::Release,
@@ -535,7 +544,7 @@ async fn complete_in_transaction(
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        Err(error) if error.is_transient() => return Err(error.into()),
+        Err(error) if error.is_transient() => return Err(Fault::of(&error, Ran::TheHandler)),
         // Committed or not, the database knows: the next lock finds the job, or does not.
         Err(StoreError::CommitUnknown(error)) => {
             tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");

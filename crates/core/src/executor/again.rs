@@ -5,8 +5,8 @@
 //! spent. That ends with the trust in the lease, with the type's timeout, and when the node stops its jobs; then the job is
 //! given back.
 //!
-//! A job may be the cause, as one whose statement takes the server's process down. So where the database answers somebody
-//! else at once, the fault counts, and the third one is a failure of the job.
+//! A job that has run may be the cause, as one whose statement takes the server's process down. So where the database answers
+//! somebody else at once, the fault counts, and the third one is a failure of the job.
 
 use std::time::Duration;
 
@@ -23,6 +23,13 @@ use crate::shared::Shared;
 const MOST: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// What of the job ran before a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    TheHandler,
+    NotAtAll,
+}
 
 /// What follows a fault.
 pub(super) enum Next {
@@ -59,10 +66,11 @@ impl Faults {
         lease: &Lease,
         registration: &Registration,
         error: &str,
+        ran: Ran,
     ) -> Next {
         let waits = async {
             let mut answers = node.store.answers().await;
-            if answers.is_ok() {
+            if answers.is_ok() && ran == Ran::TheHandler {
                 self.counted += 1;
                 if self.counted >= MOST {
                     return Next::Spent;
