@@ -120,13 +120,12 @@ impl Fleet {
             free,
             heard: Instant::now(),
         };
-        if member.types.len() < types.len() || member.lanes.len() < lanes.len() {
-            if let Some(more) = full.now() {
-                tracing::warn!(
-                    node = %id, types = MOST_TYPES, lanes = MOST_LANES, more,
-                    "living nodes name more types or lanes than this node remembers; the others are ignored"
-                );
-            }
+        let ignores = member.types.len() < types.len() || member.lanes.len() < lanes.len();
+        if ignores && let Some(more) = full.now() {
+            tracing::warn!(
+                node = %id, types = MOST_TYPES, lanes = MOST_LANES, more,
+                "living nodes name more types or lanes than this node remembers; the others are ignored"
+            );
         }
         by_id.insert(id, member).is_none()
     }

@@ -19,11 +19,11 @@ use crate::world::{Notes, patient};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Breaks {
     /// Before its last statement, whose error the handler returns.
-    BeforeAStatement,
+    Statement,
     /// The handler panics about that error.
-    BeforeAPanic,
+    Panic,
     /// After its last statement: the completion fails.
-    BeforeTheCompletion,
+    Completion,
 }
 
 /// A job in its transaction says that it runs, and writes.
@@ -44,7 +44,7 @@ async fn run(
         let gone: bool = gone.fetch_one(killer.pool()).await.unwrap();
         assert!(gone);
     };
-    let before = [Breaks::BeforeAStatement, Breaks::BeforeAPanic];
+    let before = [Breaks::Statement, Breaks::Panic];
     if breaks.is_some_and(|breaks| before.contains(&breaks)) {
         kill().await;
     }
@@ -52,12 +52,12 @@ async fn run(
         .bind(job.payload)
         .execute(&mut ***tx)
         .await;
-    if breaks == Some(Breaks::BeforeAPanic) {
+    if breaks == Some(Breaks::Panic) {
         written.unwrap();
     } else {
         written?;
     }
-    if breaks == Some(Breaks::BeforeTheCompletion) {
+    if breaks == Some(Breaks::Completion) {
         kill().await;
     }
     Ok(Outcome::Done)
@@ -119,11 +119,7 @@ fn in_transaction() -> HandlerOptions {
 
 #[tokio::test]
 async fn a_broken_connection_of_its_transaction_changes_no_order_and_spends_no_attempt() {
-    for breaks in [
-        Breaks::BeforeAStatement,
-        Breaks::BeforeAPanic,
-        Breaks::BeforeTheCompletion,
-    ] {
+    for breaks in [Breaks::Statement, Breaks::Panic, Breaks::Completion] {
         let world = Fixture::on(&shared::postgres().await.create_database().await).await;
         let (notes, runs) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
         let mut handlers = Handlers::default();
@@ -155,7 +151,7 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     let (noted, killer) = (notes.clone(), world.store.clone());
     handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
         let (notes, killer) = (noted.clone(), killer.clone());
-        let breaks = (job.payload == 1).then_some(Breaks::BeforeAStatement);
+        let breaks = (job.payload == 1).then_some(Breaks::Statement);
         async move { run(&job, &notes, &killer, breaks).await }
     });
     let node = world.start(handlers).await;
