@@ -444,7 +444,7 @@ impl Store for PgStore {
         known: &[Fence],
     ) -> Result<Vec<LockedJob>> {
         self.run("unknown", || {
-            renew::unknown(&self.line.pool, owner, lease, known)
+            renew::unknown(&self.renewals.pool, owner, lease, known)
         })
         .await
     }
@@ -461,7 +461,7 @@ impl Store for PgStore {
     }
 
     async fn absolve(&self, lost: &[Held]) -> Result<()> {
-        self.run("absolve", || renew::absolve(&self.line.pool, lost))
+        self.run("absolve", || renew::absolve(&self.renewals.pool, lost))
             .await
     }
 
