@@ -42,7 +42,7 @@ impl Lines {
     #[must_use]
     pub fn tail(&self) -> String {
         let lines = self.seen.borrow();
-        lines[lines.len().saturating_sub(40)..].join("\n")
+        lines[lines.len().saturating_sub(100)..].join("\n")
     }
 
     /// The first line, printed already or to come, that contains `pattern`.

@@ -104,6 +104,15 @@ impl Program {
 #[derive(Debug)]
 pub struct Running(Server);
 
+impl Drop for Running {
+    /// A failed test shows the end of what it said.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("process {} said:\n{}", self.id(), self.lines().tail());
+        }
+    }
+}
+
 impl Running {
     /// Its process id.
     #[must_use]

@@ -1,13 +1,15 @@
 //! Renewal: the task that keeps this node's leases alive while their jobs run.
 //!
 //! It looks at the [book](crate::lease) twelve times a lease, and asks the database only where something is to be said: a
-//! lease that is older than a third of its length, a [doubt](crate::under_way), a strike to take back. With each renewal it
-//! also [reconciles](crate::reconciliation) the book with the database.
+//! lease that is older than a third of its length, a [doubt](crate::under_way), a strike to take back. After each renewal it
+//! also [reconciles](crate::reconciliation) the book with the database, in a task of its own: a reconciliation that hangs or
+//! gets no connection delays no renewal.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::counter;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::job::Held;
@@ -21,7 +23,8 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
     let pace = (book.length() / 12).max(Duration::from_millis(20));
     let mut ticks = tokio::time::interval(pace);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut renewal: Option<tokio::task::JoinHandle<bool>> = None;
+    let mut renewal: Option<JoinHandle<bool>> = None;
+    let mut reconciliation: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             biased;
@@ -30,50 +33,56 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
         }
         // On every tick, also while a renewal hangs.
         book.expire();
-        if let Some(running) = &renewal {
-            if !running.is_finished() {
-                continue;
-            }
-            if let Some(done) = renewal.take() {
-                book.set_healthy(done.await.unwrap_or(false));
-            }
-        }
-        let due = book.due();
-        if due.is_empty() && !book.wants_look() && !book.has_lost() {
-            if book.len() == 0 {
-                book.set_healthy(true);
-            }
+        if renewal.as_ref().is_some_and(|running| !running.is_finished()) {
             continue;
         }
-        renewal = Some(tokio::spawn(renew(node.clone(), due)));
+        let renewed = match renewal.take() {
+            Some(done) => {
+                let healthy = done.await.unwrap_or(false);
+                book.set_healthy(healthy);
+                healthy
+            }
+            None => false,
+        };
+        let look = renewed || book.wants_look();
+        if (look || book.has_lost()) && reconciliation.as_ref().is_none_or(JoinHandle::is_finished)
+        {
+            reconciliation = Some(tokio::spawn(reconcile(node.clone(), look)));
+        }
+        let due = book.due();
+        if !due.is_empty() {
+            renewal = Some(tokio::spawn(renew(node.clone(), due)));
+        } else if book.len() == 0 {
+            book.set_healthy(true);
+        }
     }
     if book.is_in_doubt() {
         reconciliation::last_look(&node).await;
     }
 }
 
-/// One round. False where leases could not be renewed.
+/// False where leases could not be renewed.
 async fn renew(node: Arc<Shared>, due: Vec<Held>) -> bool {
     let book = &node.leases;
-    if !due.is_empty() {
-        let sent = Instant::now();
-        match node.store.renew(node.id, book.length(), &due).await {
-            Ok(answer) => {
-                counter!(m::LEASES_RENEWED).increment(answer.renewed.len() as u64);
-                book.renewed(&due, &answer, sent);
-            }
-            Err(error) => {
-                tracing::warn!(leases = due.len(), %error, "leases could not be renewed; no new work until they can");
-                return false;
-            }
+    let sent = Instant::now();
+    match node.store.renew(node.id, book.length(), &due).await {
+        Ok(answer) => {
+            counter!(m::LEASES_RENEWED).increment(answer.renewed.len() as u64);
+            book.renewed(&due, &answer, sent);
+            true
+        }
+        Err(error) => {
+            tracing::warn!(leases = due.len(), %error, "leases could not be renewed; no new work until they can");
+            false
         }
     }
-    // What it says comes late at worst: the next round says it again.
-    if (!due.is_empty() || book.wants_look())
-        && let Err(error) = reconciliation::look(&node).await
-    {
+}
+
+/// What this says comes late at worst: where it fails, the next one says it again.
+async fn reconcile(node: Arc<Shared>, look: bool) {
+    let book = &node.leases;
+    if look && let Err(error) = reconciliation::look(&node).await {
         tracing::debug!(%error, "leases that name this node could not be looked for");
-        return due.is_empty() || book.healthy();
     }
     let lost = book.lost();
     if !lost.is_empty() {
@@ -84,5 +93,4 @@ async fn renew(node: Arc<Shared>, due: Vec<Held>) -> bool {
             }
         }
     }
-    true
 }

@@ -67,6 +67,12 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let standby = primary
         .start_standby(&format!("{}", replication.address()))
         .await;
+    // A lane's queue is there once it had a receiver.
+    let receiver = fleet.node(&[("JOBWIRE_LANES", "later")]).await;
+    let job = event("early", 1).lane("later");
+    fleet.jobs.create(job).await.unwrap();
+    fleet.until_empty(SOON).await;
+    drop(receiver);
     let settings = [("JOBWIRE_STATEMENT_TIMEOUT", "5s")];
     let nodes: [Running; 2] = [fleet.node(&settings).await, fleet.node(&settings).await];
     let known = Known::default();
@@ -77,7 +83,7 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     .await;
 
     replication.set_both(Flow::Stall);
-    // These will never have been; nobody receives their lane yet.
+    // These will never have been; nobody receives their lane now.
     let mut forgotten = Vec::new();
     for position in 1..=5 {
         let job = event("forgotten", position).lane("later");

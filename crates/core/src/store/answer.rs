@@ -7,7 +7,8 @@ use super::Result;
 use crate::error::StoreError;
 use crate::metrics as m;
 
-/// Wait for an answer as long as it may take. The connection is suspected before it is let go.
+/// Wait for an answer as long as it may take. Connections are suspected, so that they are replaced, where no answer came (before
+/// this one is let go), and where the server only reads: the address may lead to the primary by now.
 pub(crate) async fn answer_within<T>(
     within: Duration,
     suspect: impl FnOnce(),
@@ -15,7 +16,12 @@ pub(crate) async fn answer_within<T>(
 ) -> Result<T> {
     tokio::pin!(question);
     match tokio::time::timeout(within, &mut question).await {
-        Ok(answer) => answer,
+        Ok(answer) => {
+            if answer.as_ref().is_err_and(StoreError::is_read_only) {
+                suspect();
+            }
+            answer
+        }
         Err(_) => {
             suspect();
             Err(StoreError::Timeout(within))

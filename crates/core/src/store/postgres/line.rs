@@ -114,10 +114,7 @@ impl Line {
     ) -> Result<T, StoreError> {
         let answer = crate::store::answer_within(self.within, || self.suspect(), question).await;
         if let Err(error) = &answer {
-            if error.is_read_only() {
-                // The address may lead to the primary by now.
-                self.suspect();
-            } else if error.is_transient() && !error.is_conflict() {
+            if error.is_transient() && !error.is_conflict() && !error.is_read_only() {
                 self.doubt();
             }
         }
