@@ -3,6 +3,7 @@
 //!
 //! Time budget: 120 s, most of it starts of RabbitMQ and of Kafka.
 
+mod backlog;
 mod commits;
 mod kafka;
 mod rabbitmq;

@@ -49,6 +49,8 @@ fn fleet(scratch: &Scratch, database: &str, space: &Space, arguments: &[&str]) -
         .env("JOBWIRE_SWEEP_INTERVAL", "500ms")
         .env("JOBWIRE_HINT_MAX_AGE", "1s")
         .env("JOBWIRE_SUSPECT_AFTER", "1s")
+        .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1s")
+        .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
 }
 
 /// The account that it printed with `--json`, among its lines of progress and what it logged.

@@ -71,6 +71,8 @@ impl Fleet {
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1s")
+            .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
             // Where leases are short and the machine is busy, the living lose them, too.
             .env("JOBWIRE_QUARANTINE_AFTER", "1000");
         for (name, value) in settings {

@@ -216,8 +216,6 @@ mistakes! {
         ResetsLivingLeases breaks "no lease is taken from its owner before it ends";
     a_release_without_a_guard_is_found:
         ReleasesWithoutGuard breaks "no lease is taken from its owner before it ends";
-    a_release_that_opens_what_another_holds_is_found:
-        OpensWhatAnotherHolds breaks "leases of an instance never overlap";
     a_renewal_of_a_lease_that_was_cleared_is_found:
         RenewsWithoutOwner breaks "leases of an instance never overlap";
     a_missing_orphan_question_is_found:

@@ -160,6 +160,7 @@ conformance! {
     suspending {
         everywhere [
             what_is_suspended_is_put_aside_and_comes_back,
+            a_first_sibling_that_is_put_aside_makes_the_next_one_ready,
             a_locked_job_goes_on_and_its_failure_is_put_aside,
             a_job_created_during_suspension_is_refused_and_hinted_on_activation,
             a_suspension_keeps_only_its_own_jobs_from_being_locked,

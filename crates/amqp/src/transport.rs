@@ -210,6 +210,10 @@ impl Publisher for AmqpTransport {
         self.0.publishers.publish(lane, messages).await
     }
 
+    fn confirm_timeout(&self) -> Duration {
+        self.0.options.confirm_timeout
+    }
+
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         let message = Message::marker(marker).encode();
         self.0.publishers.publish(lane, vec![message]).await

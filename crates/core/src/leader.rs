@@ -155,8 +155,10 @@ impl Leader {
             let others = node
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
-            let keeps = health.can_publish() || !others;
-            if self.voice.makes_room(Instant::now(), keeps) {
+            if self
+                .voice
+                .makes_room(Instant::now(), health.can_publish(), others)
+            {
                 tracing::warn!(
                     node = %node.id,
                     problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),

@@ -50,7 +50,7 @@ use crate::quarantine::Suspects;
 use crate::renewal;
 use crate::row_batch::RowPause;
 use crate::shared::Shared;
-use crate::store::{LockTerms, RowTerms, Store, Turn, TurnOutcome};
+use crate::store::{LockTerms, ProcessLock, RowTerms, Store, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
 use crate::transport::{MAX_MEMBER_TYPES, Transport};
@@ -240,6 +240,8 @@ pub struct Node {
     shared: Arc<Shared>,
     workers: Supervisor,
     keepers: Supervisor,
+    /// Of a node that serves its database alone.
+    process_lock: Option<ProcessLock>,
 }
 
 impl Node {
@@ -264,6 +266,11 @@ impl Node {
         builder.options.validate().map_err(StartError::Options)?;
         builder.store.check().await?.ready()?;
         let id = builder.id;
+        let process_lock = if builder.transport.is_single_node() {
+            builder.store.succeed(id).await?
+        } else {
+            None
+        };
         ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
         builder.store.begin_locking().await?;
         let (shared, queue, own_hints) = builder.share();
@@ -297,6 +304,7 @@ impl Node {
             shared,
             workers,
             keepers,
+            process_lock,
         })
     }
 
@@ -352,6 +360,11 @@ impl Node {
         self.keepers.join(Duration::from_secs(30)).await;
         shared.hook.close(Duration::from_secs(5)).await;
         gauge!(m::SLOTS).set(0.0);
+        if let Some(lock) = self.process_lock.take()
+            && shared.jobs.is_empty()
+        {
+            lock.release();
+        }
         tracing::info!(node = %shared.id, "node stopped");
     }
 }

@@ -19,8 +19,9 @@ pub struct NodeOptions {
     /// How often the leader looks for expired locks while anything waits or runs; a third as often when
     /// idle. Default 10 s.
     pub sweep_interval: Duration,
-    /// A job is suspected to have lost its hint only when it was ready so long before the marker left:
-    /// the hook's largest hint age plus the broker's confirm timeout. Default 15 s.
+    /// A job is suspected to have lost its hint only when it was ready so long before the marker left. Not less than the
+    /// hook's largest hint age plus the broker's confirm timeout, which stand in for it where it is shorter (protocol
+    /// rule 16). Default 15 s.
     pub suspect_after: Duration,
     /// When hints could not be received or not be published for so long, take jobs from the database until
     /// they can; `None` for never: then jobs wait for the broker. Default 5 s.
@@ -137,6 +138,12 @@ impl NodeOptions {
         self.lease.min(self.sweep_interval * 5 / 2)
     }
 
+    /// A hint may come so late, where the broker takes so long to confirm.
+    pub(crate) fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
+        self.suspect_after
+            .max(self.hook.max_age.saturating_add(confirm_timeout))
+    }
+
     /// Every living node has renewed its leases within this time: they are due at a third, and tried every twelfth.
     pub(crate) fn renewal_period(&self) -> Duration {
         self.lease / 2
@@ -157,5 +164,18 @@ impl NodeOptions {
     pub(crate) fn prefetch(&self) -> u16 {
         let wanted = self.concurrency.max(self.lanes.len()).saturating_mul(2);
         u16::try_from(wanted.clamp(2, 4_096)).unwrap_or(4_096)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_suspected_before_its_hint_can_no_longer_come() {
+        let options = NodeOptions::default();
+        let seconds = Duration::from_secs;
+        assert_eq!(options.suspected_after(seconds(0)), seconds(15));
+        assert_eq!(options.suspected_after(seconds(60)), seconds(70));
     }
 }

@@ -18,6 +18,7 @@ mod moving;
 mod operating;
 mod poison;
 pub mod postgres;
+mod process_lock;
 mod rows;
 mod schema;
 mod settling;
@@ -47,6 +48,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, SuspensionScope};
 pub use poison::StuckBatch;
+pub use process_lock::ProcessLock;
 pub use rows::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
@@ -153,6 +155,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the leases of
+    /// that node, and its leadership, end at once. Returns the proof of this node's own death for the next one: it has to be
+    /// kept until the node has ended.
+    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+        let _ = node;
+        Ok(None)
+    }
+
     /// Stop leading.
     async fn resign(&self, node: NodeId) -> Result<()>;
 
@@ -199,8 +209,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)>;
 
     /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and
-    /// when it is created or fails later. Returns how many jobs moved.
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64>;
+    /// when it is created or fails later. Returns how many jobs moved, and what is to be hinted: where the first job of an
+    /// instance was put aside, the next one is ready.
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)>;
 
     /// Activate what [`suspend`](Self::suspend) put aside. Returns what became ready.
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>>;

@@ -272,9 +272,11 @@ fn measure(lane: &Lane, sent: &Sent) {
         .record(sent.since.elapsed().as_secs_f64());
 }
 
-/// Nothing younger is suspected: its hint may still be in a hook's buffer, or unconfirmed.
+/// Nothing younger is suspected: its hint may still be in a hook's buffer, or unconfirmed (protocol rule 16).
 fn age(node: &Shared) -> chrono::Duration {
-    chrono::Duration::from_std(node.options.suspect_after).unwrap_or(chrono::Duration::MAX)
+    let confirmed = node.transport.publisher().confirm_timeout();
+    let age = node.options.suspected_after(confirmed);
+    chrono::Duration::from_std(age).unwrap_or(chrono::Duration::MAX)
 }
 
 struct Page {

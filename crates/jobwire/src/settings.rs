@@ -136,7 +136,7 @@ settings! {
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
         "How often the leading node looks for expired locks and lost hints while anything waits or runs.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
-        "A job is suspected to have lost its hint only when it has been ready for so long; not shorter than `hint_max_age`.";
+        "A job is suspected to have lost its hint only when it has been ready for so long; at least `hint_max_age` and the broker's confirm timeout.";
     claim_after: Interval = "5s", "claim-after" "DURATION",
         "When hints could not be received or not be published for so long (the broker is away, or takes no messages), a node takes jobs from the database until they can; `off` lets jobs wait for the broker.";
     quarantine_after: u32 = "3", "quarantine-after" "N",

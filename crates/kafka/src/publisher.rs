@@ -218,8 +218,7 @@ impl LanePublishers {
                 break;
             }
         }
-        let patience = self.options.confirm_timeout + GRACE;
-        match timeout(patience, batch.wait()).await {
+        match timeout(self.patience(), batch.wait()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(code)) => Err(self.failed(lane, &topic, code, &producer).await),
             Err(_) => {
@@ -228,6 +227,11 @@ impl LanePublishers {
                 Err(late)
             }
         }
+    }
+
+    /// The client reports by itself after the confirm timeout.
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.confirm_timeout + GRACE
     }
 
     async fn failed(

@@ -271,6 +271,10 @@ impl Publisher for KafkaTransport {
         self.0.publishers.publish(lane, hints).await
     }
 
+    fn confirm_timeout(&self) -> Duration {
+        self.0.publishers.patience()
+    }
+
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         if self.0.closing.is_cancelled() {
             return Err(TransportError::Closed);

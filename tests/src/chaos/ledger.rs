@@ -9,6 +9,7 @@ use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealt
 use jobwire_core::{JobId, Lane};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What is known of one job.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +111,10 @@ impl Publisher for NotingPublisher {
 
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         self.inner.publish_marker(lane, marker).await
+    }
+
+    fn confirm_timeout(&self) -> Duration {
+        self.inner.confirm_timeout()
     }
 
     fn tell(&self, control: Control) {

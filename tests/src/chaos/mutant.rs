@@ -334,7 +334,7 @@ impl Store for Mutant {
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         self.inner.retry(id, retries).await
     }
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         self.inner.suspend(scope).await
     }
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

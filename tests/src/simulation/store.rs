@@ -284,7 +284,7 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         let scope = scope.clone();
         self.call("suspend", move |db| db.suspend(&scope)).await
     }

@@ -263,7 +263,8 @@ impl World {
             }
             Step::Suspend { instance, millis } => {
                 let scope = SuspensionScope::ProcessInstance(format!("i{instance}"));
-                self.store.database().suspend(&scope);
+                let (_, ready) = self.store.database().suspend(&scope);
+                hook.publish(jobwire_core::commit_hook::Cause::Operator, ready);
                 let (world, hook) = (self.clone(), hook.clone());
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(millis)).await;

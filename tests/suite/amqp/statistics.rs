@@ -191,7 +191,9 @@ async fn statistics_can_be_left_out() {
     let other = World::new().await;
     let lane = Lane("measured".into());
     let measuring = connect(&other.space.url, measured(&other)).await;
+    let receiver = subscribe(&measuring, &lane, 1).await.unwrap();
     publish_at_last(&measuring, &lane).await;
+    drop(receiver);
     recorded.until(LANE_WAITING, &lane, is(1.0)).await;
     assert_eq!(recorded.of_lane(LANE_WAITING, &world.lane), None);
 }

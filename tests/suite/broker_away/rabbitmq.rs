@@ -146,6 +146,8 @@ async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     let first = world.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
     first.shows("jobwire_leader", 1.0).await;
     let second = world.node(&[OFF]).await;
+    // Until it has heard the other one, which speaks twice a second, it would not make room.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.refuse().await;
     proxy.cut();
     second.shows("jobwire_leader", 1.0).await;

@@ -68,6 +68,8 @@ impl Stage {
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1s")
+            .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
             .env("CHAOS_DATABASE_URL", &self.url);
         if let Some(bug) = bug {
             program = program.env("CHAOS_BUG", bug.name());

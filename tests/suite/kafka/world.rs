@@ -118,6 +118,8 @@ impl World {
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1s")
+            .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
             .env("JOBWIRE_KAFKA_PARTITIONS", "4")
             .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "2s")

@@ -19,7 +19,6 @@ pub(super) enum Mistake {
     ForgetsTheHandOver,
     ResetsLivingLeases,
     ReleasesWithoutGuard,
-    OpensWhatAnotherHolds,
     RenewsWithoutOwner,
     NeverLooksForOrphans,
     TakesTheHintedJob,
@@ -567,11 +566,10 @@ impl State {
             return;
         }
         if doing == Doing::Releasing {
-            if !self.is_held() || mistake == Some(Mistake::OpensWhatAnotherHolds) {
-                self.door = None;
-                if let Some(first) = self.first(false) {
-                    self.hints |= 1 << first;
-                }
+            // Its guard held, so nobody else holds the instance.
+            self.door = None;
+            if let Some(first) = self.first(false) {
+                self.hints |= 1 << first;
             }
         } else {
             self.take_first(node, mistake, None);

@@ -190,6 +190,27 @@ async fn a_second_embedded_node_on_the_same_file_is_refused() {
     assert!(said.contains("serves its database alone"), "{said}");
 }
 
+/// Its process is proven dead by the lock that ended with it: neither its leases nor its leadership are waited for.
+#[tokio::test]
+async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"sleep","payload":{"ms":600000}}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let patient = ["--lease", "30m", "--sweep-interval", "20m"];
+    let (mut first, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
+    let store = store(&home).await;
+    until_running(&store).await;
+    let dead = all(&store).await[0].lock_owner;
+    first.signal(Signal::SIGKILL);
+    first.exit(SOON).await;
+    let (_second, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
+    eventually("the job runs again", SOON, async || {
+        let job = all(&store).await.into_iter().next()?;
+        (job.lock_owner.is_some() && job.lock_owner != dead).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn sigterm_gives_a_running_job_back_at_no_attempt() {
     let home = Scratch::new();

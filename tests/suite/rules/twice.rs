@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::store::{HandOver, LockTerms, RowTerms};
+use jobwire_core::store::{HandOver, LockTerms, RowTerms, Turn};
 use jobwire_core::{NewJob, NodeId, Store};
 use jobwire_tests::eventually;
 
@@ -23,7 +23,19 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
     let brief = terms(Duration::from_millis(1));
     let first = store.lock(&brief, hints).await.unwrap().jobs.remove(0);
     let long = terms(Duration::from_secs(3600));
+    let turn = Turn {
+        node: NodeId::generate(),
+        lease: Duration::from_secs(3600),
+        transport: "in-process",
+        reset_at_most: 10,
+        clock: None,
+        grace: Duration::ZERO,
+        types: vec!["work".to_owned()].into(),
+        again_after: Duration::from_secs(3600),
+        hint_at_most: 0,
+    };
     let second = eventually("the first lease has ended", SOON, async || {
+        store.take_turn(&turn).await.unwrap();
         store.lock(&long, hints).await.unwrap().jobs.pop()
     })
     .await;

@@ -17,6 +17,8 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 pub(super) struct Voice {
     lost: Option<Instant>,
     patience: Duration,
+    /// There were others when it was lost: a leader that is cut off hears nobody any more.
+    others: bool,
 }
 
 impl Default for Voice {
@@ -24,21 +26,31 @@ impl Default for Voice {
         Self {
             lost: None,
             patience: FIRST_PATIENCE,
+            others: false,
         }
     }
 }
 
 impl Voice {
-    /// Can this leader publish? True when it is time to make room.
-    pub(super) fn makes_room(&mut self, now: Instant, publishing: bool) -> bool {
+    /// Can this leader publish, and does it hear other nodes? True when it is time to make room for one of those; none is left
+    /// where it leads again, until it is heard.
+    pub(super) fn makes_room(&mut self, now: Instant, publishing: bool, others: bool) -> bool {
         if publishing {
-            *self = Self::default();
+            *self = Self {
+                others,
+                ..Self::default()
+            };
+            return false;
+        }
+        self.others |= others;
+        if !self.others {
             return false;
         }
         if now - *self.lost.get_or_insert(now) < self.patience {
             return false;
         }
         self.lost = None;
+        self.others = false;
         self.patience = (self.patience * 2).min(LONGEST_PATIENCE);
         true
     }
@@ -48,22 +60,43 @@ impl Voice {
 mod tests {
     use super::*;
 
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn room_is_made_more_and_more_rarely_until_publishing_works() {
         let now = Instant::now();
         let mut voice = Voice::default();
         let mut rooms = Vec::new();
         for second in 0..100 {
-            if voice.makes_room(now + Duration::from_secs(second), false) {
+            if voice.makes_room(now + seconds(second), false, true) {
                 rooms.push(second);
             }
         }
         // After 5, 10, 20 and 40 seconds, each counted from the look that follows.
         assert_eq!(rooms, [5, 16, 37, 78]);
-        let later = now + Duration::from_secs(200);
-        assert!(!voice.makes_room(later, true));
-        assert!(!voice.makes_room(later + Duration::from_secs(4), false));
-        assert!(!voice.makes_room(later + Duration::from_secs(8), false));
-        assert!(voice.makes_room(later + Duration::from_secs(9), false));
+        let later = now + seconds(200);
+        assert!(!voice.makes_room(later, true, true));
+        assert!(!voice.makes_room(later + seconds(4), false, true));
+        assert!(!voice.makes_room(later + seconds(8), false, true));
+        assert!(voice.makes_room(later + seconds(9), false, true));
+    }
+
+    #[test]
+    fn room_is_made_once_for_nodes_that_were_heard_before_the_silence() {
+        let now = Instant::now();
+        let mut voice = Voice::default();
+        assert!(!voice.makes_room(now, true, true));
+        let silent = (1..100).filter(|second| voice.makes_room(now + seconds(*second), false, false));
+        assert_eq!(silent.collect::<Vec<_>>(), [6]);
+    }
+
+    #[test]
+    fn a_node_that_never_heard_another_makes_no_room() {
+        let now = Instant::now();
+        let mut voice = Voice::default();
+        assert!(!voice.makes_room(now, true, false));
+        assert!((1..100).all(|second| !voice.makes_room(now + seconds(second), false, false)));
     }
 }

@@ -652,7 +652,7 @@ impl Store for PgStore {
             .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         self.run("suspend", || suspend::suspend(&self.line, scope))
             .await
     }

@@ -29,7 +29,7 @@ mod timers;
 mod turn;
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -43,7 +43,7 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, ProcessLock, Renewed,
     Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId,
     Turn, TurnOutcome,
 };
@@ -101,6 +101,8 @@ pub struct SqliteStore {
     /// Kept apart, as it tells only of what other connections committed. `None` in memory, where there
     /// are no others.
     watcher: Option<SqlitePool>,
+    /// Beside the database; `None` in memory.
+    lock_file: Option<PathBuf>,
     deadline: Duration,
     refusals: Refusals,
 }
@@ -127,6 +129,11 @@ impl SqliteStore {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self> {
         let connect = connect_options(url)?.busy_timeout(options.busy_timeout);
+        let lock_file = (!is_in_memory(url)).then(|| {
+            let mut path = connect.get_filename().to_path_buf().into_os_string();
+            path.push("-node");
+            PathBuf::from(path)
+        });
         let pool = |size| {
             SqlitePoolOptions::new()
                 .max_connections(size)
@@ -163,6 +170,7 @@ impl SqliteStore {
             writer,
             readers,
             watcher,
+            lock_file,
             deadline: options.deadline,
             refusals: Refusals::default(),
         };
@@ -524,6 +532,31 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+        let Some(path) = &self.lock_file else {
+            return Ok(None);
+        };
+        let mut lock = match ProcessLock::take(path) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(
+                    file = %path.display(), %error,
+                    "the file can't be locked; after a crash, jobs that ran wait for their leases to end"
+                );
+                return Ok(None);
+            }
+        };
+        if let Some(dead) = lock.predecessor() {
+            let jobs = self.run("succeed", || self.bury(dead)).await?;
+            tracing::info!(node = %dead, jobs, "the last node of this database has died; its leases end now");
+        }
+        if let Err(error) = lock.name(Some(node)) {
+            tracing::warn!(file = %path.display(), %error, "the file can't be written");
+        }
+        Ok(Some(lock))
+    }
+
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.run("resign", || self.resign_leading(node)).await
     }
@@ -597,7 +630,7 @@ impl Store for SqliteStore {
         self.run("retry", || self.retry_jobs(ids, retries)).await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<u64> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         self.run("suspend", || self.suspend_scope(scope)).await
     }
 

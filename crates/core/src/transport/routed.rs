@@ -173,6 +173,13 @@ impl Publisher for RoutedTransport {
         self.publisher_of(lane).publish(lane, hints).await
     }
 
+    fn confirm_timeout(&self) -> Duration {
+        let all = self.0.publishers.iter();
+        all.map(|publisher| publisher.confirm_timeout())
+            .max()
+            .unwrap_or_default()
+    }
+
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         if self.0.former.is_empty() {
             return self.publisher_of(lane).publish_marker(lane, marker).await;

@@ -166,8 +166,11 @@ async fn ask(
             .iter()
             .any(|(of, marker)| of == lane && heard.back.contains(marker));
         let (orphans, ids) = if answered {
-            let before = counted.now
-                - chrono::Duration::from_std(settings.suspect_after).unwrap_or_default();
+            let confirmed = transport.publisher().confirm_timeout();
+            let age = settings
+                .suspect_after
+                .max(settings.hint_max_age.saturating_add(confirmed));
+            let before = counted.now - chrono::Duration::from_std(age).unwrap_or_default();
             orphans(store, lane, &types, before).await?
         } else {
             (0, Vec::new())

@@ -67,13 +67,15 @@ impl Database {
         }
     }
 
-    pub(in crate::simulation) fn suspend(&mut self, of: &SuspensionScope) -> u64 {
+    pub(in crate::simulation) fn suspend(&mut self, of: &SuspensionScope) -> (u64, Vec<Ready>) {
         let (kind, value) = scope(of);
         self.suspensions.insert((kind, value.clone()));
         let concerned = |row: &&Row| belongs(&row.job, kind, &value);
         let executable = self.executable.values().filter(concerned);
         let executable = executable.filter(|row| !self.is_locked(row.job.id));
         let timers = self.timers.values().filter(concerned);
+        let left = executable.clone().filter_map(|row| row.job.exclusive_instance());
+        let left: Vec<String> = left.map(str::to_owned).collect();
         let ids: Vec<JobId> = executable.chain(timers).map(|row| row.job.id).collect();
         for id in &ids {
             let row = self.executable.remove(id).or(self.timers.remove(id));
@@ -83,7 +85,7 @@ impl Database {
                 self.record(*id, Event::Suspended);
             }
         }
-        ids.len() as u64
+        (ids.len() as u64, self.next(&left))
     }
 
     pub(in crate::simulation) fn activate(&mut self, of: &SuspensionScope) -> Vec<Ready> {

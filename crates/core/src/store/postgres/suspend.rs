@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{moved_columns, ready_columns, unlocked};
-use super::{aside, row};
+use super::{aside, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
@@ -61,10 +61,15 @@ WITH executable AS (
     " FROM timer
     RETURNING 1
 )
-SELECT count(*) FROM moved"
+SELECT (SELECT count(*) FROM moved),
+    (SELECT array_agg(DISTINCT process_instance) FROM executable WHERE exclusive AND process_instance IS NOT NULL)"
 );
 
-pub(super) async fn suspend(line: &Line, scope: &SuspensionScope) -> Result<u64, StoreError> {
+/// How many were put aside, and who is next in the instances that they leave.
+pub(super) async fn suspend(
+    line: &Line,
+    scope: &SuspensionScope,
+) -> Result<(u64, Vec<Ready>), StoreError> {
     let (kind, value) = scope.parts();
     let mut tx = begin(line).await?;
     sqlx::query(NOTE)
@@ -77,14 +82,15 @@ pub(super) async fn suspend(line: &Line, scope: &SuspensionScope) -> Result<u64,
         .bind(value)
         .fetch_all(&mut *tx)
         .await?;
-    let moved: i64 = sqlx::query_scalar(PUT_ASIDE)
+    let (moved, left): (i64, Option<Vec<String>>) = sqlx::query_as(PUT_ASIDE)
         .bind(kind)
         .bind(value)
         .bind(ids)
         .fetch_one(&mut *tx)
         .await?;
+    let next = exclusive::next(&mut tx, &left.unwrap_or_default()).await?;
     tx.commit().await?;
-    Ok(u64::try_from(moved).unwrap_or(0))
+    Ok((u64::try_from(moved).unwrap_or(0), next))
 }
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";

@@ -1,7 +1,7 @@
 //! Suspending and activating (protocol rule 27).
 
 use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
-use super::{SqliteStore, row};
+use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
@@ -46,6 +46,14 @@ const PUT_ASIDE: [&str; 5] = [
     ),
     concat!("DELETE FROM timer_job AS j WHERE ", in_scope!("j")),
 ];
+
+/// The instances that exclusive jobs leave.
+const LEFT: &str = concat!(
+    "SELECT DISTINCT j.process_instance FROM job j WHERE j.exclusive AND j.process_instance IS NOT NULL AND ",
+    in_scope!("j"),
+    " AND ",
+    unlocked!("j")
+);
 
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
 const LIFT: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2 RETURNING since";
@@ -128,10 +136,19 @@ const ASIDE: &str = concat!(
 );
 
 impl SqliteStore {
-    pub(super) async fn suspend_scope(&self, scope: &SuspensionScope) -> Result<u64, StoreError> {
+    /// How many were put aside, and who is next in the instances that they leave.
+    pub(super) async fn suspend_scope(
+        &self,
+        scope: &SuspensionScope,
+    ) -> Result<(u64, Vec<Ready>), StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
         let now = row::now_micros();
+        let left: Vec<String> = sqlx::query_scalar(LEFT)
+            .bind(kind)
+            .bind(value)
+            .fetch_all(&mut *tx)
+            .await?;
         let mut changed = 0;
         for statement in std::iter::once(NOTE).chain(PUT_ASIDE) {
             let result = sqlx::query(statement)
@@ -144,8 +161,9 @@ impl SqliteStore {
                 changed += result.rows_affected();
             }
         }
+        let next = exclusive::next(&mut tx, &left).await?;
         tx.commit().await?;
-        Ok(changed)
+        Ok((changed, next))
     }
 
     /// What a suspension put aside.

@@ -111,6 +111,9 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
     (SELECT ready_at FROM job ORDER BY id LIMIT 1)";
 
+/// The leases of a node that is proven dead run out now.
+const END_LEASES: &str = "UPDATE job_lease SET expires_at = ?2 WHERE owner = ?1 AND expires_at > ?2";
+
 /// The row stays, so that the term goes on growing.
 const RESIGN: &str = "
 UPDATE leader SET expires_at = ?2 - 1000000 WHERE role = 'leader' AND node = ?1 AND expires_at > ?2";
@@ -223,6 +226,18 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
+    }
+
+    /// End the leases and the leadership of a node that is proven dead.
+    pub(super) async fn bury(&self, dead: NodeId) -> Result<u64, StoreError> {
+        let (dead, now) = (dead.to_string(), row::now_micros());
+        let mut tx = self.write().await?;
+        let ended = sqlx::query(END_LEASES).bind(&dead).bind(now);
+        let ended = ended.execute(&mut *tx).await?.rows_affected();
+        let resigned = sqlx::query(RESIGN).bind(&dead).bind(now);
+        resigned.execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(ended)
     }
 
     /// The ids of jobs that nobody hinted.

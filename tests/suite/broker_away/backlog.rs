@@ -1,0 +1,60 @@
+//! A node dies while a backlog waits in the broker: its jobs start before the backlog, whose hints stand before theirs.
+
+use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_tests::{Signal, eventually, shared};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{SOON, World};
+
+const BACKLOG: i64 = 240;
+const SLOTS: &str = "4";
+
+async fn a_dead_nodes_jobs_come_before_the_backlog(broker: &str) {
+    let world = World::new(broker, broker).await;
+    let small = [("JOBWIRE_CONCURRENCY", SLOTS)];
+    let mut victim = world.node(&small).await.running;
+    let _survivor = world.node(&small).await;
+    let started = victim.wait_for_line("node started", SOON).await;
+    let owner: Uuid = started
+        .split_whitespace()
+        .find_map(|field| field.strip_prefix("node=")?.parse().ok())
+        .unwrap_or_else(|| panic!("no node is named: {started}"));
+
+    let sleeps = (0..BACKLOG).map(|_| NewJob::of("sleep", &json!({ "ms": 1_000 })));
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create_many(sleeps.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let held = async || {
+        let held = "SELECT job_id FROM jobwire.job_lease WHERE owner = $1";
+        let held = sqlx::query_scalar(held).bind(owner);
+        let held: Vec<Uuid> = held.fetch_all(world.store.pool()).await.unwrap();
+        (!held.is_empty()).then_some(held)
+    };
+    eventually("the victim works", SOON, held).await;
+    victim.signal(Signal::SIGKILL);
+    victim.exit(SOON).await;
+    // Between two jobs it may have held nothing.
+    let Some(held) = held().await else { return };
+
+    eventually("what the victim held is done", SOON, async || {
+        let left = "SELECT count(*) FROM jobwire.job WHERE id = ANY($1)";
+        let left = sqlx::query_scalar(left).bind(&held);
+        let left: i64 = left.fetch_one(world.store.pool()).await.ok()?;
+        (left == 0).then_some(())
+    })
+    .await;
+    // The survivor does four a second. At the tail it would have been the last.
+    let left = world.store.count(&JobFilter::default()).await.unwrap();
+    assert!(left >= BACKLOG / 2, "only {left} jobs still waited");
+}
+
+#[tokio::test]
+async fn on_rabbitmq_a_dead_nodes_jobs_come_before_the_backlog() {
+    a_dead_nodes_jobs_come_before_the_backlog(shared::rabbitmq().await.url()).await;
+}
+
+#[tokio::test]
+async fn on_kafka_a_dead_nodes_jobs_come_before_the_backlog() {
+    a_dead_nodes_jobs_come_before_the_backlog(shared::kafka().await.url()).await;
+}
