@@ -76,8 +76,12 @@ impl DatabaseClock {
 
     /// The clock jumped or the database was away a short while ago, and not every holder may have renewed since.
     pub(crate) fn is_doubted(&self) -> bool {
-        self.doubted_until
-            .is_some_and(|until| Instant::now() < until)
+        self.doubted_until().is_some()
+    }
+
+    /// When the doubt ends.
+    pub(crate) fn doubted_until(&self) -> Option<Instant> {
+        self.doubted_until.filter(|until| Instant::now() < *until)
     }
 
     /// A turn saw it. Returns by how much it jumped, if it did: then it is doubted for one lease.

@@ -62,6 +62,8 @@ struct Leader {
     leads_until: Instant,
     /// The last turn failed: the next one is not put off.
     failed: bool,
+    /// When the last turn was sent that was answered.
+    answered: Instant,
     /// Something waits or runs: turns come at the short interval.
     busy: bool,
     next_turn: Instant,
@@ -85,6 +87,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         term: None,
         leads_until: Instant::now(),
         failed: false,
+        answered: Instant::now(),
         busy: true,
         next_turn: Instant::now(),
         next_beat: Instant::now(),
@@ -169,14 +172,16 @@ impl Leader {
                 return;
             }
         }
-        let waits = self.clock.is_doubted() || self.failed;
+        let patience = node.options.renewal_period();
+        let away = self.failed && self.answered.elapsed() > patience;
+        let waits = self.clock.is_doubted() || away;
         let turn = Turn {
             node: node.id,
             lease: node.options.leader_lease(),
             transport: node.transport.name(),
             reset_at_most: if waits { 0 } else { PAGE },
             clock: self.clock.window(),
-            grace: node.options.renewal_period(),
+            grace: patience,
             types: node.fleet.types().into(),
             again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
@@ -184,10 +189,13 @@ impl Leader {
         node.alarm.asks(Asker::Turn);
         let sent = Instant::now();
         let taken = node.store.take_turn(&turn).await;
-        let had_failed = std::mem::replace(&mut self.failed, taken.is_err());
-        if had_failed && !self.failed {
-            // The database was away: the living renew first (protocol rule 25).
-            self.clock.doubt_for(node.options.renewal_period());
+        self.failed = taken.is_err();
+        if !self.failed {
+            self.answered = sent;
+            if away {
+                // The database was away for so long that leases ran out: the living renew first (protocol rule 25).
+                self.clock.doubt_for(patience);
+            }
         }
         match taken {
             Ok(TurnOutcome::Leads(report)) => {
@@ -196,6 +204,10 @@ impl Leader {
                 self.led(*report, sent).await;
                 // The longer pause of an idle fleet must not outlast the leader's lease.
                 self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
+                // What waits for the end of a doubt waits no longer than that.
+                if let Some(end) = self.clock.doubted_until() {
+                    self.next_turn = self.next_turn.min(end);
+                }
             }
             Ok(TurnOutcome::Follows { remaining, .. }) => {
                 node.report("leader", None);

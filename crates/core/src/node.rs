@@ -240,8 +240,18 @@ pub struct Node {
     shared: Arc<Shared>,
     workers: Supervisor,
     keepers: Supervisor,
-    /// Of a node that serves its database alone.
-    process_lock: Option<ProcessLock>,
+    alone: Alone,
+}
+
+/// The lock of a node that serves its database alone. A node that is dropped leaves handlers that may still run.
+struct Alone(Option<ProcessLock>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Some(lock) = self.0.take() {
+            lock.keep();
+        }
+    }
 }
 
 impl Node {
@@ -304,7 +314,7 @@ impl Node {
             shared,
             workers,
             keepers,
-            process_lock,
+            alone: Alone(process_lock),
         })
     }
 
@@ -360,8 +370,8 @@ impl Node {
         self.keepers.join(Duration::from_secs(30)).await;
         shared.hook.close(Duration::from_secs(5)).await;
         gauge!(m::SLOTS).set(0.0);
-        if let Some(lock) = self.process_lock.take()
-            && shared.jobs.is_empty()
+        if shared.jobs.is_empty()
+            && let Some(lock) = self.alone.0.take()
         {
             lock.release();
         }

@@ -26,22 +26,16 @@ use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::StoreError;
 
-/// Look once, if no other look is open. What is found is seen to in a task of its own, since statements under way are
-/// waited for.
+/// Look once, if no other look is open, and see to what is found. Statements under way are waited for.
 pub(crate) async fn look(node: &Arc<Shared>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
         return Ok(());
     };
-    let node = node.clone();
-    if unknown.is_empty() {
-        node.leases.end_look(unknown);
-    } else {
-        tokio::spawn(async move {
-            node.leases.answers(seen).await;
-            let strange = node.leases.end_look(unknown);
-            adopt(&node, strange, sent).await;
-        });
+    if !unknown.is_empty() {
+        node.leases.answers(seen).await;
     }
+    let strange = node.leases.end_look(unknown);
+    adopt(node, strange, sent).await;
     Ok(())
 }
 

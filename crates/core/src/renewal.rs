@@ -33,7 +33,10 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
         }
         // On every tick, also while a renewal hangs.
         book.expire();
-        if renewal.as_ref().is_some_and(|running| !running.is_finished()) {
+        if renewal
+            .as_ref()
+            .is_some_and(|running| !running.is_finished())
+        {
             continue;
         }
         let renewed = match renewal.take() {
@@ -52,9 +55,14 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
         let due = book.due();
         if !due.is_empty() {
             renewal = Some(tokio::spawn(renew(node.clone(), due)));
-        } else if book.len() == 0 {
+        } else {
+            // What could not be renewed stays due until it is lost.
             book.set_healthy(true);
         }
+    }
+    if let Some(open) = reconciliation {
+        // No other look can begin before.
+        let _ = tokio::time::timeout(node.store.outcome_within(), open).await;
     }
     if book.is_in_doubt() {
         reconciliation::last_look(&node).await;

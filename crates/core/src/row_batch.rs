@@ -96,7 +96,7 @@ struct Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.open.is_empty() {
-            self.give_up();
+            self.give_up(false);
         }
     }
 }
@@ -154,7 +154,7 @@ impl Batch {
             }
             Err(error) => {
                 tracing::warn!(jobs = self.open.len(), %error, "a batch could not be committed; its jobs run again");
-                self.give_up();
+                self.give_up(error.changed_nothing());
                 for finished in done {
                     let fate = if error.changed_nothing() {
                         AttemptFate::Lost
@@ -223,13 +223,17 @@ impl Batch {
         self.open.remove(&held.id);
     }
 
-    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation finds them.
-    fn give_up(&self) {
+    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation finds and
+    /// releases them, since their handlers may still run.
+    fn give_up(&self, changed_nothing: bool) {
         self.node.row_pause.begin();
         let held = || self.open.values().map(|(held, _)| held);
         self.node.leases.lose(held());
         for held in held() {
             self.node.leases.forget(held);
+            if !changed_nothing {
+                self.node.is_in_doubt(held);
+            }
         }
         let again = self.open.values().map(|(_, job)| ready(job));
         self.node.hook.publish(Cause::GiveBack, again.collect());

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::commit_hook::CommitHook;
 pub use crate::created::{Created, TransactionId};
@@ -287,6 +288,15 @@ pub trait SqlStore: Store + Clone {
     /// Ready when the connections that are open now were suspected, and have said nothing since.
     fn line_ends(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
+    }
+
+    /// Wait until another connection may be held for a transaction that others decide about: an application, or a handler. One
+    /// stays free of those, so that however many wait, the leader's turn, timers and failures get through.
+    ///
+    /// # Errors
+    /// None ended in time.
+    async fn turn_to_hold(&self) -> Result<Option<OwnedSemaphorePermit>> {
+        Ok(None)
     }
 
     /// Open a transaction that may write.

@@ -104,6 +104,7 @@ impl Sweeper {
         let received = node.fleet.lanes();
         // Anybody who may publish can invent a lane: what is known of one goes with its last receiver.
         self.lanes.retain(|lane, _| received.contains(lane));
+        let mut due = Vec::new();
         for lane in received {
             let state = self.lanes.entry(lane.clone()).or_default();
             state.spacing = state.spacing.max(node.options.sweep_interval);
@@ -116,46 +117,36 @@ impl Sweeper {
                 Some(_) => state.spacing = (state.spacing * 2).min(LONGEST_SPACING),
                 None => {}
             }
-            self.send_outstanding(node, &lane, now - age(node)).await;
+            due.push(lane);
         }
+        self.send_outstanding(node, due, now - age(node)).await;
     }
 
+    /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a lane.
+    /// False where one could not be sent.
     async fn send_outstanding(
         &mut self,
         node: &Shared,
-        lane: &Lane,
+        lanes: Vec<Lane>,
         ready_before: DateTime<Utc>,
     ) -> bool {
-        let Some(sent) = self.send(node, lane, ready_before).await else {
-            return false;
-        };
-        let state = self.lanes.entry(lane.clone()).or_default();
-        state.outstanding.push(sent);
-        true
+        let markers: Vec<Marker> = lanes.iter().map(|_| self.marker(node)).collect();
+        let sending = lanes.iter().zip(markers);
+        let sending = sending.map(|(lane, marker)| send(node, lane, marker, ready_before));
+        let sent = futures_util::future::join_all(sending).await;
+        let all = sent.iter().all(Option::is_some);
+        for (lane, sent) in lanes.into_iter().zip(sent) {
+            let state = self.lanes.entry(lane).or_default();
+            state.outstanding.extend(sent);
+        }
+        all
     }
 
-    async fn send(
-        &mut self,
-        node: &Shared,
-        lane: &Lane,
-        ready_before: DateTime<Utc>,
-    ) -> Option<Sent> {
+    fn marker(&mut self, node: &Shared) -> Marker {
         self.next += 1;
-        let marker = Marker {
+        Marker {
             number: self.next,
             node: node.id,
-        };
-        let publisher = node.transport.publisher();
-        match publisher.publish_marker(lane, marker).await {
-            Ok(()) => Some(Sent {
-                number: marker.number,
-                ready_before,
-                since: Instant::now(),
-            }),
-            Err(error) => {
-                tracing::debug!(%lane, %error, "no marker could be sent");
-                None
-            }
         }
     }
 
@@ -195,11 +186,7 @@ impl Sweeper {
     /// waits in the lane behind which this marker leaves. So nothing needs to be old to be suspected. False where no
     /// marker could be sent to some lane.
     pub(crate) async fn start_alone(&mut self, node: &Shared, now: DateTime<Utc>) -> bool {
-        let mut sent = true;
-        for lane in node.fleet.lanes() {
-            sent &= self.send_outstanding(node, &lane, now).await;
-        }
-        sent
+        self.send_outstanding(node, node.fleet.lanes(), now).await
     }
 
     /// Heal what was ready before this moment, from the front of the lane.
@@ -248,7 +235,7 @@ impl Sweeper {
                 state.not_whole_before = Some(Instant::now() + pause);
             }
             let sent = match page.next {
-                Some(_) => self.send(node, lane, now).await,
+                Some(_) => send(node, lane, self.marker(node), now).await,
                 None => None,
             };
             let Some(state) = self.lanes.get_mut(lane) else {
@@ -263,6 +250,26 @@ impl Sweeper {
                 healing.after = page.next;
                 healing.pages.push(sent);
             }
+        }
+    }
+}
+
+async fn send(
+    node: &Shared,
+    lane: &Lane,
+    marker: Marker,
+    ready_before: DateTime<Utc>,
+) -> Option<Sent> {
+    let publisher = node.transport.publisher();
+    match publisher.publish_marker(lane, marker).await {
+        Ok(()) => Some(Sent {
+            number: marker.number,
+            ready_before,
+            since: Instant::now(),
+        }),
+        Err(error) => {
+            tracing::debug!(%lane, %error, "no marker could be sent");
+            None
         }
     }
 }

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit};
 
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -87,15 +87,21 @@ impl<S: SqlStore> Jobs<S> {
     /// # Errors
     /// What the database says.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
-        Ok(self.over(self.store.begin().await?))
+        let turn = self.store.turn_to_hold().await?;
+        Ok(self.over(self.store.begin().await?, turn))
     }
 
     /// The same over a transaction that is open already.
-    pub(crate) fn over(&self, inner: sqlx::Transaction<'static, S::Db>) -> JobTransaction<S> {
+    pub(crate) fn over(
+        &self,
+        inner: sqlx::Transaction<'static, S::Db>,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> JobTransaction<S> {
         JobTransaction {
             inner,
             created: Created::default(),
             jobs: self.clone(),
+            _turn: turn,
         }
     }
 
@@ -195,6 +201,8 @@ pub struct JobTransaction<S: SqlStore> {
     inner: sqlx::Transaction<'static, S::Db>,
     created: Created,
     jobs: Jobs<S>,
+    /// See [`SqlStore::turn_to_hold`].
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<S: SqlStore> Deref for JobTransaction<S> {
@@ -248,6 +256,7 @@ impl<S: SqlStore> JobTransaction<S> {
             inner,
             created,
             jobs,
+            _turn,
         } = self;
         committed(&jobs.store, &created, jobs.store.commit(inner)).await?;
         jobs.hook.committed(created);
@@ -375,6 +384,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
             inner,
             created,
             jobs,
+            _turn,
         } = *self;
         let committing = async { Ok(inner.commit().await?) };
         committed(&jobs.store, &created, committing).await?;

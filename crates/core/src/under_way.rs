@@ -80,7 +80,8 @@ pub(crate) struct UnderWay {
     next: u64,
     open: BTreeSet<u64>,
     expected: HashMap<Fence, Instant>,
-    /// Locks under which a handler has run here, and which may still be in the database. Kept as long as the doubt.
+    /// Locks under which a handler has run here, and which may still be in the database. Kept until a look begins
+    /// without a doubt.
     used: HashSet<Fence>,
     doubt: Option<Doubt>,
     /// A look is open: the fences of all answers since it began.
@@ -148,6 +149,10 @@ impl UnderWay {
         if self.answered.is_some() {
             return None;
         }
+        if self.doubt.is_none() {
+            // The look that ended the doubt has seen to what the database still had of them.
+            self.used.clear();
+        }
         self.answered = Some(HashSet::new());
         self.expected.retain(|_, since| now - *since < patience);
         Some(self.expected.keys().copied().collect())
@@ -158,7 +163,6 @@ impl UnderWay {
         if let Some(doubt) = &mut self.doubt {
             if sent >= doubt.until {
                 self.doubt = None;
-                self.used.clear();
             } else {
                 doubt.next_look = (sent + doubt.pause).min(doubt.until.max(sent + FIRST_PAUSE));
                 doubt.pause = (doubt.pause * 2).min(LONGEST_PAUSE);

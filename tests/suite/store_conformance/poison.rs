@@ -224,7 +224,7 @@ pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
     w.ready(jobs).await;
     let scope = SuspensionScope::Tenant("t".to_owned());
     let suspended = w.store.suspend(&scope).await.unwrap();
-    assert_eq!(suspended, GOOD as u64 + 1);
+    assert_eq!(suspended.0, GOOD as u64 + 1);
     refuse(w, "INSERT", "job").await;
     assert_eq!(w.store.activate(&scope).await.unwrap().len(), GOOD);
     assert_eq!(

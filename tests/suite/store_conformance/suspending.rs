@@ -46,16 +46,30 @@ pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &
 pub(super) async fn a_first_sibling_that_is_put_aside_makes_the_next_one_ready<S: Bench>(
     w: &World<S>,
 ) {
-    let exclusive = || work().exclusive("a");
+    let exclusive = || work().instance("a").exclusive();
     let hints = w
-        .ready(vec![exclusive().tenant("t"), exclusive(), exclusive()])
+        .ready(vec![
+            exclusive().tenant("t"),
+            exclusive().tenant("u"),
+            exclusive(),
+            exclusive(),
+        ])
         .await;
-    let tenant = SuspensionScope::Tenant("t".to_owned());
-    let (moved, ready) = w.store.suspend(&tenant).await.unwrap();
-    assert_eq!((moved, ids(&ready)), (1, vec![hints[1].id]));
+    let put_aside = async |tenant: &str| {
+        let tenant = SuspensionScope::Tenant(tenant.to_owned());
+        let (moved, ready) = w.store.suspend(&tenant).await.unwrap();
+        (moved, ids(&ready))
+    };
+    assert_eq!(put_aside("t").await, (1, vec![hints[1].id]));
+    // Also where its holder has died: the instance still names it.
+    w.hold(node(), &hints[1]).await;
+    assert_eq!(put_aside("u").await, (0, vec![]), "it runs");
+    let tenant = SuspensionScope::Tenant("u".to_owned());
+    w.store.activate(&tenant).await.unwrap();
+    w.die(hints[1].id).await;
+    assert_eq!(put_aside("u").await, (1, vec![hints[2].id]));
     // Nobody is next while another sibling runs, or where a later one was put aside.
-    let worker = node();
-    w.hold(worker, &hints[1]).await;
+    w.hold(node(), &hints[2]).await;
     let rest = SuspensionScope::ProcessInstance("a".to_owned());
     let (moved, ready) = w.store.suspend(&rest).await.unwrap();
     assert_eq!((moved, ids(&ready)), (1, vec![]));

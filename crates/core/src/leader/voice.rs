@@ -88,7 +88,8 @@ mod tests {
         let now = Instant::now();
         let mut voice = Voice::default();
         assert!(!voice.makes_room(now, true, true));
-        let silent = (1..100).filter(|second| voice.makes_room(now + seconds(*second), false, false));
+        let silent =
+            (1..100).filter(|second| voice.makes_room(now + seconds(*second), false, false));
         assert_eq!(silent.collect::<Vec<_>>(), [6]);
     }
 

@@ -4,8 +4,9 @@
 //! refused rows stand alone. Their neighbours are committed on the way. A refused row becomes a dead letter, with the
 //! reason, under three conditions:
 //!
-//! * The error is of the row's making ([`StoreError::is_row_fault`]). Any other error ends the search, and nothing is set
-//!   aside.
+//! * The error is of the row's making ([`StoreError::is_row_fault`]). A row that is refused for another reason (a right, a
+//!   trigger of the application) stays, and its neighbours commit all the same. An error that goes away by itself ends the
+//!   search, and so does one that nothing gets past.
 //! * The rest of the page commits, or other rows of the same operation did within the last minute. A database that
 //!   refuses everything has a fault of its own. A page of one row has no rest: it is believed, unless a
 //!   larger page of the operation was refused as a whole.
@@ -181,7 +182,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             refusals.passed(operation, Some(rows.iter().map(|row| row.held().id)));
             Ok(settled)
         }
-        Err(error) if error.is_row_fault() => {
+        Err(error) if !error.is_transient() => {
             let aside = move |row: R, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                 Box::pin(async move {
                     let reason = match row.message() {
@@ -223,7 +224,7 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
             refusals.passed(operation, None::<std::iter::Empty<JobId>>);
             Ok(outcome)
         }
-        Err(error) if error.is_row_fault() => {
+        Err(error) if !error.is_transient() => {
             let search = async {
                 let rows = rows().await?;
                 let nothing = part(Vec::new()).await?;

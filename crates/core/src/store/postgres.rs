@@ -47,7 +47,7 @@ use futures_util::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Postgres};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::fences::Fences;
 use self::hot::HotLine;
@@ -139,6 +139,8 @@ pub struct PgStore {
     suspended: Suspended,
     /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
     row_turns: Option<Arc<Semaphore>>,
+    /// Who may hold a connection of `line` while somebody else thinks: one stays free.
+    turns: Arc<Semaphore>,
     /// The longest silence in a transaction on `hot`.
     silence: Duration,
     fences: Arc<Fences>,
@@ -207,6 +209,7 @@ impl PgStore {
         // Two lock and two complete. All but one may hold rows, for a tenth of a second: with one less, a drain with row locks was a
         // tenth slower.
         let hot = (options.max_connections / 2).clamp(1, 4);
+        let rest = options.max_connections.max(hot + 2) - hot;
         let hot_commits = if options.durable_locks {
             Commits::AsConfigured
         } else {
@@ -222,12 +225,13 @@ impl PgStore {
             ),
             hot: HotLine::new(line(hot, Plans::Kept, hot_commits, silence), hot_commits),
             line: line(
-                options.max_connections.max(hot + 2) - hot,
+                rest,
                 Plans::Fresh,
                 Commits::AsConfigured,
                 options.idle_in_transaction_timeout,
             ),
             suspended: Suspended::default(),
+            turns: Arc::new(Semaphore::new(rest as usize - 1)),
             row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
             silence,
             fences,
@@ -507,8 +511,9 @@ impl Store for PgStore {
     }
 
     async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+        let turn = self.turn_to_hold().await?;
         let begun = begin::begin(&self.line).await?;
-        Ok(Box::new(self.jobs(hook.clone()).over(begun)))
+        Ok(Box::new(self.jobs(hook.clone()).over(begun, turn)))
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
@@ -741,6 +746,15 @@ impl SqlStore for PgStore {
 
     fn line_ends(&self) -> BoxFuture<'static, ()> {
         Box::pin(self.line.ends())
+    }
+
+    async fn turn_to_hold(&self) -> Result<Option<OwnedSemaphorePermit>> {
+        let turn = self.turns.clone().acquire_owned();
+        match tokio::time::timeout(self.line.pool.options().get_acquire_timeout(), turn).await {
+            // The semaphore is never closed.
+            Ok(turn) => Ok(turn.ok()),
+            Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
+        }
     }
 
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {

@@ -13,9 +13,9 @@ use crate::job::NodeId;
 /// More than an id has letters.
 const NAME_AT_MOST: u64 = 64;
 
-/// Held until it is [released](Self::release) or the process ends: a node that is dropped may leave handlers that still run.
+/// Held until it is dropped, or, where it is [kept](Self::keep), until the process ends.
 #[derive(Debug)]
-pub struct ProcessLock(Option<File>);
+pub struct ProcessLock(File);
 
 impl ProcessLock {
     /// Take the lock. `None` where another process, or another node of this one, has it.
@@ -29,7 +29,7 @@ impl ProcessLock {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Self(Some(file)))),
+            Ok(()) => Ok(Some(Self(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -38,21 +38,20 @@ impl ProcessLock {
     /// The node that held the lock before and did not release it.
     pub(crate) fn predecessor(&mut self) -> Option<NodeId> {
         let mut name = String::new();
-        let file = self.0.as_mut()?;
-        file.rewind().ok()?;
-        file.take(NAME_AT_MOST).read_to_string(&mut name).ok()?;
+        self.0.rewind().ok()?;
+        (&self.0)
+            .take(NAME_AT_MOST)
+            .read_to_string(&mut name)
+            .ok()?;
         name.trim().parse().ok().map(NodeId)
     }
 
     /// Leave the id of the node that holds the lock from now on.
     pub(crate) fn name(&mut self, node: Option<NodeId>) -> io::Result<()> {
-        let Some(file) = &mut self.0 else {
-            return Ok(());
-        };
-        file.set_len(0)?;
-        file.rewind()?;
+        self.0.set_len(0)?;
+        self.0.rewind()?;
         match node {
-            Some(node) => file.write_all(node.to_string().as_bytes()),
+            Some(node) => self.0.write_all(node.to_string().as_bytes()),
             None => Ok(()),
         }
     }
@@ -60,14 +59,11 @@ impl ProcessLock {
     /// The node has ended, and left nothing behind that runs.
     pub(crate) fn release(mut self) {
         let _ = self.name(None);
-        self.0.take();
     }
-}
 
-impl Drop for ProcessLock {
-    fn drop(&mut self) {
-        // The operating system closes it.
-        std::mem::forget(self.0.take());
+    /// What the node ran may still run: only the end of the process proves that nothing does.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -85,10 +81,12 @@ mod tests {
         first.name(Some(node)).unwrap();
         assert!(ProcessLock::take(&path).unwrap().is_none());
         first.release();
+        let forsaken = ProcessLock::take(&path).unwrap().unwrap();
+        drop(forsaken);
         let mut second = ProcessLock::take(&path).unwrap().unwrap();
         assert_eq!(second.predecessor(), None, "it ended in order");
         second.name(Some(node)).unwrap();
-        drop(second);
+        second.keep();
         assert!(
             ProcessLock::take(&path).unwrap().is_none(),
             "what it ran may still run"

@@ -43,9 +43,9 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, ProcessLock, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId,
-    Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery,
+    ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store,
+    SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -548,7 +548,7 @@ impl Store for SqliteStore {
             }
         };
         if let Some(dead) = lock.predecessor() {
-            let jobs = self.run("succeed", || self.bury(dead)).await?;
+            let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
             tracing::info!(node = %dead, jobs, "the last node of this database has died; its leases end now");
         }
         if let Err(error) = lock.name(Some(node)) {

@@ -74,7 +74,9 @@ impl Database {
         let executable = self.executable.values().filter(concerned);
         let executable = executable.filter(|row| !self.is_locked(row.job.id));
         let timers = self.timers.values().filter(concerned);
-        let left = executable.clone().filter_map(|row| row.job.exclusive_instance());
+        let left = executable
+            .clone()
+            .filter_map(|row| row.job.exclusive_instance());
         let left: Vec<String> = left.map(str::to_owned).collect();
         let ids: Vec<JobId> = executable.chain(timers).map(|row| row.job.id).collect();
         for id in &ids {

@@ -15,6 +15,9 @@ use crate::store::Result;
 /// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
 const PARTS: usize = 1_000;
 
+/// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
+const HOPELESS: usize = 32;
+
 /// How a refused row becomes a dead letter.
 type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
 
@@ -62,7 +65,9 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     let mut first = None;
     for (row, error) in found.refused {
         let job = id(&row);
-        let reason = if !proven {
+        let reason = if !error.is_row_fault() {
+            format!("{error}; that is not the row's fault, so it is not set aside")
+        } else if !proven {
             format!("{error}; no other row commits, so none is set aside")
         } else if gone >= allowance::of_page(page) {
             format!("{error}; more than 1 % of {page} rows are refused, so no more are set aside")
@@ -128,7 +133,10 @@ async fn halve<R: Clone, T: Outcome>(
                 search.committed = true;
                 outcome.add(done);
             }
-            Err(error) if error.is_row_fault() => {
+            Err(error)
+                if error.is_row_fault()
+                    || (!error.is_transient() && (search.committed || parts < HOPELESS)) =>
+            {
                 let mut rest = rows.split_off(rows.len() / 2);
                 if !rows.is_empty() {
                     open.extend([rest, rows]);
@@ -168,12 +176,24 @@ mod tests {
     use super::*;
     use crate::store::Settled;
 
-    /// A page of which `bad` rows are refused, on a database that answers `parts` times; what came of it, and what was set
-    /// aside.
     async fn searched(
         rows: &[JobId],
         bad: &[JobId],
         parts: usize,
+    ) -> (Result<Settled>, Vec<JobId>, Refusals) {
+        searched_for(rows, bad, parts, || {
+            StoreError::BadRow("poisoned".to_owned())
+        })
+        .await
+    }
+
+    /// A page of which `bad` rows are refused, on a database that answers `parts` times; what came of it, and what was set
+    /// aside.
+    async fn searched_for(
+        rows: &[JobId],
+        bad: &[JobId],
+        parts: usize,
+        refusal: impl Fn() -> StoreError + Send + Sync,
     ) -> (Result<Settled>, Vec<JobId>, Refusals) {
         let refusals = Refusals::default();
         let gone = Mutex::new(Vec::new());
@@ -182,7 +202,7 @@ mod tests {
             let answer = if asked.fetch_add(1, Ordering::Relaxed) >= parts {
                 Err(StoreError::Timeout(Duration::from_secs(1)))
             } else if part.iter().any(|id| bad.contains(id)) {
-                Err(StoreError::BadRow("poisoned".to_owned()))
+                Err(refusal())
             } else {
                 Ok(Settled {
                     applied: part,
@@ -235,7 +255,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_that_is_no_rows_fault_ends_the_search_and_sets_nothing_aside() {
+    async fn a_row_that_is_refused_for_no_fault_of_its_own_stays_and_its_neighbours_commit() {
+        let refusal = || StoreError::Config("a trigger raises".to_owned());
+        let rows = page(300);
+        let bad = [rows[7], rows[200]];
+        let (settled, gone, refusals) = searched_for(&rows, &bad, usize::MAX, refusal).await;
+        let settled = settled.unwrap();
+        assert!(gone.is_empty(), "{gone:?}");
+        assert_eq!((settled.applied.len(), settled.left), (298, bad.to_vec()));
+        assert_eq!(refusals.stuck()[0].jobs, 2);
+        // Everything is refused: no row is tried for long.
+        let (settled, gone, _) = searched_for(&rows, &rows, HOPELESS, refusal).await;
+        assert!(matches!(settled, Err(StoreError::Config(_))) && gone.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_error_that_goes_away_by_itself_ends_the_search_and_sets_nothing_aside() {
         let rows = page(8);
         // The page, its first half, and the first quarter are refused; the second quarter commits.
         let (settled, gone, _) = searched(&rows, &rows[..1], 6).await;

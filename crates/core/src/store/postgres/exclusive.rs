@@ -218,7 +218,9 @@ FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
     "
     ORDER BY j.seq LIMIT 1
 ) j
-WHERE (SELECT i.process_instance FROM jobwire.instance_lock i WHERE i.process_instance = name) IS NULL"
+WHERE (SELECT l.job_id FROM jobwire.instance_lock i
+    JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+    WHERE i.process_instance = name AND l.owner IS NOT NULL) IS NULL"
 );
 
 /// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in an

@@ -113,10 +113,12 @@ impl Line {
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let answer = crate::store::answer_within(self.within, || self.suspect(), question).await;
-        if let Err(error) = &answer {
-            if error.is_transient() && !error.is_conflict() && !error.is_read_only() {
-                self.doubt();
-            }
+        if let Err(error) = &answer
+            && error.is_transient()
+            && !error.is_conflict()
+            && !error.is_read_only()
+        {
+            self.doubt();
         }
         answer
     }

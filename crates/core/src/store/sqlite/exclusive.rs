@@ -163,7 +163,10 @@ SELECT ",
     ready_columns!("j"),
     " FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
     first_sibling!(),
-    " ORDER BY j.seq"
+    "
+WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+                  WHERE i.process_instance = name.value AND l.owner IS NOT NULL)
+ORDER BY j.seq"
 );
 
 /// Pass on the instances that were just released: take the next sibling of each, or say who is next.

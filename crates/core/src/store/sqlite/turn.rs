@@ -112,7 +112,8 @@ SELECT
     (SELECT ready_at FROM job ORDER BY id LIMIT 1)";
 
 /// The leases of a node that is proven dead run out now.
-const END_LEASES: &str = "UPDATE job_lease SET expires_at = ?2 WHERE owner = ?1 AND expires_at > ?2";
+const END_LEASES: &str =
+    "UPDATE job_lease SET expires_at = ?2 WHERE owner = ?1 AND expires_at > ?2";
 
 /// The row stays, so that the term goes on growing.
 const RESIGN: &str = "
@@ -229,7 +230,7 @@ impl SqliteStore {
     }
 
     /// End the leases and the leadership of a node that is proven dead.
-    pub(super) async fn bury(&self, dead: NodeId) -> Result<u64, StoreError> {
+    pub(super) async fn end_leases_of(&self, dead: NodeId) -> Result<u64, StoreError> {
         let (dead, now) = (dead.to_string(), row::now_micros());
         let mut tx = self.write().await?;
         let ended = sqlx::query(END_LEASES).bind(&dead).bind(now);
