@@ -26,6 +26,19 @@ use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::StoreError;
 
+const ADOPTED: &str = "adopted";
+const RELEASED: &str = "released";
+
+fn count(how: &'static str, jobs: usize) {
+    counter!(m::LEASES_RECONCILED, "how" => how).increment(jobs as u64);
+}
+
+/// The counters are seen before they count anything.
+pub(crate) fn begin() {
+    count(ADOPTED, 0);
+    count(RELEASED, 0);
+}
+
 /// Look once, if no other look is open, and see to what is found. Statements under way are waited for.
 pub(crate) async fn look(node: &Arc<Shared>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
@@ -94,9 +107,9 @@ async fn adopt(node: &Arc<Shared>, strange: Vec<LockedJob>, sent: Instant) {
             None => released.push(locked.held()),
         }
     }
-    for (jobs, what) in [(adopted.len(), "adopted"), (released.len(), "released")] {
+    for (jobs, what) in [(adopted.len(), ADOPTED), (released.len(), RELEASED)] {
+        count(what, jobs);
         if jobs > 0 {
-            counter!(m::LEASES_RECONCILED, "how" => what).increment(jobs as u64);
             tracing::info!(
                 node = %node.id, jobs, how = what,
                 "leases named this node, and no answer had told it of them"

@@ -19,6 +19,7 @@ use crate::shared::Shared;
 
 /// Renew until the node has ended. Nothing held and nothing in doubt costs no statement.
 pub(crate) async fn renew_all(node: Arc<Shared>) {
+    reconciliation::begin();
     let book = node.leases.clone();
     let pace = (book.length() / 12).max(Duration::from_millis(20));
     let mut ticks = tokio::time::interval(pace);

@@ -13,7 +13,7 @@ use super::promql::{Names, metric};
 use super::{alerts, exposition, grafana};
 
 /// Counters that a healthy fleet never increments: a query that needs one may find nothing.
-const QUIET: [&str; 9] = [
+const QUIET: [&str; 11] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -23,6 +23,8 @@ const QUIET: [&str; 9] = [
     m::FENCED,
     m::BROKER_RECONNECTS,
     m::TASK_RESTARTS,
+    m::SET_ASIDE,
+    m::STUCK_BATCHES,
 ];
 
 const SOON: Duration = Duration::from_secs(60);

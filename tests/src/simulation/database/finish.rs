@@ -281,7 +281,7 @@ impl Database {
     /// Who is next in each of these instances, if nobody holds it.
     pub(super) fn next(&mut self, names: &[String]) -> Vec<Ready> {
         let mut next = Vec::new();
-        for name in names.iter().filter(|name| !self.doors.contains_key(*name)) {
+        for name in names.iter().filter(|name| !self.is_held(name)) {
             let siblings = self.siblings(name);
             let first = siblings.into_iter().find(|row| !self.is_locked(row.job.id));
             next.extend(first.map(|row| ready(&row.job)));
