@@ -20,6 +20,9 @@ BEGIN
 END
 $$;
 
+DROP TABLE jobwire.strict_order;
+DROP INDEX jobwire.timer_job_retries, jobwire.suspended_job_siblings, jobwire.dead_letter_job_siblings;
+
 -- As migration 0001 made it.
 CREATE FUNCTION jobwire.create_job(
     type               text,

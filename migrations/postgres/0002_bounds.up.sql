@@ -195,6 +195,32 @@ BEGIN
 END
 $$;
 
+-- The order of exclusive jobs is strict while there is a row: no job of an instance starts while an elder sibling waits for a
+-- retry, is suspended, or is a dead letter. Else such a job lets its siblings pass. The indexes find the elder ones; they
+-- hold exceptions only.
+CREATE TABLE jobwire.strict_order (
+    only_row boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    since    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX timer_job_retries ON jobwire.timer_job (process_instance, seq) WHERE exclusive AND hints > 0;
+CREATE INDEX suspended_job_siblings ON jobwire.suspended_job (process_instance, seq) WHERE exclusive;
+CREATE INDEX dead_letter_job_siblings ON jobwire.dead_letter_job (process_instance, seq) WHERE exclusive;
+
+-- Roles that read what is suspended read this, too.
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+        WHERE c.oid = 'jobwire.suspension'::regclass AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('GRANT SELECT ON jobwire.strict_order TO %s', role);
+    END LOOP;
+END
+$$;
+
 -- What create_job refuses, in the words of the library (NewJob::validate). A test compares the two.
 CREATE FUNCTION jobwire.refuse(field text, problem text, remedy text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$

@@ -571,3 +571,14 @@ CREATE TRIGGER lane_rule_fits_on_update BEFORE UPDATE ON lane_rule BEGIN
         WHEN length(CAST(NEW.tenant AS BLOB)) > 1024 THEN RAISE(ABORT, 'CHECK constraint failed: tenant_is_at_most_1024_bytes')
     END;
 END;
+
+-- The order of exclusive jobs is strict while there is a row: no job of an instance starts while an elder sibling waits for a
+-- retry, is suspended, or is a dead letter. Else such a job lets its siblings pass. The indexes find the elder ones; they
+-- hold exceptions only.
+CREATE TABLE strict_order (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    since    INTEGER NOT NULL
+) STRICT;
+CREATE INDEX timer_job_retries ON timer_job (process_instance, seq) WHERE exclusive AND hints > 0;
+CREATE INDEX suspended_job_siblings ON suspended_job (process_instance, seq) WHERE exclusive;
+CREATE INDEX dead_letter_job_siblings ON dead_letter_job (process_instance, seq) WHERE exclusive;

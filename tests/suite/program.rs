@@ -8,6 +8,7 @@ mod escaped;
 mod jobs;
 mod lanes;
 mod migrate;
+mod order;
 mod run;
 mod secured;
 mod settings;

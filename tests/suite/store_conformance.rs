@@ -24,6 +24,7 @@ mod poison;
 mod postgres;
 mod schema;
 mod sqlite;
+mod strict;
 mod suspending;
 mod timers;
 mod world;
@@ -266,6 +267,17 @@ conformance! {
             of_a_small_page_one_row_is_set_aside,
             a_hundred_rows_a_minute_are_set_aside,
             an_unreadable_row_fails_no_batch,
+        ]
+    }
+    strict {
+        databases [
+            a_waiting_retry_keeps_its_siblings_waiting,
+            a_dead_letter_keeps_its_siblings_waiting_until_it_is_deleted,
+            a_suspended_job_keeps_its_siblings_waiting,
+            a_timer_that_never_ran_keeps_nobody_waiting,
+            a_younger_dead_letter_keeps_no_elder_job_waiting,
+            a_wait_that_spends_no_attempt_keeps_siblings_waiting,
+            relaxed_again_the_siblings_go_on,
         ]
     }
     concurrency {

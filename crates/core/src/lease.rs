@@ -254,6 +254,7 @@ impl LeaseBook {
         hold: Hold,
         struck: bool,
     ) -> Arc<Lease> {
+        self.under_way().is_known(held.fence);
         let lease = Arc::<Lease>::default();
         let entry = Entry {
             held,

@@ -129,8 +129,9 @@ impl Shared {
 
     /// A handler has run under this lock, and its outcome is unknown.
     pub(crate) fn is_in_doubt(&self, held: &Held) {
-        self.leases.note_used(held);
+        // In this order: a look that begins without a doubt forgets what was noted.
         self.leases.doubt(self.store.outcome_within());
+        self.leases.note_used(held);
     }
 
     /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there

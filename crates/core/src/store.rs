@@ -214,6 +214,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// instance was put aside, the next one is ready.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)>;
 
+    /// Is the order of exclusive jobs strict?
+    async fn strict_order(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Make the order of exclusive jobs strict, or not, for every node on this database: no job of an instance starts while an
+    /// elder sibling waits for a retry, is suspended, or is a dead letter. An operator who retries or deletes the elder one
+    /// lets the others go on. A store need not offer it.
+    async fn set_strict_order(&self, strict: bool) -> Result<()> {
+        let _ = strict;
+        Err(StoreError::Config(format!(
+            "the store `{}` knows no strict order",
+            self.name()
+        )))
+    }
+
     /// Activate what [`suspend`](Self::suspend) put aside. Returns what became ready.
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>>;
 

@@ -9,8 +9,8 @@
 //!   until the jobs start.
 //! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no longer be working on the
 //!   statement and a look that was sent after that has been answered.
-//! * While a **look** at the database is open, the fences of all answers are remembered: the look may have seen their
-//!   leases before the answers arrived.
+//! * While a **look** at the database is open, the fences of all answers are remembered, and of all jobs that start: the look
+//!   may see their leases, which were not on its list when it began. (A job that is held by its row gets its lease later.)
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub(crate) struct UnderWay {
     /// without a doubt.
     used: HashSet<Fence>,
     doubt: Option<Doubt>,
-    /// A look is open: the fences of all answers since it began.
+    /// A look is open: the fences of all answers and starts since it began.
     answered: Option<HashSet<Fence>>,
     ended: Arc<Notify>,
 }
@@ -103,6 +103,11 @@ impl UnderWay {
 
     pub(crate) fn expect(&mut self, fence: Fence, now: Instant) {
         self.expected.insert(fence, now);
+        self.is_known(fence);
+    }
+
+    /// A look that is open may see a lease with this fence, and does not have it on its list.
+    pub(crate) fn is_known(&mut self, fence: Fence) {
         if let Some(answered) = &mut self.answered {
             answered.insert(fence);
         }

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, config, demo, doctor, enqueue, jobs, lanes, migrate, run, sweep};
+use crate::commands::{
+    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, order, run, sweep,
+};
 use crate::error::Error;
 use crate::logging;
 use crate::settings::{Settings, Sources, flags};
@@ -39,6 +41,8 @@ pub enum Command {
     Jobs(jobs::JobsArgs),
     /// Say which lane a job gets, what waits in each, and drain one
     Lanes(lanes::LanesArgs),
+    /// Say or choose whether exclusive jobs wait for an elder one that failed
+    Order(order::OrderArgs),
     /// Say what the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Measure throughput and latency on this machine, database and broker
@@ -118,6 +122,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
+        Command::Order(args) => order::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Config(_) => config::show(&settings),

@@ -8,5 +8,6 @@ pub mod enqueue;
 pub mod jobs;
 pub mod lanes;
 pub mod migrate;
+pub mod order;
 pub mod run;
 pub mod sweep;

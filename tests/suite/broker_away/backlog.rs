@@ -31,11 +31,18 @@ async fn a_dead_nodes_jobs_come_before_the_backlog(broker: &str) {
         let held: Vec<Uuid> = held.fetch_all(world.store.pool()).await.unwrap();
         (!held.is_empty()).then_some(held)
     };
-    eventually("the victim works", SOON, held).await;
+    // Frozen, it goes on holding what it holds at that moment.
+    let held = eventually("the victim works", SOON, async || {
+        victim.signal(Signal::SIGSTOP);
+        let holds = held().await;
+        if holds.is_none() {
+            victim.signal(Signal::SIGCONT);
+        }
+        holds
+    })
+    .await;
     victim.signal(Signal::SIGKILL);
     victim.exit(SOON).await;
-    // Between two jobs it may have held nothing.
-    let Some(held) = held().await else { return };
 
     eventually("what the victim held is done", SOON, async || {
         let left = "SELECT count(*) FROM jobwire.job WHERE id = ANY($1)";

@@ -657,6 +657,18 @@ impl Store for PgStore {
             .await
     }
 
+    async fn strict_order(&self) -> Result<bool> {
+        self.run("strict_order", || operate::strict_order(&self.line.pool))
+            .await
+    }
+
+    async fn set_strict_order(&self, strict: bool) -> Result<()> {
+        self.run("set_strict_order", || {
+            operate::set_strict_order(&self.line.pool, strict)
+        })
+        .await
+    }
+
     async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         self.run("suspend", || suspend::suspend(&self.line, scope))
             .await

@@ -630,6 +630,16 @@ impl Store for SqliteStore {
         self.run("retry", || self.retry_jobs(ids, retries)).await
     }
 
+    async fn strict_order(&self) -> Result<bool> {
+        self.run("strict_order", || operate::strict_order(&self.readers))
+            .await
+    }
+
+    async fn set_strict_order(&self, strict: bool) -> Result<()> {
+        self.run("set_strict_order", || self.write_strict_order(strict))
+            .await
+    }
+
     async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
         self.run("suspend", || self.suspend_scope(scope)).await
     }

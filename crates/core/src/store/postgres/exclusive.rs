@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
+use super::line::Line;
 use super::row;
 use super::sql::{
-    job_columns, not_suspended, or_take_ownerless, ready_columns, unleased, unlocked,
+    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, unleased, unlocked,
 };
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -52,14 +53,16 @@ WITH asked AS MATERIALIZED (
                       WHERE l.job_id = a.job_id AND l.fence = a.fence AND l.owner IS NOT NULL)
 ), candidate AS MATERIALIZED (
     SELECT f.process_instance, c.id, c.place FROM free f CROSS JOIN LATERAL (
-        SELECT j.id, j.ctid AS place FROM jobwire.job j
+        SELECT j.id, j.ctid AS place, j.process_instance, j.seq FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = f.process_instance AND ",
     not_suspended!("j"),
     " AND ",
     unlocked!("j"),
     "
         ORDER BY j.seq LIMIT 1
-    ) c
+    ) c WHERE ",
+    in_strict_order!("c"),
+    "
 ), first AS MATERIALIZED (
     SELECT j.* FROM candidate c JOIN jobwire.job j ON j.ctid = c.place
     ORDER BY j.id
@@ -102,12 +105,14 @@ const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
     SELECT asked.instance, c.id, c.place FROM unnest($1::text[]) AS asked(instance) CROSS JOIN LATERAL (
-        SELECT j.id, j.ctid AS place FROM jobwire.job j
+        SELECT j.id, j.ctid AS place, j.process_instance, j.seq FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = asked.instance AND ",
     not_suspended!("j"),
     "
         ORDER BY j.seq LIMIT 1
-    ) c
+    ) c WHERE ",
+    in_strict_order!("c"),
+    "
 ), first AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, j.type = ANY($2) AS served, j.* FROM jobwire.job j
     WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
@@ -202,8 +207,8 @@ WHERE i.process_instance = ANY($1)
   AND NOT EXISTS (SELECT FROM jobwire.job_lease l
                   WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL)";
 
-/// Only of instances that nobody holds: rows that are left name a living holder. Asked for as a value, which can't be planned
-/// as a join.
+/// Only of instances that nobody holds: the row may be left of a holder that has died. The lease is asked for as a value, which
+/// can't be planned as a join.
 const NEXT: &str = concat!(
     "
 SELECT ",
@@ -220,7 +225,8 @@ FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
 ) j
 WHERE (SELECT l.job_id FROM jobwire.instance_lock i
     JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-    WHERE i.process_instance = name AND l.owner IS NOT NULL) IS NULL"
+    WHERE i.process_instance = name AND l.owner IS NOT NULL) IS NULL AND ",
+    in_strict_order!("j")
 );
 
 /// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in an
@@ -277,4 +283,20 @@ pub(super) async fn next(
         .fetch_all(connection)
         .await?;
     row::all_ready(&rows)
+}
+
+/// The same after the commit of what let them go on: a job that commits after an earlier look, and is tried before that commit,
+/// would be refused and hinted by nobody. Where the question fails, the sweeper finds them.
+pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> {
+    if instances.is_empty() {
+        return Vec::new();
+    }
+    let asked = async {
+        let mut connection = line.pool.acquire().await?;
+        next(&mut connection, instances).await
+    };
+    asked.await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "who is next in an instance could not be asked; the sweeper will");
+        Vec::new()
+    })
 }

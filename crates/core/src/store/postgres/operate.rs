@@ -117,27 +117,38 @@ pub(super) async fn get(
     Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
 }
 
+const IS_STRICT: &str = "SELECT EXISTS (SELECT FROM jobwire.strict_order)";
+const MAKE_STRICT: &str = "INSERT INTO jobwire.strict_order DEFAULT VALUES ON CONFLICT DO NOTHING";
+const RELAX: &str = "DELETE FROM jobwire.strict_order";
+
+pub(super) async fn strict_order(pool: &PgPool) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar(IS_STRICT).fetch_one(pool).await?)
+}
+
+pub(super) async fn set_strict_order(pool: &PgPool, strict: bool) -> Result<(), StoreError> {
+    let statement = if strict { MAKE_STRICT } else { RELAX };
+    sqlx::query(statement).execute(pool).await?;
+    Ok(())
+}
+
 const ROW_LOCK: &str = "
-SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1 FOR UPDATE";
+SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE";
 const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT $1::uuid AS id) j");
 const DELETE: &str = "
-WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING 1),
-     timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING 1),
-     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING 1),
-     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING 1),
+WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING exclusive, process_instance),
+     timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING exclusive, process_instance),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING exclusive, process_instance),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING exclusive, process_instance),
      lease AS (DELETE FROM jobwire.job_lease WHERE job_id = $1),
      stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1)
-SELECT count(*) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
+SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
                       UNION ALL SELECT * FROM letter) gone";
 
 /// Delete a job that nobody runs. The row lock first, the look at its lease in a later statement: so a
 /// lock that was being taken is seen. A younger sibling that it kept waiting is to be hinted.
 pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
     let mut tx = begin(line).await?;
-    let instance: Option<Option<String>> = sqlx::query_scalar(ROW_LOCK)
-        .bind(id.0)
-        .fetch_optional(&mut *tx)
-        .await?;
+    sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
     let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
         .bind(id.0)
         .fetch_one(&mut *tx)
@@ -145,15 +156,13 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
     if !unlocked {
         return Ok((Operated::Running, Vec::new()));
     }
-    let gone: i64 = sqlx::query_scalar(DELETE)
+    let (gone, instance): (i64, Option<String>) = sqlx::query_as(DELETE)
         .bind(id.0)
         .fetch_one(&mut *tx)
         .await?;
-    let ready = match instance.flatten() {
-        Some(instance) => exclusive::next(&mut tx, &[instance]).await?,
-        None => Vec::new(),
-    };
     tx.commit().await?;
+    let left: Vec<String> = instance.into_iter().collect();
+    let ready = exclusive::next_since(line, &left).await;
     let done = if gone == 0 {
         Operated::NotFound
     } else {

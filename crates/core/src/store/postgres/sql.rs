@@ -166,6 +166,33 @@ macro_rules! unlocked {
     };
 }
 
+/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14). A timer
+/// that never ran has no hint yet, and keeps nobody waiting. What holds for a job holds for its younger siblings, so that only the
+/// first one is asked for.
+macro_rules! in_strict_order {
+    ($t:literal) => {
+        concat!(
+            "(NOT EXISTS (SELECT FROM jobwire.strict_order) OR NOT (\
+               EXISTS (SELECT FROM jobwire.timer_job w WHERE w.exclusive AND w.hints > 0 \
+                       AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq) OR EXISTS (SELECT FROM jobwire.suspended_job w WHERE w.exclusive AND (w.hints > 0 OR w.due_at IS NULL) \
+                       AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq) OR EXISTS (SELECT FROM jobwire.dead_letter_job w WHERE w.exclusive \
+                       AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq)))"
+        )
+    };
+}
+
 /// Not exclusive, or the first ready sibling of an instance that nobody holds.
 macro_rules! in_turn {
     ($t:literal) => {
@@ -185,12 +212,14 @@ macro_rules! in_turn {
                                JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
                                WHERE i.process_instance = ",
             $t,
-            ".process_instance AND l.owner IS NOT NULL)))"
+            ".process_instance AND l.owner IS NOT NULL) AND ",
+            $crate::store::postgres::sql::in_strict_order!($t),
+            "))"
         )
     };
 }
 
 pub(super) use {
-    in_turn, job_columns, moved_columns, not_suspended, nothing_suspended, or_take_ownerless,
+    in_strict_order, in_turn, job_columns, moved_columns, not_suspended, nothing_suspended, or_take_ownerless,
     ready_columns, strikes_count, unleased, unlocked,
 };

@@ -88,8 +88,8 @@ pub(super) async fn suspend(
         .bind(ids)
         .fetch_one(&mut *tx)
         .await?;
-    let next = exclusive::next(&mut tx, &left.unwrap_or_default()).await?;
     tx.commit().await?;
+    let next = exclusive::next_since(line, &left.unwrap_or_default()).await;
     Ok((u64::try_from(moved).unwrap_or(0), next))
 }
 

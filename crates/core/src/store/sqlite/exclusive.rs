@@ -5,7 +5,7 @@
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, ready_columns, suspended, unlocked};
+use super::sql::{in_strict_order, job_columns, ready_columns, suspended, unlocked};
 use super::{lock, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -16,7 +16,9 @@ use crate::store::{HandOver, LockTerms, Refusal};
 macro_rules! free_instances {
     () => {
         "SELECT name.value FROM json_each(?1) AS name
-    WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+    WHERE ",
+    in_strict_order!("j"),
+    " AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
                       WHERE i.process_instance = name.value AND l.owner IS NOT NULL)"
     };
 }
@@ -47,6 +49,9 @@ FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
     first_sibling!(),
     "
 LEFT JOIN job_lease l ON l.job_id = j.id
+WHERE ",
+    in_strict_order!("j"),
+    "
 ORDER BY j.seq"
 );
 
@@ -164,7 +169,9 @@ SELECT ",
     " FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
     first_sibling!(),
     "
-WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+WHERE ",
+    in_strict_order!("j"),
+    " AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
                   WHERE i.process_instance = name.value AND l.owner IS NOT NULL)
 ORDER BY j.seq"
 );

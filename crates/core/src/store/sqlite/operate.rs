@@ -166,8 +166,11 @@ pub(super) async fn get(
 
 const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT ?1 AS id) j");
 
-const INSTANCE: &str =
-    "SELECT CASE WHEN exclusive THEN process_instance END FROM job WHERE id = ?1";
+const INSTANCE: &str = "
+SELECT process_instance FROM job WHERE id = ?1 AND exclusive
+UNION ALL SELECT process_instance FROM timer_job WHERE id = ?1 AND exclusive
+UNION ALL SELECT process_instance FROM suspended_job WHERE id = ?1 AND exclusive
+UNION ALL SELECT process_instance FROM dead_letter_job WHERE id = ?1 AND exclusive";
 
 /// From each table where a job may be, its lease and its stack with it.
 const DELETE: [&str; 6] = [
@@ -235,7 +238,27 @@ WHERE j.id = ?1 AND ",
 );
 const EXISTS: &str = "SELECT EXISTS (SELECT 1 FROM job WHERE id = ?1)";
 
+const IS_STRICT: &str = "SELECT EXISTS (SELECT 1 FROM strict_order)";
+const MAKE_STRICT: &str =
+    "INSERT INTO strict_order (only_row, since) VALUES (1, ?1) ON CONFLICT DO NOTHING";
+const RELAX: &str = "DELETE FROM strict_order";
+
+pub(super) async fn strict_order(pool: &SqlitePool) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar(IS_STRICT).fetch_one(pool).await?)
+}
+
 impl SqliteStore {
+    pub(super) async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        let query = if strict {
+            sqlx::query(MAKE_STRICT).bind(row::now_micros())
+        } else {
+            sqlx::query(RELAX)
+        };
+        query.execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
     /// Delete a job that nobody runs.
     pub(super) async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
         let mut tx = self.write().await?;

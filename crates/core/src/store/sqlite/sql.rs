@@ -156,6 +156,28 @@ macro_rules! strikes_count {
     };
 }
 
+/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14).
+macro_rules! in_strict_order {
+    ($t:literal) => {
+        concat!(
+            "(NOT EXISTS (SELECT 1 FROM strict_order) OR NOT (\
+               EXISTS (SELECT 1 FROM timer_job w WHERE w.exclusive AND w.hints > 0 AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq) OR EXISTS (SELECT 1 FROM suspended_job w WHERE w.exclusive AND (w.hints > 0 OR w.due_at IS NULL) AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq) OR EXISTS (SELECT 1 FROM dead_letter_job w WHERE w.exclusive AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq)))"
+        )
+    };
+}
+
 /// Not exclusive, or the first ready sibling of an instance that nobody holds.
 macro_rules! in_turn {
     ($t:literal) => {
@@ -175,7 +197,9 @@ macro_rules! in_turn {
                                JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
                                WHERE i.process_instance = ",
             $t,
-            ".process_instance AND l.owner IS NOT NULL)))"
+            ".process_instance AND l.owner IS NOT NULL) AND ",
+            $crate::store::sqlite::sql::in_strict_order!($t),
+            "))"
         )
     };
 }
@@ -190,6 +214,6 @@ macro_rules! release_leases {
 }
 
 pub(super) use {
-    in_scope, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes_count,
+    in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes_count,
     suspended, unlocked,
 };
