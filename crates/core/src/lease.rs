@@ -405,6 +405,18 @@ mod tests {
         }
     }
 
+    /// It gets its lease later, which a look that began before may see.
+    #[test]
+    fn a_row_that_is_held_while_a_look_is_open_is_known_to_it() {
+        let book = LeaseBook::new(Duration::from_secs(10));
+        assert!(book.begin_look().is_some());
+        let row = held(7);
+        book.hold_row(row.clone(), Instant::now(), Duration::from_secs(1));
+        book.forget(&row);
+        assert!(book.under_way().knows(Fence(7)));
+        assert!(!book.under_way().knows(Fence(8)));
+    }
+
     #[test]
     fn trust_starts_before_the_statement_and_ends_with_the_lease() {
         let book = LeaseBook::new(Duration::from_secs(10));

@@ -176,12 +176,18 @@ impl UnderWay {
         self.next
     }
 
+    /// The look that is open is not to take a lease with this fence for strange.
+    pub(crate) fn knows(&self, fence: Fence) -> bool {
+        let answered = self.answered.as_ref();
+        answered.is_some_and(|answered| answered.contains(&fence))
+    }
+
     /// The look is over: of these, no answer told, and none will.
     pub(crate) fn end_look(&mut self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
-        let answered = self.answered.take().unwrap_or_default();
         let now = Instant::now();
-        let strange = |locked: &LockedJob| !answered.contains(&locked.fence);
+        let strange = |locked: &LockedJob| !self.knows(locked.fence);
         let strange: Vec<LockedJob> = unknown.into_iter().filter(strange).collect();
+        self.answered = None;
         for locked in &strange {
             self.expected.insert(locked.fence, now);
         }

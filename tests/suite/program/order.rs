@@ -22,5 +22,8 @@ async fn the_order_is_relaxed_until_it_is_made_strict() {
 async fn an_order_that_does_not_exist_is_refused() {
     let home = Scratch::new();
     let said = fails(jobwire(&home, &["order", "loose"]), 2).await;
-    assert!(said.contains("strict") && said.contains("relaxed"), "{said}");
+    assert!(
+        said.contains("strict") && said.contains("relaxed"),
+        "{said}"
+    );
 }

@@ -23,9 +23,7 @@ async fn strict<S: SqlBench>(w: &World<S>) {
 /// The first of two siblings is held; another instance is there beside them.
 async fn held<S: SqlBench>(w: &World<S>, worker: NodeId) -> (LockedJob, Hint) {
     strict(w).await;
-    let hints = w
-        .ready(vec![of("a").tenant("t"), of("a"), of("b")])
-        .await;
+    let hints = w.ready(vec![of("a").tenant("t"), of("a"), of("b")]).await;
     let job = w.hold(worker, &hints[0]).await;
     (job, hints[1].clone())
 }
@@ -50,7 +48,11 @@ pub(super) async fn a_waiting_retry_keeps_its_siblings_waiting<S: SqlBench>(w: &
     let worker = node();
     let (job, next) = held(w, worker).await;
     let failure = retry_after(&job, Duration::from_secs(60));
-    let settled = w.store.fail(worker, &[failure], &take(worker)).await.unwrap();
+    let settled = w
+        .store
+        .fail(worker, &[failure], &take(worker))
+        .await
+        .unwrap();
     assert_eq!(settled.applied, [job.job.id]);
     assert!(settled.next.is_empty() && settled.ready.is_empty());
     waits(w, &next).await;
@@ -102,17 +104,23 @@ pub(super) async fn a_younger_dead_letter_keeps_no_elder_job_waiting<S: SqlBench
     let worker = node();
     let hints = w.ready(vec![of("a"), of("a")]).await;
     let elder = w.hold(worker, &hints[0]).await;
-    w.fail(worker, retry_after(&elder, Duration::from_secs(60))).await;
+    w.fail(worker, retry_after(&elder, Duration::from_secs(60)))
+        .await;
     let younger = w.hold(worker, &hints[1]).await;
     w.fail(worker, give_up(&younger)).await;
     strict(w).await;
     w.make_due(elder.job.id, 1).await;
     let moved = w.store.move_due_timers(10).await.unwrap();
-    assert_eq!(w.hold(worker, &moved.ready[0].hint).await.job.id, elder.job.id);
+    assert_eq!(
+        w.hold(worker, &moved.ready[0].hint).await.job.id,
+        elder.job.id
+    );
 }
 
 /// A snooze, or a conflict with another transaction.
-pub(super) async fn a_wait_that_spends_no_attempt_keeps_siblings_waiting<S: SqlBench>(w: &World<S>) {
+pub(super) async fn a_wait_that_spends_no_attempt_keeps_siblings_waiting<S: SqlBench>(
+    w: &World<S>,
+) {
     let worker = node();
     let (job, next) = held(w, worker).await;
     let mut snooze = retry_after(&job, Duration::from_secs(60));
@@ -121,7 +129,11 @@ pub(super) async fn a_wait_that_spends_no_attempt_keeps_siblings_waiting<S: SqlB
         retries: job.job.retries,
         failures: job.job.failures,
     };
-    let settled = w.store.fail(worker, &[snooze], &take(worker)).await.unwrap();
+    let settled = w
+        .store
+        .fail(worker, &[snooze], &take(worker))
+        .await
+        .unwrap();
     assert!(settled.next.is_empty() && settled.ready.is_empty());
     waits(w, &next).await;
 }

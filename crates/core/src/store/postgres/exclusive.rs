@@ -12,7 +12,8 @@ use sqlx::{PgConnection, Row};
 use super::line::Line;
 use super::row;
 use super::sql::{
-    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, unleased, unlocked,
+    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, unleased,
+    unlocked,
 };
 use crate::error::StoreError;
 use crate::hint::Ready;

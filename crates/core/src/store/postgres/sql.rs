@@ -220,6 +220,6 @@ macro_rules! in_turn {
 }
 
 pub(super) use {
-    in_strict_order, in_turn, job_columns, moved_columns, not_suspended, nothing_suspended, or_take_ownerless,
-    ready_columns, strikes_count, unleased, unlocked,
+    in_strict_order, in_turn, job_columns, moved_columns, not_suspended, nothing_suspended,
+    or_take_ownerless, ready_columns, strikes_count, unleased, unlocked,
 };

@@ -16,9 +16,7 @@ use crate::store::{HandOver, LockTerms, Refusal};
 macro_rules! free_instances {
     () => {
         "SELECT name.value FROM json_each(?1) AS name
-    WHERE ",
-    in_strict_order!("j"),
-    " AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+    WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
                       WHERE i.process_instance = name.value AND l.owner IS NOT NULL)"
     };
 }

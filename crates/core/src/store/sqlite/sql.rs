@@ -214,6 +214,6 @@ macro_rules! release_leases {
 }
 
 pub(super) use {
-    in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases, strikes_count,
-    suspended, unlocked,
+    in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases,
+    strikes_count, suspended, unlocked,
 };
