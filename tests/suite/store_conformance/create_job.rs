@@ -427,7 +427,8 @@ async fn a_payload_is_json_or_jsonb_or_text_and_a_bare_literal_is_unambiguous() 
 }
 
 async fn by_sql_text(store: &PgStore, payload: &str) -> String {
-    let refused = sqlx::query("SELECT jobwire.create_job('work', $1)")
+    // Cast, since a connection remembers the types of a statement by its text.
+    let refused = sqlx::query("SELECT jobwire.create_job('work', $1::text)")
         .bind(payload)
         .execute(store.pool())
         .await;
