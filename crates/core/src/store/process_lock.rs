@@ -13,7 +13,7 @@ use crate::job::NodeId;
 /// More than an id has letters.
 const NAME_AT_MOST: u64 = 64;
 
-/// Held until it is dropped, or, where it is [kept](Self::keep), until the process ends.
+/// Held until it is dropped, or, where it is kept, until the process ends.
 #[derive(Debug)]
 pub struct ProcessLock(File);
 
