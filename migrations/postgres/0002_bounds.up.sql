@@ -180,21 +180,6 @@ ALTER TABLE jobwire.lane_rule
     ADD CONSTRAINT category_is_at_most_1024_bytes CHECK (octet_length(category) <= 1024) NOT VALID,
     ADD CONSTRAINT tenant_is_at_most_1024_bytes CHECK (octet_length(tenant) <= 1024) NOT VALID;
 
--- A node sets the sequence of fences forward when it meets a server that it does not know. Roles that may lock may do so.
-DO $$
-DECLARE
-    role text;
-BEGIN
-    FOR role IN
-        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
-        FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
-        WHERE c.oid = 'jobwire.job_lease'::regclass AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner
-    LOOP
-        EXECUTE format('GRANT USAGE, UPDATE ON SEQUENCE jobwire.fence_seq TO %s', role);
-    END LOOP;
-END
-$$;
-
 -- The order of exclusive jobs is strict while there is a row: no job of an instance starts while an elder sibling waits for a
 -- retry, is suspended, or is a dead letter. Else such a job lets its siblings pass. The indexes find the elder ones; they
 -- hold exceptions only.
@@ -206,17 +191,20 @@ CREATE INDEX timer_job_retries ON jobwire.timer_job (process_instance, seq) WHER
 CREATE INDEX suspended_job_siblings ON jobwire.suspended_job (process_instance, seq) WHERE exclusive;
 CREATE INDEX dead_letter_job_siblings ON jobwire.dead_letter_job (process_instance, seq) WHERE exclusive;
 
--- Roles that read what is suspended read this, too.
+-- A node sets the sequence of fences forward when it meets a server that it does not know, and reads whether the order is strict.
+-- Roles that may lock may do the one, and roles that read the suspensions the other.
 DO $$
 DECLARE
-    role text;
+    need record;
 BEGIN
-    FOR role IN
-        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
-        FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
-        WHERE c.oid = 'jobwire.suspension'::regclass AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
+    FOR need IN
+        SELECT DISTINCT given.what, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role
+        FROM (VALUES ('jobwire.job_lease'::regclass, 'INSERT', 'USAGE, UPDATE ON SEQUENCE jobwire.fence_seq'),
+                     ('jobwire.suspension', 'SELECT', 'SELECT ON jobwire.strict_order')) AS given (relation, has, what)
+        JOIN pg_class c ON c.oid = given.relation CROSS JOIN aclexplode(c.relacl) a
+        WHERE a.privilege_type = given.has AND a.grantee <> c.relowner
     LOOP
-        EXECUTE format('GRANT SELECT ON jobwire.strict_order TO %s', role);
+        EXECUTE format('GRANT %s TO %s', need.what, need.role);
     END LOOP;
 END
 $$;

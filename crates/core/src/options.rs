@@ -138,8 +138,10 @@ impl NodeOptions {
         self.lease.min(self.sweep_interval * 5 / 2)
     }
 
-    /// A hint may come so late, where the broker takes so long to confirm.
-    pub(crate) fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
+    /// The age from which a job is suspected to have lost its hint, over a broker with this confirm timeout: a hint may be
+    /// published that late (protocol rule 16).
+    #[must_use]
+    pub fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
         self.suspect_after
             .max(self.hook.max_age.saturating_add(confirm_timeout))
     }

@@ -39,7 +39,7 @@ pub(crate) fn begin() {
     count(RELEASED, 0);
 }
 
-/// Look once, if no other look is open, and see to what is found. Statements under way are waited for.
+/// Look once, if no other look is open; adopt or release the leases that it finds. It waits for statements under way.
 pub(crate) async fn look(node: &Arc<Shared>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
         return Ok(());

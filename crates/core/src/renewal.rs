@@ -54,11 +54,11 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
             reconciliation = Some(tokio::spawn(reconcile(node.clone(), look)));
         }
         let due = book.due();
-        if !due.is_empty() {
-            renewal = Some(tokio::spawn(renew(node.clone(), due)));
-        } else {
-            // What could not be renewed stays due until it is lost.
+        if due.is_empty() {
+            // A lease that could not be renewed stays due until it is lost.
             book.set_healthy(true);
+        } else {
+            renewal = Some(tokio::spawn(renew(node.clone(), due)));
         }
     }
     if let Some(open) = reconciliation {

@@ -129,7 +129,7 @@ impl Shared {
 
     /// A handler has run under this lock, and its outcome is unknown.
     pub(crate) fn is_in_doubt(&self, held: &Held) {
-        // In this order: a look that begins without a doubt forgets what was noted.
+        // The doubt comes first: a look that begins without a doubt forgets the used locks.
         self.leases.doubt(self.store.outcome_within());
         self.leases.note_used(held);
     }

@@ -306,8 +306,8 @@ pub trait SqlStore: Store + Clone {
         Box::pin(std::future::pending())
     }
 
-    /// Wait until another connection may be held for a transaction that others decide about: an application, or a handler. One
-    /// stays free of those, so that however many wait, the leader's turn, timers and failures get through.
+    /// Wait for a permit to hold a connection for a transaction of an application or a handler. One connection has no permit, so
+    /// that the leader's turn, timers and failures get through.
     ///
     /// # Errors
     /// None ended in time.

@@ -176,7 +176,7 @@ impl UnderWay {
         self.next
     }
 
-    /// The look that is open is not to take a lease with this fence for strange.
+    /// The open look has heard of a lease with this fence.
     pub(crate) fn knows(&self, fence: Fence) -> bool {
         let answered = self.answered.as_ref();
         answered.is_some_and(|answered| answered.contains(&fence))

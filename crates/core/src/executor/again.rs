@@ -5,8 +5,8 @@
 //! spent. That ends with the trust in the lease, with the type's timeout, and when the node stops its jobs; then the job is
 //! given back.
 //!
-//! A job that has run may be the cause, as one whose statement takes the server's process down. So where the database answers
-//! somebody else at once, the fault counts, and the third one is a failure of the job.
+//! A job that has run may be the cause, as one whose statement takes the server's process down. So where the database
+//! answers another connection at once, the fault counts, and the third fault is a failure of the job.
 
 use std::time::Duration;
 

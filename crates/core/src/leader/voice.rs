@@ -17,7 +17,7 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 pub(super) struct Voice {
     lost: Option<Instant>,
     patience: Duration,
-    /// There were others when it was lost: a leader that is cut off hears nobody any more.
+    /// Other nodes were heard before the leader lost its voice. A leader that is cut off hears none of them later.
     others: bool,
 }
 

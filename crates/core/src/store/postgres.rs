@@ -139,7 +139,7 @@ pub struct PgStore {
     suspended: Suspended,
     /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
     row_turns: Option<Arc<Semaphore>>,
-    /// Who may hold a connection of `line` while somebody else thinks: one stays free.
+    /// Permits for transactions of applications and handlers on `line`. One connection has none: it stays free for the node.
     turns: Arc<Semaphore>,
     /// The longest silence in a transaction on `hot`.
     silence: Duration,

@@ -2,7 +2,7 @@
 //!
 //! A node whose transport reaches no other process serves its database alone. It holds this lock and leaves its id in the
 //! file. The next process that gets the lock knows that the node which is named there has died, and ends its leases at once
-//! instead of waiting for them (protocol rule 25). Where the lock is not to be had, leases end as everywhere: by time.
+//! instead of waiting for them (protocol rule 33). Without the lock, leases end by time, as on every other store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};

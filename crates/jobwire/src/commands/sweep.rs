@@ -166,10 +166,8 @@ async fn ask(
             .iter()
             .any(|(of, marker)| of == lane && heard.back.contains(marker));
         let (orphans, ids) = if answered {
-            let confirmed = transport.publisher().confirm_timeout();
-            let age = settings
-                .suspect_after
-                .max(settings.hint_max_age.saturating_add(confirmed));
+            let confirm_timeout = transport.publisher().confirm_timeout();
+            let age = settings.node_options().suspected_after(confirm_timeout);
             let before = counted.now - chrono::Duration::from_std(age).unwrap_or_default();
             orphans(store, lane, &types, before).await?
         } else {

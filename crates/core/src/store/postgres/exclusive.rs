@@ -208,8 +208,8 @@ WHERE i.process_instance = ANY($1)
   AND NOT EXISTS (SELECT FROM jobwire.job_lease l
                   WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL)";
 
-/// Only of instances that nobody holds: the row may be left of a holder that has died. The lease is asked for as a value, which
-/// can't be planned as a join.
+/// Only of free instances: an instance's row may name a holder that has died. The subquery for the lease is a value, which can't
+/// be planned as a join.
 const NEXT: &str = concat!(
     "
 SELECT ",
@@ -286,8 +286,8 @@ pub(super) async fn next(
     row::all_ready(&rows)
 }
 
-/// The same after the commit of what let them go on: a job that commits after an earlier look, and is tried before that commit,
-/// would be refused and hinted by nobody. Where the question fails, the sweeper finds them.
+/// The same, after the commit of the transaction that freed the instances. A question before that commit would miss a job that
+/// commits in between and is refused. Where the question fails, the sweeper finds the jobs.
 pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> {
     if instances.is_empty() {
         return Vec::new();
@@ -297,7 +297,7 @@ pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> 
         next(&mut connection, instances).await
     };
     asked.await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "who is next in an instance could not be asked; the sweeper will");
+        tracing::debug!(%error, "the next jobs of instances could not be asked for; the sweeper finds them");
         Vec::new()
     })
 }

@@ -167,8 +167,8 @@ macro_rules! unlocked {
 }
 
 /// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14). A timer
-/// that never ran has no hint yet, and keeps nobody waiting. What holds for a job holds for its younger siblings, so that only the
-/// first one is asked for.
+/// that never ran has no hint yet, and does not count. A job that has to wait makes its younger siblings wait, so statements
+/// check the first sibling only.
 macro_rules! in_strict_order {
     ($t:literal) => {
         concat!(

@@ -12,12 +12,21 @@ use crate::hint::Ready;
 use crate::job::LockedJob;
 use crate::store::{HandOver, LockTerms, Refusal};
 
-/// The instances of `?1` that nobody holds.
+/// No lease with an owner holds the instance `name.value`.
+macro_rules! is_free {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
+    WHERE i.process_instance = name.value AND l.owner IS NOT NULL)"
+    };
+}
+
+/// Those of the instances of `?1` that are free.
 macro_rules! free_instances {
     () => {
-        "SELECT name.value FROM json_each(?1) AS name
-    WHERE NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                      WHERE i.process_instance = name.value AND l.owner IS NOT NULL)"
+        concat!(
+            "SELECT name.value FROM json_each(?1) AS name WHERE ",
+            is_free!()
+        )
     };
 }
 
@@ -169,8 +178,9 @@ SELECT ",
     "
 WHERE ",
     in_strict_order!("j"),
-    " AND NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
-                  WHERE i.process_instance = name.value AND l.owner IS NOT NULL)
+    " AND ",
+    is_free!(),
+    "
 ORDER BY j.seq"
 );
 
@@ -206,7 +216,7 @@ pub(super) async fn hand_over(
     Ok((taken, ready))
 }
 
-/// The first ready sibling of each of these instances, which no job holds.
+/// The first ready sibling of each of these instances that is free.
 pub(super) async fn next(
     connection: &mut SqliteConnection,
     instances: &[String],
