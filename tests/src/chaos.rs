@@ -12,6 +12,7 @@ pub mod faults;
 pub mod handlers;
 pub mod ledger;
 pub mod mutant;
+pub mod nonsense;
 pub mod options;
 pub mod producer;
 pub mod reader;
@@ -36,6 +37,13 @@ use world::World;
 /// Elder exclusive jobs may be overtaken in the moment between a commit and its being seen.
 const ORDER_SLACK: i64 = 500_000;
 
+/// Nodes put a job into quarantine after so many strikes.
+const QUARANTINE: usize = 3;
+
+/// The bound of rule 33 counts from the death of a node, at most a lease before the lease's end: a sweep interval and two
+/// seconds are left.
+const TAKEOVER: i64 = 3_000_000;
+
 /// Run it all.
 ///
 /// # Panics
@@ -43,7 +51,7 @@ const ORDER_SLACK: i64 = 500_000;
 pub async fn run(options: Options) -> Outcome {
     let world = Arc::new(World::start(&options).await);
     world.start_nodes().await;
-    let ledger = Ledger::default();
+    let ledger = Ledger::by(world.clock.clone());
     let backlog = Arc::new(AtomicI64::new(0));
     let producers = Producers::start(&world, &options, &ledger, &backlog).await;
     let mut faults = Faults::new(world.clone(), ledger.clone(), options.seed, options.pace);
@@ -75,6 +83,9 @@ pub async fn run(options: Options) -> Outcome {
         // Each job may lose its hint and its lock now and then; a storm would be many times as much.
         rehints: Some(2 * ledger.len() as u64 + 1_000),
         order_slack: ORDER_SLACK,
+        quarantine: Some(QUARANTINE),
+        calendar: world.calendar(),
+        takeover: Some(TAKEOVER),
     };
     let checked = reader::check(&world.url, ledger.take(), limits).await;
     let (mut verdict, kinds) =
@@ -117,8 +128,10 @@ async fn watch(world: Arc<World>, backlog: Arc<AtomicI64>) {
 async fn left(url: &str) -> Result<i64, sqlx::Error> {
     let mut connection = PgConnection::connect(url).await?;
     let count = sqlx::query_scalar(
-        "SELECT (SELECT count(*) FROM jobwire.job) + (SELECT count(*) FROM jobwire.timer_job)",
+        "SELECT (SELECT count(*) FROM jobwire.job WHERE correlation_id <> $1)
+            + (SELECT count(*) FROM jobwire.timer_job WHERE correlation_id <> $1)",
     )
+    .bind(nonsense::NONSENSE)
     .fetch_one(&mut connection)
     .await?;
     connection.close().await?;

@@ -5,6 +5,7 @@
 //! server. See [`Checker`] for what it verifies.
 
 mod account;
+mod calendar;
 mod checker;
 mod event;
 mod instance;
@@ -15,6 +16,7 @@ mod single;
 mod tests;
 
 pub use account::HintAccount;
+pub use calendar::Calendar;
 pub use checker::{Checker, Limits};
-pub use event::{Answer, Creation, Entry, Event, Micros, Outcome, Place, Series, Waits};
+pub use event::{Answer, Creation, Entry, Event, Micros, Outcome, Place, Series, Strikes, Waits};
 pub use report::{Counts, Invariant, Report, Violation};

@@ -13,6 +13,7 @@
 //! | topics, offsets and groups of a Kafka | [`KafkaAdmin`] |
 //! | a PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
 //! | a standby to promote | [`Postgres::start_standby`] |
+//! | a PostgreSQL whose clock jumps | [`Postgres::start_with_clock`] |
 //! | a pooler in front of a PostgreSQL | [`PgBouncer::start`] |
 //! | a broken network in front of one | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
 //! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
@@ -65,6 +66,7 @@ pub mod rabbitmqctl;
 pub mod reaper;
 pub mod scratch;
 pub mod server;
+pub mod server_clock;
 pub mod shared;
 pub mod simulation;
 pub mod small_disk;
@@ -88,6 +90,7 @@ pub use rabbitmq::RabbitMq;
 pub use rabbitmqctl::RabbitMqCtl;
 pub use scratch::Scratch;
 pub use server::Server;
+pub use server_clock::ServerClock;
 pub use small_disk::SmallDisk;
 pub use spring_sample::SpringSample;
 pub use wait::eventually;

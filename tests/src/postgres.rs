@@ -1,6 +1,8 @@
 //! A private PostgreSQL server, to use and to abuse.
 
-use crate::{Identity, Scratch, Server, Signal, database, eventually, need, port, processes};
+use crate::{
+    Identity, Scratch, Server, ServerClock, Signal, database, eventually, need, port, processes,
+};
 use nix::unistd::{Uid, User};
 use sqlx::{Connection, PgConnection};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -48,6 +50,7 @@ pub struct Postgres {
     password: String,
     /// Settings beside [`SETTINGS`]; these win.
     more: Vec<String>,
+    clock: ServerClock,
 }
 
 impl Postgres {
@@ -77,6 +80,7 @@ impl Postgres {
             port: port::free(),
             password: uuid::Uuid::new_v4().simple().to_string(),
             more: settings.iter().map(|&setting| setting.to_owned()).collect(),
+            clock: ServerClock::default(),
         }
     }
 
@@ -102,6 +106,24 @@ impl Postgres {
         postgres
     }
 
+    /// A server whose [`clock`](Self::clock) can be set ahead while it runs.
+    ///
+    /// # Panics
+    /// As [`Postgres::start`]; if there is no C compiler.
+    pub async fn start_with_clock() -> Postgres {
+        let mut postgres = Postgres::stopped(&[]);
+        postgres.make_cluster().await;
+        postgres.clock = ServerClock::new(&postgres.scratch);
+        postgres.start_again().await;
+        postgres
+    }
+
+    /// What its clock shows.
+    #[must_use]
+    pub fn clock(&self) -> &ServerClock {
+        &self.clock
+    }
+
     /// A standby of this server, on a port of its own, with everything that is here now. It follows by
     /// `address` (`host:port`): this server's own, or a proxy's. It answers questions and writes nothing
     /// until [`Postgres::promote`].
@@ -114,6 +136,7 @@ impl Postgres {
             port: port::free(),
             password: self.password.clone(),
             more: self.more.clone(),
+            clock: self.clock.clone(),
         };
         standby.give_away(standby.scratch.path());
         let (host, port) = address.split_once(':').unwrap_or((address, "5432"));
@@ -228,6 +251,7 @@ impl Postgres {
         for setting in &self.more {
             postgres.args(["-c", setting]);
         }
+        postgres.envs(self.clock.environment());
         // When dropped: an immediate stop, which takes the backends along.
         let server = Server::start("PostgreSQL", postgres).farewell(Signal::SIGQUIT);
         let server = self.server.insert(server);

@@ -4,13 +4,19 @@
 //! spared the next until it is well again.
 
 use super::ledger::Ledger;
+use super::nonsense;
+use super::workload::Kind;
 use super::world::{AnyBroker, Node, PREFIX, World};
+use crate::history::Outcome;
 use crate::{Direction, Flow, KafkaAdmin, Proxy, Stop};
 use jobwire_core::hint::Hint;
-use jobwire_core::{JobId, Lane};
+use jobwire_core::{JobId, Jobs, Lane, NewJob, StoreError};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
+use serde_json::json;
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -57,6 +63,14 @@ pub enum Fault {
     RestartDatabase,
     /// The database crashes, and recovers.
     CrashDatabase,
+    /// The database is away for longer than the leases.
+    LoseDatabase,
+    /// The clock of the database jumps ahead by more than a lease.
+    JumpClock,
+    /// A foreign program writes rows that make no sense.
+    WriteNonsense,
+    /// More jobs at once, and longer ones, than the nodes can do in many seconds.
+    Flood,
     /// `pg_terminate_backend` on all connections of nodes.
     TerminateBackends,
     /// Hints that are doubled, reordered, late, or for jobs that never were.
@@ -64,14 +78,14 @@ pub enum Fault {
 }
 
 use Fault::{
-    Alarm, CrashDatabase, CutBroker, CutDatabase, DeleteQueue, ForgeHints, FreezeBroker,
-    FreezeNode, HalfOpenBroker, HalfOpenDatabase, KillBroker, KillNode, Purge, RefuseBroker,
-    RestartDatabase, SlowDatabase, StallBroker, StallDatabase, StopBroker, StopNode,
-    TerminateBackends,
+    Alarm, CrashDatabase, CutBroker, CutDatabase, DeleteQueue, Flood, ForgeHints, FreezeBroker,
+    FreezeNode, HalfOpenBroker, HalfOpenDatabase, JumpClock, KillBroker, KillNode, LoseDatabase,
+    Purge, RefuseBroker, RestartDatabase, SlowDatabase, StallBroker, StallDatabase, StopBroker,
+    StopNode, TerminateBackends, WriteNonsense,
 };
 
 /// Each as often as it stands here.
-const LOTS: [Fault; 33] = [
+const LOTS: [Fault; 40] = [
     KillNode,
     KillNode,
     KillNode,
@@ -102,6 +116,13 @@ const LOTS: [Fault; 33] = [
     Alarm,
     RestartDatabase,
     CrashDatabase,
+    LoseDatabase,
+    JumpClock,
+    JumpClock,
+    WriteNonsense,
+    WriteNonsense,
+    WriteNonsense,
+    Flood,
     TerminateBackends,
     ForgeHints,
     ForgeHints,
@@ -225,7 +246,16 @@ impl Injection {
             StopBroker | KillBroker | FreezeBroker | Purge | DeleteQueue | Alarm => {
                 self.hurt_broker(fault).await;
             }
-            RestartDatabase | CrashDatabase | TerminateBackends => self.hurt_database(fault).await,
+            RestartDatabase | CrashDatabase | LoseDatabase | TerminateBackends => {
+                self.hurt_database(fault).await;
+            }
+            JumpClock => {
+                self.began(JumpClock, "");
+                let seconds = 4.0 + 90.0 * self.length * self.length;
+                self.world.jump(Duration::from_secs_f64(seconds.round()));
+            }
+            WriteNonsense => self.write_nonsense().await,
+            Flood => self.flood().await,
             ForgeHints => self.forge().await,
         }
     }
@@ -296,6 +326,7 @@ impl Injection {
             return;
         };
         self.began(fault, "");
+        let since = self.world.clock.now();
         match (&mut *broker, fault) {
             (AnyBroker::RabbitMq(rabbitmq), StopBroker) => {
                 rabbitmq.stop().await;
@@ -346,6 +377,7 @@ impl Injection {
                 let _ = tokio::time::timeout(Duration::from_secs(30), emptied).await;
             }
         }
+        self.world.outage_since(since);
     }
 
     async fn empty_queue(&self, fault: Fault) -> Result<(), lapin::Error> {
@@ -380,7 +412,14 @@ impl Injection {
             return;
         };
         self.began(fault, "");
+        let since = self.world.clock.now();
         match fault {
+            LoseDatabase => {
+                postgres.stop(Stop::Fast).await;
+                self.last(4.0).await;
+                tokio::time::sleep(self.world.lease()).await;
+                postgres.start_again().await;
+            }
             RestartDatabase => {
                 postgres.stop(Stop::Fast).await;
                 self.last(4.0).await;
@@ -402,6 +441,49 @@ impl Injection {
                 jobwire_core::Store::close(&store).await;
             }
         }
+        self.world.outage_since(since);
+    }
+
+    async fn write_nonsense(mut self) {
+        self.began(WriteNonsense, "");
+        let rows = 5 + (45.0 * self.length) as usize;
+        // The database may be away; what was written until then is enough.
+        if let Ok(mut connection) = PgConnection::connect(&self.world.url).await {
+            let written = nonsense::write(&mut connection, &mut self.random, rows);
+            let _ = tokio::time::timeout(Duration::from_secs(20), written).await;
+        }
+    }
+
+    /// No hint leaves with these jobs: the sweeper finds them, as those of a foreign writer.
+    async fn flood(&self) {
+        self.began(Flood, "");
+        let lease = self.world.lease();
+        let jobs: Vec<NewJob> = (0..self.world.flood())
+            .map(|number| {
+                let time = lease.mul_f64((number % 10) as f64 / 10.0).as_millis();
+                NewJob::of(
+                    Kind::Long.job_type(),
+                    &json!({ "ms": u64::try_from(time).unwrap_or(0) }),
+                )
+            })
+            .collect();
+        let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+        self.ledger.open(&ids);
+        let store = self.world.store(None).await;
+        let jobs_of = Jobs::without_hints(store.clone());
+        let outcome = match jobs_of.begin().await {
+            Err(_) => Outcome::RolledBack,
+            Ok(mut transaction) => match transaction.create_many(jobs).await {
+                Err(_) => Outcome::RolledBack,
+                Ok(_) => match transaction.commit().await {
+                    Ok(_) => Outcome::Committed,
+                    Err(StoreError::CommitUnknown(_)) => Outcome::Unknown,
+                    Err(_) => Outcome::RolledBack,
+                },
+            },
+        };
+        self.ledger.settle(&ids, outcome);
+        jobwire_core::Store::close(&store).await;
     }
 
     async fn forge(mut self) {

@@ -91,7 +91,7 @@ impl Recorded {
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {
             Kind::Noop | Kind::Repeating => {}
-            Kind::Slow | Kind::Exclusive => {
+            Kind::Slow | Kind::Long | Kind::Exclusive => {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {
                     () = tokio::time::sleep(time) => {}

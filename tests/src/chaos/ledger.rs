@@ -1,9 +1,9 @@
 //! What the producers of a chaos run know of their jobs: they were told that a COMMIT went through, they
 //! undid it, or the answer was lost; and when a hint left.
 
+use crate::ServerClock;
 use crate::history::{Micros, Outcome};
 use async_trait::async_trait;
-use chrono::Utc;
 use jobwire_core::hint::{Hint, Marker};
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{JobId, Lane};
@@ -22,11 +22,23 @@ pub struct Known {
 
 /// All jobs of all producers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger(Arc<Mutex<HashMap<JobId, Known>>>);
+pub struct Ledger {
+    jobs: Arc<Mutex<HashMap<JobId, Known>>>,
+    clock: ServerClock,
+}
 
 impl Ledger {
+    /// By the clock of the database.
+    #[must_use]
+    pub fn by(clock: ServerClock) -> Ledger {
+        Ledger {
+            clock,
+            ..Ledger::default()
+        }
+    }
+
     fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Their transaction is open. What is not [settled](Self::settle) later came to no end: a producer
@@ -54,7 +66,7 @@ impl Ledger {
     }
 
     fn published(&self, hints: &[Hint]) {
-        let now = Utc::now().timestamp_micros();
+        let now = self.clock.now().timestamp_micros();
         let mut jobs = self.jobs();
         for hint in hints {
             if let Some(known) = jobs.get_mut(&hint.id) {

@@ -68,7 +68,7 @@ impl Producers {
                 way,
                 jobs: store.jobs(hook),
                 ledger: ledger.clone(),
-                maker: Maker::new(random, number, options.lease),
+                maker: Maker::new(random, number, options.lease, world.clock.clone()),
                 bulk: 2 * options.hints_per_message,
                 // The one that cuts connections creates fewer.
                 per_tick: f64::from(options.rate) / 10.0 * if way == Way::Cut { 0.1 } else { 0.3 },

@@ -7,7 +7,7 @@ use super::ledger::Known;
 use super::recorder;
 use super::workload::Kind;
 use crate::history::{Checker, Creation, Entry, Event, Limits, Micros, Outcome, Place, Report};
-use crate::history::{Series, Waits};
+use crate::history::{Series, Strikes, Waits};
 use jobwire_core::repeat::Repeat;
 use jobwire_core::{Fence, JobId, NodeId};
 use serde_json::Value;
@@ -18,14 +18,17 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// One job after the other, each in its order. A server that does not keep the times of commits (`visible`) is judged
-/// by the times of the changes.
+/// by the times of the changes. Rows of a foreign writer
+/// ([`NONSENSE`](super::nonsense::NONSENSE)) are left out.
 const HISTORY: &str = "
 SELECT number, micros(at) AS at, micros(began) AS began,
     micros(coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean
         THEN pg_xact_commit_timestamp(transaction::xid) END, at)) AS visible,
     transaction::text::bigint AS transaction, what, job, owner, fence, micros(expires_at) AS expires_at, old_owner, old_fence,
-    retries, hints, micros(due_at) AS due_at, seq, instance, exclusive, type, payload, correlation, repeat, answer
-FROM chaos.history ORDER BY job, number";
+    old_strikes, strikes, alone, retries, hints, micros(due_at) AS due_at, seq, instance, exclusive, type, payload, correlation, repeat, answer
+FROM chaos.history h
+WHERE NOT EXISTS (SELECT FROM chaos.history f WHERE f.job = h.job AND f.correlation = '00000000-0000-4000-8000-006e6f6e7365')
+ORDER BY job, number";
 
 /// Microseconds since 1970, exactly.
 const MICROS: &str = "
@@ -50,6 +53,7 @@ struct Change {
     expires_at: Option<Micros>,
     old_owner: Option<Uuid>,
     old_fence: Option<i64>,
+    strikes: Option<Strikes>,
     retries: Option<i32>,
     hints: Option<i32>,
     due_at: Option<Micros>,
@@ -166,6 +170,21 @@ fn change(row: &PgRow) -> Result<Change, sqlx::Error> {
             repeat: row.try_get("repeat")?,
         }),
     };
+    let fence: Option<i64> = row.try_get("fence")?;
+    let owner: Option<Uuid> = row.try_get("owner")?;
+    let strikes = match row.try_get::<Option<i32>, _>("strikes")? {
+        None => None,
+        Some(after) => {
+            let old_owner: Option<Uuid> = row.try_get("old_owner")?;
+            let ended = owner.is_none() && old_owner.is_some();
+            Some(Strikes {
+                before: row.try_get("old_strikes")?,
+                after,
+                taken_off: fence.filter(|_| ended).map(Fence),
+                alone: row.try_get("alone")?,
+            })
+        }
+    };
     Ok(Change {
         number: row.try_get("number")?,
         at: row.try_get("at")?,
@@ -173,8 +192,9 @@ fn change(row: &PgRow) -> Result<Change, sqlx::Error> {
         visible: row.try_get("visible")?,
         transaction: row.try_get("transaction")?,
         what: row.try_get("what")?,
-        owner: row.try_get("owner")?,
-        fence: row.try_get("fence")?,
+        owner,
+        fence,
+        strikes,
         expires_at: row.try_get("expires_at")?,
         old_owner: row.try_get("old_owner")?,
         old_fence: row.try_get("old_fence")?,
@@ -409,6 +429,9 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
             }),
             _ => {}
         }
+        let strikes = change.strikes;
+        let changed = strikes.filter(|s| s.taken_off.is_some() || s.before != s.after);
+        events.extend(changed.map(Event::Strikes));
     }
     let hinted = get("job update").and_then(|change| change.hints);
     if hinted.is_some_and(|hints| hints > 0) {

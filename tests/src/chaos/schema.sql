@@ -20,6 +20,10 @@ CREATE TABLE chaos.history (
     -- Before an update of a lease.
     old_owner   uuid,
     old_fence   bigint,
+    -- What is counted against the job, before and after; and whether it ran alone.
+    old_strikes integer,
+    strikes     integer,
+    alone       boolean,
     retries     integer,
     -- How many there are; after an update how many came on top of earlier ones.
     hints       integer,
@@ -36,6 +40,7 @@ CREATE TABLE chaos.history (
     answer      text,
     run         uuid
 );
+CREATE INDEX history_foreign ON chaos.history (job) WHERE correlation = '00000000-0000-4000-8000-006e6f6e7365';
 CREATE UNIQUE INDEX history_run ON chaos.history (run, what) WHERE run IS NOT NULL;
 
 -- A row here lets handlers go on that were told to wait.
@@ -65,8 +70,9 @@ BEGIN
         INSERT INTO chaos.history (what, job, owner, fence, expires_at)
         VALUES ('job_lease insert', NEW.job_id, NEW.owner, NEW.fence, NEW.expires_at);
     ELSIF TG_OP = 'UPDATE' THEN
-        INSERT INTO chaos.history (what, job, owner, fence, expires_at, old_owner, old_fence)
-        VALUES ('job_lease update', NEW.job_id, NEW.owner, NEW.fence, NEW.expires_at, OLD.owner, OLD.fence);
+        INSERT INTO chaos.history (what, job, owner, fence, expires_at, old_owner, old_fence, old_strikes, strikes, alone)
+        VALUES ('job_lease update', NEW.job_id, NEW.owner, NEW.fence, NEW.expires_at, OLD.owner, OLD.fence, OLD.strikes,
+            NEW.strikes, OLD.alone_since IS NOT NULL);
     ELSE
         INSERT INTO chaos.history (what, job, owner, fence, expires_at)
         VALUES ('job_lease delete', OLD.job_id, OLD.owner, OLD.fence, OLD.expires_at);
@@ -85,3 +91,18 @@ CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.dead_letter_job
     FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
 CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.job_lease
     FOR EACH ROW EXECUTE FUNCTION chaos.note_lease();
+
+-- Rows that cannot go, as if a table of somebody else's referred to them (or a trigger of theirs were broken).
+CREATE FUNCTION chaos.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.execution = 'refused as a row''s fault' THEN
+        RAISE foreign_key_violation USING MESSAGE = 'somebody refers to this row';
+    ELSE
+        RAISE EXCEPTION 'a trigger is broken';
+    END IF;
+END
+$$;
+CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
+    FOR EACH ROW WHEN (OLD.execution LIKE 'refused as %') EXECUTE FUNCTION chaos.refuse();
+CREATE TRIGGER refuse BEFORE DELETE ON jobwire.timer_job
+    FOR EACH ROW WHEN (OLD.execution LIKE 'refused as %') EXECUTE FUNCTION chaos.refuse();

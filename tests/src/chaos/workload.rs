@@ -1,5 +1,6 @@
 //! The jobs of a chaos run: their types, what each does, and in what proportion they are made.
 
+use crate::ServerClock;
 use chrono::{DateTime, Utc};
 use jobwire_core::NewJob;
 use rand::Rng;
@@ -12,6 +13,8 @@ use std::time::Duration;
 pub enum Kind {
     /// Does nothing.
     Noop,
+    /// Takes a part of the lease; comes in floods only.
+    Long,
     /// Takes longer than a third of the lease, or than the lease.
     Slow,
     /// Fails some times, then is done; or fails until it is a dead letter.
@@ -40,8 +43,9 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Noop,
+        Kind::Long,
         Kind::Slow,
         Kind::Failing,
         Kind::Doomed,
@@ -70,6 +74,7 @@ impl Kind {
     pub fn job_type(self) -> &'static str {
         match self {
             Kind::Noop => "chaos-noop",
+            Kind::Long => "chaos-long",
             Kind::Slow => "chaos-slow",
             Kind::Failing => "chaos-failing",
             Kind::Doomed => "chaos-doomed",
@@ -103,6 +108,7 @@ impl Kind {
     fn weight(self) -> u32 {
         match self {
             Kind::Noop => 400,
+            Kind::Long => 0,
             Kind::Slow => 20,
             Kind::Failing => 60,
             Kind::Doomed => 5,
@@ -127,6 +133,8 @@ pub const TIMEOUT: Duration = Duration::from_millis(1_500);
 pub struct Maker {
     random: SmallRng,
     lease: Duration,
+    /// The database's: due dates go by it.
+    clock: ServerClock,
     /// Names the process instances; they change as time goes by, so that each has a few dozen jobs.
     prefix: String,
     made: u64,
@@ -140,10 +148,11 @@ const INSTANCES_LAST: u64 = 480;
 impl Maker {
     /// For one producer.
     #[must_use]
-    pub fn new(random: SmallRng, producer: usize, lease: Duration) -> Maker {
+    pub fn new(random: SmallRng, producer: usize, lease: Duration, clock: ServerClock) -> Maker {
         Maker {
             random,
             lease,
+            clock,
             prefix: format!("p{producer}"),
             made: 0,
         }
@@ -192,7 +201,7 @@ impl Maker {
         }
         if random.random_bool(0.04) {
             let wait = Duration::from_millis(random.random_range(200..4_000));
-            job = job.due(Utc::now() + wait);
+            job = job.due(self.clock.now() + wait);
         }
         job
     }

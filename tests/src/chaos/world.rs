@@ -2,11 +2,13 @@
 
 use super::options::{Broker, Options};
 use super::workload::Kind;
+use crate::history::Calendar;
 use crate::wait::within;
 use crate::{
-    Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running, Signal,
-    cargo, eventually, http,
+    Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running,
+    ServerClock, Signal, cargo, eventually, http,
 };
+use chrono::{DateTime, Utc};
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::{PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
@@ -22,6 +24,8 @@ use tokio::sync::Mutex;
 pub const PREFIX: &str = "chaos";
 /// The schema of the history.
 const SCHEMA: &str = include_str!("schema.sql");
+/// After an outage clients come back to a server with growing distances.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
 /// A program that has been started is ready, or has ended, before this.
 const READY: Duration = Duration::from_secs(120);
 
@@ -62,6 +66,9 @@ pub struct World {
     pub url: String,
     /// The URL of the broker, past all proxies.
     pub broker_url: String,
+    /// What the database's clock shows.
+    pub clock: ServerClock,
+    calendar: StdMutex<Calendar>,
     /// What happened that no fault explains.
     surprises: StdMutex<Vec<String>>,
     /// How often nodes were started.
@@ -76,7 +83,7 @@ impl World {
     /// Start everything but the nodes.
     pub async fn start(options: &Options) -> World {
         let (postgres, (broker, kafka_proxy)) =
-            tokio::join!(Postgres::start(), start_broker(options.broker));
+            tokio::join!(Postgres::start_with_clock(), start_broker(options.broker));
         let url = postgres.create_database().await;
         prepare(&url).await;
         let broker_url = match &broker {
@@ -102,6 +109,8 @@ impl World {
         }
         World {
             producers: Proxy::start(&postgres.address()).await,
+            clock: postgres.clock().clone(),
+            calendar: StdMutex::default(),
             postgres: Mutex::new(postgres),
             broker: Mutex::new(broker),
             nodes,
@@ -113,6 +122,52 @@ impl World {
             options: options.clone(),
             clock_library: clock_library(options.broker),
         }
+    }
+
+    /// The lease of the nodes.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.options.lease
+    }
+
+    /// So many jobs of half a lease each keep all slots busy for about six leases.
+    #[must_use]
+    pub fn flood(&self) -> usize {
+        (12 * self.options.nodes * self.options.concurrency).min(2_000)
+    }
+
+    /// What disturbed the whole run so far.
+    #[must_use]
+    pub fn calendar(&self) -> Calendar {
+        self.with_calendar(|calendar| calendar.clone())
+    }
+
+    fn with_calendar<T>(&self, work: impl FnOnce(&mut Calendar) -> T) -> T {
+        let calendar = self.calendar.lock();
+        work(&mut calendar.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A server was away from this moment until now. It counts until all have come back to it.
+    pub fn outage_since(&self, from: DateTime<Utc>) {
+        let until = self.clock.now() + self.options.lease + BACK_WITHIN;
+        self.with_calendar(|calendar| {
+            calendar.outage(from.timestamp_micros(), until.timestamp_micros());
+        });
+    }
+
+    /// Set the clock of the database ahead.
+    pub fn jump(&self, by: Duration) {
+        let before = self.clock.now();
+        self.clock.jump(by);
+        let to = (before + by).timestamp_micros();
+        let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
+        let from = before.timestamp_micros();
+        // For one lease no leader takes a lock off.
+        let until = to + i64::try_from((2 * self.options.lease).as_micros()).unwrap_or(i64::MAX);
+        self.with_calendar(|calendar| {
+            calendar.jump(to, by);
+            calendar.outage(from, until);
+        });
     }
 
     /// Note something that no fault explains.

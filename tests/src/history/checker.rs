@@ -3,7 +3,7 @@
 use super::instance::Instances;
 use super::lineage::Lineage;
 use super::single::Single;
-use super::{Entry, Invariant, Micros, Report, Violation};
+use super::{Calendar, Entry, Invariant, Micros, Report, Violation};
 use jobwire_core::JobId;
 use std::collections::HashMap;
 
@@ -18,6 +18,12 @@ pub struct Limits {
     pub handlers: bool,
     /// At most so many jobs may have been hinted again by the sweeper.
     pub rehints: Option<u64>,
+    /// A job with so many strikes may become a dead letter whatever its handler answered; the strikes are in the history.
+    pub quarantine: Option<usize>,
+    /// What disturbed the run.
+    pub calendar: Calendar,
+    /// A job is locked again so soon after the end of a lease whose holder died (at p99, where nothing is disturbed).
+    pub takeover: Option<Micros>,
     /// An elder exclusive job counts as overtaken when it had been ready for so long.
     pub order_slack: Micros,
 }
@@ -29,6 +35,9 @@ impl Default for Limits {
             found: false,
             handlers: true,
             rehints: None,
+            quarantine: None,
+            calendar: Calendar::default(),
+            takeover: None,
             order_slack: 0,
         }
     }
@@ -50,6 +59,8 @@ impl Default for Limits {
 /// | I10 | nothing before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
 /// | I11 | the sweeper hints no more than was lost | **as a bound on the whole** ([`Limits::rehints`]): which hint was lost can't be seen in a history |
 /// | I12 | ids are never given to another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
+/// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of its lease's end | **at p99** ([`Limits::takeover`]), without those beside an outage or a jump of the clock ([`Limits::calendar`]) |
+/// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |
 ///
 /// Feed it the entries of one job after the other ([`Checker::job`]), each job's in their order, and ask for
 /// the [`report`](Checker::finish). It keeps only what concerns several jobs: the locks of exclusive jobs,
@@ -94,6 +105,9 @@ impl Checker {
         } = self;
         instances.judge(limits.order_slack, &mut report);
         lineage.judge(&mut report);
+        if let Some(bound) = limits.takeover {
+            report.judge_takeovers(bound);
+        }
         let rehints = report.counts.rehints;
         if let Some(most) = limits.rehints.filter(|most| rehints > *most) {
             report.add(Violation {

@@ -122,6 +122,19 @@ impl Creation {
     }
 }
 
+/// How the strikes of a lease changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strikes {
+    /// How many there were.
+    pub before: i32,
+    /// How many there are.
+    pub after: i32,
+    /// With the end of this lock.
+    pub taken_off: Option<Fence>,
+    /// The job ran alone.
+    pub alone: bool,
+}
+
 /// Where a job that failed waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
@@ -184,6 +197,8 @@ pub enum Event {
         /// Which lock.
         fence: Fence,
     },
+    /// Its strikes changed.
+    Strikes(Strikes),
     /// A handler says that it begins.
     Started {
         /// On which node.

@@ -23,6 +23,8 @@ pub enum Invariant {
     I10,
     I11,
     I12,
+    I13,
+    I14,
 }
 
 /// A promise that was broken.
@@ -95,7 +97,11 @@ pub struct Counts {
     pub runs: u64,
     /// Locks that were taken over after they had expired.
     pub takeovers: u64,
-    /// From the end of a lease to the next lock, the longest and the sum, in microseconds.
+    /// From the end of a lease to the next lock, in microseconds: those that nothing disturbed, at p99.
+    pub takeover_p99: Micros,
+    /// How many were disturbed by an outage or a jump of the clock.
+    pub disturbed_takeovers: u64,
+    /// The longest and the sum.
     pub slowest_takeover: Micros,
     /// Sum of the same, for the mean.
     pub takeover_total: Micros,
@@ -124,6 +130,8 @@ pub struct Report {
     pub violations: u64,
     /// The first of them, with their histories.
     pub kept: Vec<Violation>,
+    /// How long each takeover took that nothing disturbed.
+    takeovers: Vec<(Micros, JobId)>,
 }
 
 impl Report {
@@ -137,6 +145,43 @@ impl Report {
     #[must_use]
     pub fn breaks(&self, invariant: Invariant) -> bool {
         self.kept.iter().any(|v| v.invariant == invariant)
+    }
+
+    pub(super) fn takeover(&mut self, job: JobId, late: Micros, disturbed: bool) {
+        let counts = &mut self.counts;
+        counts.takeovers += 1;
+        counts.takeover_total += late;
+        counts.slowest_takeover = counts.slowest_takeover.max(late);
+        if disturbed {
+            counts.disturbed_takeovers += 1;
+        } else {
+            self.takeovers.push((late, job));
+        }
+    }
+
+    /// One of a hundred may take longer, and one of few.
+    pub(super) fn judge_takeovers(&mut self, bound: Micros) {
+        self.takeovers.sort_unstable();
+        let all = self.takeovers.len();
+        let few = all.div_ceil(100);
+        let p99 = all.checked_sub(few + 1).map(|at| self.takeovers[at].0);
+        self.counts.takeover_p99 = p99.unwrap_or(0);
+        let over = self.takeovers.iter().filter(|(late, _)| *late > bound);
+        let over: Vec<_> = over.copied().collect();
+        if over.len() > few {
+            let slow: Vec<String> = over.iter().map(|(late, _)| seconds(*late)).collect();
+            self.add(Violation {
+                invariant: Invariant::I13,
+                jobs: over.iter().map(|(_, job)| *job).collect(),
+                what: format!(
+                    "{} of {all} takeovers took longer than {}: {}",
+                    over.len(),
+                    seconds(bound),
+                    slow.join(", ")
+                ),
+                history: Vec::new(),
+            });
+        }
     }
 
     pub(crate) fn add(&mut self, violation: Violation) {

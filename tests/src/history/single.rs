@@ -5,6 +5,7 @@
 
 mod locks;
 mod runs;
+mod strikes;
 
 use self::locks::{End, Lock};
 use self::runs::Run;
@@ -38,6 +39,8 @@ pub(super) struct Single<'a> {
     /// Locks that ended otherwise than by expiry.
     ended: Vec<(Fence, End)>,
     expired_locks: u32,
+    /// The locks whose ends are strikes.
+    struck: Vec<Fence>,
     /// Locks that began as row locks.
     by_row: Vec<(NodeId, Fence)>,
     highest: Fence,
@@ -72,6 +75,7 @@ impl<'a> Single<'a> {
             lock: None,
             ended: Vec::new(),
             expired_locks: 0,
+            struck: Vec::new(),
             by_row: Vec::new(),
             highest: Fence(i64::MIN),
             runs: Vec::new(),
@@ -123,8 +127,9 @@ impl<'a> Single<'a> {
                 owner,
                 fence,
                 expires_at,
-            } => self.renewed(*owner, *fence, *expires_at),
+            } => self.renewed(entry, *owner, *fence, *expires_at),
             Event::TakenOff { fence } => self.taken_off(entry, *fence),
+            Event::Strikes(strikes) => self.strikes_changed(*strikes),
             Event::Started { owner, fence } => self.started(*owner, *fence),
             Event::Ended {
                 owner,

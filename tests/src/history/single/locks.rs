@@ -12,6 +12,8 @@ pub(super) struct Lock {
     pub(super) at: Micros,
     pub(super) began: Micros,
     pub(super) expires_at: Micros,
+    /// When that was written.
+    pub(super) written_at: Micros,
     /// When the leader's turn ended it.
     pub(super) taken_off: Option<Micros>,
 }
@@ -67,10 +69,9 @@ impl Single<'_> {
                 );
             }
             let late = (entry.at - lock.expires_at).max(0);
-            let counts = self.counts();
-            counts.takeovers += 1;
-            counts.takeover_total += late;
-            counts.slowest_takeover = counts.slowest_takeover.max(late);
+            let calendar = &self.limits.calendar;
+            let disturbed = calendar.is_disturbed(lock.written_at, entry.at);
+            self.report.takeover(self.job, late, disturbed);
             self.abandon(lock);
         }
         self.not_ready(entry.at);
@@ -92,6 +93,7 @@ impl Single<'_> {
             at: entry.at,
             began: entry.began,
             expires_at,
+            written_at: entry.at,
             taken_off: None,
         });
     }
@@ -115,13 +117,20 @@ impl Single<'_> {
         self.highest = self.highest.max(fence);
     }
 
-    pub(super) fn renewed(&mut self, owner: NodeId, fence: Fence, expires_at: Micros) {
+    pub(super) fn renewed(
+        &mut self,
+        entry: &Entry,
+        owner: NodeId,
+        fence: Fence,
+        expires_at: Micros,
+    ) {
         self.counts().renewals += 1;
         match &mut self.lock {
             Some(lock)
                 if lock.owner == owner && lock.fence == fence && lock.taken_off.is_none() =>
             {
                 lock.expires_at = expires_at;
+                lock.written_at = entry.at;
             }
             _ => self.violation(
                 Invariant::I4,
@@ -134,7 +143,9 @@ impl Single<'_> {
         match &mut self.lock {
             Some(lock) if lock.fence == fence => {
                 lock.taken_off = Some(entry.at);
-                if entry.at < lock.expires_at {
+                // A jump of the clock ends no lease: it lives as long as it would have lived without.
+                let jumped = self.limits.calendar.jumped(lock.written_at, entry.at);
+                if entry.at < lock.expires_at + jumped {
                     self.violation(
                         Invariant::I4,
                         format!("the sweeper took lock {fence} off a job while it lived"),
@@ -151,6 +162,7 @@ impl Single<'_> {
     /// Every change by a holder names the lock that is held.
     pub(super) fn give_up(&mut self, entry: &Entry, owner: NodeId, fence: Fence, end: End) {
         self.ended.push((fence, end));
+        self.struck.clear();
         match self.lock.take() {
             Some(lock) if lock.owner == owner && lock.fence == fence => {
                 if lock.taken_off.is_some() {

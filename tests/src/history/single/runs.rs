@@ -167,6 +167,7 @@ impl Single<'_> {
 
     pub(super) fn dead_lettered(&mut self, entry: &Entry, owner: NodeId, fence: Fence) {
         self.expect(Place::Executable, "it became a dead letter");
+        let strikes = self.struck.len();
         self.give_up(entry, owner, fence, End::Other);
         let answer = self.run_of(fence).map(|run| run.answer);
         let had = self.retries;
@@ -175,8 +176,9 @@ impl Single<'_> {
             // The last attempt failed, panicked or timed out.
             Some(None | Some(Answer::Failed)) if had <= 1 => {}
             Some(Some(_)) if had <= 1 && self.has_timeout() => {}
-            // Whoever takes its nodes down is put into quarantine.
-            _ if self.expired_locks > 0 => {}
+            // A job whose holders die is put into quarantine.
+            _ if (self.limits.quarantine).is_none_or(|limit| strikes >= limit)
+                && self.expired_locks > 0 => {}
             None if !self.limits.handlers => {}
             _ => self.violation(
                 Invariant::I7,

@@ -1,0 +1,93 @@
+//! The clock of a server, which can be set ahead while the server runs.
+
+use crate::{Scratch, need};
+use chrono::{DateTime, Utc};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+const LIBRARY: &str = include_str!("server_clock.c");
+
+/// What a server's clock shows. Cheap to clone. The default is the right time, for ever.
+#[derive(Clone, Debug, Default)]
+pub struct ServerClock(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// In seconds.
+    ahead: AtomicI64,
+    preloaded: Option<Preloaded>,
+}
+
+#[derive(Debug)]
+struct Preloaded {
+    library: PathBuf,
+    /// By how many seconds the server's clock is ahead, in the machine's byte order.
+    file: PathBuf,
+}
+
+impl ServerClock {
+    /// A clock that can jump, for a server that starts with its [`environment`](Self::environment). Compiles a library.
+    ///
+    /// # Panics
+    /// If there is no C compiler.
+    #[must_use]
+    pub fn new(scratch: &Scratch) -> ServerClock {
+        let source = scratch.write("server_clock.c", LIBRARY);
+        let library = scratch.join("server_clock.so");
+        let output = Command::new(need::directory_of("cc", "gcc", Vec::new).join("cc"))
+            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .output()
+            .unwrap_or_else(|error| panic!("cannot start cc: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cc failed:\n{said}");
+        let file = scratch.write("server_clock", 0_i64.to_ne_bytes());
+        // The server runs as another user.
+        for path in [&library, &file] {
+            let readable = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(path, readable).expect("rights of our own file");
+        }
+        ServerClock(Arc::new(Inner {
+            ahead: AtomicI64::new(0),
+            preloaded: Some(Preloaded { library, file }),
+        }))
+    }
+
+    /// What makes a server's processes follow this clock.
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let preloaded = self.0.preloaded.iter();
+        preloaded.flat_map(|preloaded| {
+            [
+                ("LD_PRELOAD", &preloaded.library),
+                ("SERVER_CLOCK", &preloaded.file),
+            ]
+        })
+    }
+
+    /// What the server's clock shows. During a jump it may say the later time a moment earlier than the server.
+    #[must_use]
+    pub fn now(&self) -> DateTime<Utc> {
+        Utc::now() + chrono::Duration::seconds(self.0.ahead.load(Ordering::SeqCst))
+    }
+
+    /// Set it ahead by so many whole seconds.
+    ///
+    /// # Panics
+    /// If it is the default clock.
+    pub fn jump(&self, by: Duration) {
+        let preloaded = self.0.preloaded.as_ref();
+        let preloaded = preloaded.expect("a server that starts with this clock");
+        let by = i64::try_from(by.as_secs()).expect("a short jump");
+        let ahead = self.0.ahead.fetch_add(by, Ordering::SeqCst) + by;
+        // In place: the servers have this file mapped.
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&preloaded.file);
+        let written = file.and_then(|file| file.write_all_at(&ahead.to_ne_bytes(), 0));
+        written.expect("our own file can be written");
+    }
+}
