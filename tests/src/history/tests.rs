@@ -577,3 +577,121 @@ fn a_violation_comes_with_the_whole_history() {
         "{report}"
     );
 }
+
+/// A lease of a dead holder that the sweeper ends, and the next lock so long after its end.
+fn takeover(w: &mut Writer, late: Micros) -> JobId {
+    let (job, a) = plain(w);
+    let b = NodeId::generate();
+    let fence = i64::try_from(w.number).unwrap_or_default() * 10;
+    w.lock(job, a, fence).start(job, a, fence).pass(LEASE);
+    w.add(job, taken_off(fence)).pass(late);
+    w.whole(job, b, fence + 1);
+    job
+}
+
+fn taken_off(fence: i64) -> Event {
+    Event::TakenOff {
+        fence: Fence(fence),
+    }
+}
+
+fn with_bound(bound: Micros) -> Limits {
+    Limits {
+        takeover: Some(bound),
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn slow_takeovers_are_seen_and_one_of_a_hundred_is_not() {
+    let mut w = Writer::default();
+    for late in [0, 0, 0, 5_000_000] {
+        takeover(&mut w, late);
+    }
+    assert!(w.check_with(with_bound(3_000_000)).holds());
+    takeover(&mut w, 4_000_000);
+    assert!(w.check_with(with_bound(3_000_000)).breaks(Invariant::I13));
+}
+
+#[test]
+fn takeovers_beside_an_outage_do_not_count() {
+    let mut w = Writer::default();
+    for _ in 0..3 {
+        takeover(&mut w, 5_000_000);
+    }
+    let mut limits = with_bound(3_000_000);
+    limits.calendar.outage(0, w.now);
+    let report = w.check_with(limits);
+    assert!(report.holds(), "{report}");
+    assert_eq!(report.counts.disturbed_takeovers, 3);
+}
+
+#[test]
+fn a_lease_that_a_jump_of_the_clock_ended_is_seen() {
+    let mut w = Writer::default();
+    let (job, a) = plain(&mut w);
+    w.lock(job, a, 1).start(job, a, 1).pass(10 * LEASE);
+    let mut limits = Limits::default();
+    limits.calendar.jump(w.now, 10 * LEASE);
+    w.add(job, taken_off(1)).whole(job, NodeId::generate(), 2);
+    assert!(w.holds().holds());
+    assert!(w.check_with(limits).breaks(Invariant::I4));
+}
+
+fn strikes(before: i32, after: i32, taken_off: Option<i64>) -> Event {
+    Event::Strikes(Strikes {
+        before,
+        after,
+        taken_off: taken_off.map(Fence),
+        alone: false,
+    })
+}
+
+#[test]
+fn strikes_follow_the_ends_of_leases() {
+    let mut w = Writer::default();
+    let (job, a) = plain(&mut w);
+    w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
+    w.add(job, strikes(0, 1, Some(1)));
+    // The holder lives, and takes it back.
+    w.add(job, strikes(1, 0, None));
+    w.lock(job, a, 2).pass(LEASE).add(job, taken_off(2));
+    w.add(job, strikes(0, 1, Some(2)));
+    w.whole(job, a, 3).holds();
+}
+
+#[test]
+fn a_strike_that_is_taken_back_twice_is_seen() {
+    let mut w = Writer::default();
+    let (job, a) = plain(&mut w);
+    w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
+    w.add(job, strikes(0, 1, Some(1)));
+    w.add(job, strikes(1, 0, None))
+        .add(job, strikes(0, -1, None));
+    w.whole(job, a, 2).breaks(Invariant::I14);
+}
+
+#[test]
+fn a_strike_without_a_death_is_seen() {
+    let mut w = Writer::default();
+    let (job, a) = plain(&mut w);
+    w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
+    w.add(job, strikes(0, 2, Some(1)));
+    w.whole(job, a, 2).breaks(Invariant::I14);
+}
+
+#[test]
+fn quarantine_before_its_strikes_is_seen() {
+    let mut w = Writer::default();
+    let (job, a) = plain(&mut w);
+    w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
+    w.add(job, strikes(0, 1, Some(1)));
+    w.lock(job, a, 2);
+    let (owner, fence) = (a, Fence(2));
+    w.add(job, Event::DeadLettered { owner, fence });
+    let limits = Limits {
+        quarantine: Some(3),
+        ..Limits::default()
+    };
+    assert!(w.check_with(limits).breaks(Invariant::I7));
+}
