@@ -9,6 +9,7 @@
 //! docs/chaos.md says how to use it.
 
 pub mod faults;
+pub mod flood;
 pub mod handlers;
 pub mod ledger;
 pub mod mutant;
@@ -67,6 +68,8 @@ pub async fn run(options: Options) -> Outcome {
     producers.stop().await;
     let ran = began.elapsed();
     world.say("healed; draining");
+    drain(&world, &backlog, options.patience).await;
+    flood::kill_a_busy_node(&world, &ledger).await;
     let draining = Instant::now();
     drain(&world, &backlog, options.patience).await;
     let drained = draining.elapsed();

@@ -266,6 +266,8 @@ conformance! {
             where_nothing_commits_nothing_is_set_aside,
             of_a_small_page_one_row_is_set_aside,
             a_hundred_rows_a_minute_are_set_aside,
+            a_page_of_bad_timers_stops_no_timer_behind_it,
+            a_page_of_bad_rows_stops_no_row_behind_it,
             an_unreadable_row_fails_no_batch,
         ]
     }

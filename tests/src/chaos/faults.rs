@@ -3,18 +3,16 @@
 //! Each is a task: it hurts, waits, and heals. Faults overlap, but a server or node that suffers one is
 //! spared the next until it is well again.
 
+use super::flood::flood;
 use super::ledger::Ledger;
 use super::nonsense;
-use super::workload::Kind;
 use super::world::{AnyBroker, Node, PREFIX, World};
-use crate::history::Outcome;
 use crate::{Direction, Flow, KafkaAdmin, Proxy, Stop};
 use jobwire_core::hint::Hint;
-use jobwire_core::{JobId, Jobs, Lane, NewJob, StoreError};
+use jobwire_core::{JobId, Lane};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
-use serde_json::json;
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 use std::collections::BTreeMap;
@@ -255,7 +253,10 @@ impl Injection {
                 self.world.jump(Duration::from_secs_f64(seconds.round()));
             }
             WriteNonsense => self.write_nonsense().await,
-            Flood => self.flood().await,
+            Flood => {
+                self.began(Flood, "");
+                flood(&self.world, &self.ledger, 0.9).await;
+            }
             ForgeHints => self.forge().await,
         }
     }
@@ -265,6 +266,7 @@ impl Injection {
             return;
         };
         self.began(fault, &format!("node {}", node.number()));
+        let since = self.world.clock.now();
         let broker = node.broker.clone();
         match fault {
             KillNode => {
@@ -307,6 +309,7 @@ impl Injection {
                 broker.accept().await;
             }
         }
+        self.world.hurt_since(node.number(), since);
     }
 
     async fn stop_flow(&self, proxy: &Proxy, directions: &[Direction], seconds: f64) {
@@ -452,38 +455,6 @@ impl Injection {
             let written = nonsense::write(&mut connection, &mut self.random, rows);
             let _ = tokio::time::timeout(Duration::from_secs(20), written).await;
         }
-    }
-
-    /// No hint leaves with these jobs: the sweeper finds them, as those of a foreign writer.
-    async fn flood(&self) {
-        self.began(Flood, "");
-        let lease = self.world.lease();
-        let jobs: Vec<NewJob> = (0..self.world.flood())
-            .map(|number| {
-                let time = lease.mul_f64((number % 10) as f64 / 10.0).as_millis();
-                NewJob::of(
-                    Kind::Long.job_type(),
-                    &json!({ "ms": u64::try_from(time).unwrap_or(0) }),
-                )
-            })
-            .collect();
-        let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
-        self.ledger.open(&ids);
-        let store = self.world.store(None).await;
-        let jobs_of = Jobs::without_hints(store.clone());
-        let outcome = match jobs_of.begin().await {
-            Err(_) => Outcome::RolledBack,
-            Ok(mut transaction) => match transaction.create_many(jobs).await {
-                Err(_) => Outcome::RolledBack,
-                Ok(_) => match transaction.commit().await {
-                    Ok(_) => Outcome::Committed,
-                    Err(StoreError::CommitUnknown(_)) => Outcome::Unknown,
-                    Err(_) => Outcome::RolledBack,
-                },
-            },
-        };
-        self.ledger.settle(&ids, outcome);
-        jobwire_core::Store::close(&store).await;
     }
 
     async fn forge(mut self) {

@@ -130,10 +130,10 @@ impl World {
         self.options.lease
     }
 
-    /// So many jobs of half a lease each keep all slots busy for about six leases.
+    /// How many jobs all nodes together run at once.
     #[must_use]
-    pub fn flood(&self) -> usize {
-        (12 * self.options.nodes * self.options.concurrency).min(2_000)
+    pub fn slots(&self) -> usize {
+        self.options.nodes * self.options.concurrency
     }
 
     /// What disturbed the whole run so far.
@@ -152,6 +152,14 @@ impl World {
         let until = self.clock.now() + self.options.lease + BACK_WITHIN;
         self.with_calendar(|calendar| {
             calendar.outage(from.timestamp_micros(), until.timestamp_micros());
+        });
+    }
+
+    /// A node was hurt from this moment until now.
+    pub fn hurt_since(&self, node: usize, from: DateTime<Utc>) {
+        let until = self.clock.now() + BACK_WITHIN;
+        self.with_calendar(|calendar| {
+            calendar.hurt(node, from.timestamp_micros(), until.timestamp_micros());
         });
     }
 

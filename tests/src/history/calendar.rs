@@ -1,11 +1,14 @@
 //! What disturbed a whole run: outages of its servers, and jumps of the database's clock.
 
 use super::Micros;
+use std::collections::BTreeSet;
 
 /// When what happened, by the database's clock.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     outages: Vec<(Micros, Micros)>,
+    /// Nodes that were hurt, and when.
+    hurt: Vec<(usize, Micros, Micros)>,
     jumps: Vec<Jump>,
 }
 
@@ -21,6 +24,11 @@ impl Calendar {
         self.outages.push((from, until));
     }
 
+    /// A node was hurt.
+    pub fn hurt(&mut self, node: usize, from: Micros, until: Micros) {
+        self.hurt.push((node, from, until));
+    }
+
     /// The clock of the database jumped ahead. It showed `to` afterwards.
     pub fn jump(&mut self, to: Micros, by: Micros) {
         self.jumps.push(Jump { to, by });
@@ -33,9 +41,14 @@ impl Calendar {
         between.map(|jump| jump.by).sum()
     }
 
-    /// Whether a server was away or the clock jumped between two moments.
+    /// Whether a server was away, the clock jumped, or several nodes were hurt between two moments: one of them left its
+    /// jobs, and the other ones may have no free slot for them.
     pub(super) fn is_disturbed(&self, from: Micros, until: Micros) -> bool {
+        let hurt = self.hurt.iter();
+        let hurt = hurt.filter(|(_, begin, end)| *begin <= until && from <= *end);
+        let nodes: BTreeSet<usize> = hurt.map(|(node, ..)| *node).collect();
         self.jumped(from, until) > 0
-            || (self.outages.iter()).any(|outage| outage.0 <= until && from <= outage.1)
+            || nodes.len() > 1
+            || (self.outages.iter()).any(|(begin, end)| *begin <= until && from <= *end)
     }
 }

@@ -13,7 +13,8 @@
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! What is refused and stays is **stuck**: it is logged as an error, `jobwire_stuck_batches` and the health of the node
-//! name the operation, and the next page tries again. `jobwire_jobs_set_aside_total` counts what was set aside.
+//! name the operation, and it is tried again after a minute. Until then a page that is refused is searched without it, and
+//! with as many rows more: however many rows are stuck, those behind them get through. `jobwire_jobs_set_aside_total` counts what was set aside.
 //!
 //! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
 //! that choose their own rows have a second text for a page of given rows, which only the search uses.
@@ -22,6 +23,7 @@ mod outcome;
 mod search;
 mod stuck;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -56,6 +58,11 @@ impl Refusals {
     /// The operations of which a page does not get through.
     pub(super) fn stuck(&self) -> Vec<StuckBatch> {
         self.state().stuck.list(Instant::now())
+    }
+
+    /// The rows that were refused a short while ago.
+    fn lately(&self, operation: &str) -> HashSet<JobId> {
+        self.state().stuck.lately(operation, Instant::now())
     }
 
     /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
@@ -208,14 +215,19 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     }
 }
 
-/// A page of jobs in this state that the statement `whole` finds itself; `rows` finds the same, and `part` is the
-/// statement for given ones. What a page leads to without any row is asked first.
+/// A page and so many rows more.
+pub(super) fn page_and(rows: i64, more: usize) -> i64 {
+    rows.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
+}
+
+/// A page of jobs in this state that the statement `whole` finds itself; `rows` finds the same and so many more, and `part`
+/// is the statement for given ones. What a page leads to without any row is asked first.
 pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     store: &'a S,
     operation: &'static str,
     state: JobState,
     whole: impl Future<Output = Result<T>>,
-    rows: impl FnOnce() -> BoxFuture<'a, Result<Vec<JobId>>>,
+    rows: impl FnOnce(usize) -> BoxFuture<'a, Result<Vec<JobId>>>,
     part: impl Fn(Vec<JobId>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
 ) -> Result<T> {
     let refusals = store.refusals();
@@ -226,13 +238,34 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
         }
         Err(error) if !error.is_transient() => {
             let search = async {
-                let rows = rows().await?;
+                let refused = if T::PASSES_OVER {
+                    refusals.lately(operation)
+                } else {
+                    HashSet::new()
+                };
+                let rows = rows(refused.len()).await?;
+                let (passed_over, rows): (Vec<_>, Vec<_>) =
+                    rows.into_iter().partition(|row| refused.contains(row));
                 let nothing = part(Vec::new()).await?;
                 let aside =
                     move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                         Box::pin(async move { store.set_row_aside(state, id, &reason).await })
                     };
-                search::search(refusals, operation, rows, &|id| *id, nothing, &part, &aside).await
+                let page = rows.clone();
+                let mut outcome =
+                    search::search(refusals, operation, rows, &|id| *id, nothing, &part, &aside)
+                        .await;
+                match &mut outcome {
+                    Ok(outcome) => passed_over.into_iter().for_each(|row| outcome.left(row)),
+                    // The next page is another one.
+                    Err(error) if !error.is_transient() => {
+                        for row in page {
+                            refusals.left(operation, row, error.to_string());
+                        }
+                    }
+                    Err(_) => {}
+                }
+                outcome
             };
             Box::pin(search).await
         }

@@ -54,7 +54,7 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
-use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
+use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page, page_and};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
@@ -338,7 +338,8 @@ impl PgStore {
     ) -> Result<MovedTimers> {
         let pool = &self.line.pool;
         let statement = "move_due_timers";
-        let rows = || {
+        let rows = |more| {
+            let at_most = page_and(at_most, more);
             self.run(statement, move || timers::due(pool, at_most))
                 .boxed()
         };
@@ -359,7 +360,7 @@ impl PgStore {
             let end = || suspend::activate(line, scope);
             Ok(Activated::AtOnce(self.run("activate", end).await?))
         };
-        let rows = || {
+        let rows = |_| {
             self.run("activate", || suspend::put_aside(pool, scope))
                 .boxed()
         };
@@ -539,7 +540,11 @@ impl Store for PgStore {
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         let pool = &self.line.pool;
         let whole = self.run("take_turn", || turn::take(pool, turn, None));
-        let rows = || self.run("take_turn", || turn::marked(pool, turn)).boxed();
+        let rows = |more| {
+            let at_most = page_and(turn.hint_at_most, more);
+            self.run("take_turn", move || turn::marked(pool, at_most))
+                .boxed()
+        };
         let state = JobState::Executable;
         found_page(self, "take_turn", state, whole, rows, |these| {
             let part = async move {
@@ -554,8 +559,11 @@ impl Store for PgStore {
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         let pool = &self.line.pool;
         let whole = self.run("unhinted", || turn::unhinted(pool, at_most, None));
-        let find = move || turn::find_unhinted(pool, at_most);
-        let rows = || self.run("unhinted", find).boxed();
+        let rows = |more| {
+            let at_most = page_and(at_most, more);
+            let find = move || turn::find_unhinted(pool, at_most);
+            self.run("unhinted", find).boxed()
+        };
         let state = JobState::Executable;
         found_page(self, "unhinted", state, whole, rows, |these| {
             let part = async move {
@@ -575,10 +583,11 @@ impl Store for PgStore {
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
         let find = || orphans::find(&self.line, query, None);
         let whole = self.run("orphans", find);
-        let rows = || {
+        let rows = |more| {
             let look = async move {
                 let query = OrphanQuery {
                     mark: false,
+                    limit: page_and(query.limit, more),
                     ..query.clone()
                 };
                 let find = || orphans::find(&self.line, &query, None);
@@ -717,7 +726,7 @@ impl Store for PgStore {
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
         let line = &self.line;
         let whole = self.run("move_lane", || lanes::move_page(line, page, None));
-        let rows = || {
+        let rows = |_| {
             self.run("move_lane", || lanes::page_ids(line, page))
                 .boxed()
         };

@@ -40,7 +40,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, SqliteConnection};
 
-use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page};
+use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page, page_and};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery,
@@ -277,7 +277,10 @@ impl SqliteStore {
     ) -> Result<MovedTimers> {
         let statement = "move_due_timers";
         let whole = self.run(statement, || self.move_due(at_most, take, None));
-        let rows = || self.run(statement, move || self.due(at_most)).boxed();
+        let rows = |more| {
+            let at_most = page_and(at_most, more);
+            self.run(statement, move || self.due(at_most)).boxed()
+        };
         found_page(self, statement, JobState::Timer, whole, rows, |these| {
             let part = async move {
                 let move_these = || self.move_due(at_most, None, Some(&these));
@@ -491,7 +494,10 @@ impl Store for SqliteStore {
 
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         let whole = self.run("take_turn", || self.turn(turn, None));
-        let rows = || self.run("take_turn", || self.marked(turn)).boxed();
+        let rows = |more| {
+            let at_most = page_and(turn.hint_at_most, more);
+            self.run("take_turn", move || self.marked(at_most)).boxed()
+        };
         let state = JobState::Executable;
         found_page(self, "take_turn", state, whole, rows, |these| {
             let part = async move {
@@ -505,8 +511,11 @@ impl Store for SqliteStore {
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         let whole = self.run("unhinted", || self.hint_unhinted(at_most, None));
-        let find = move || self.find_unhinted(at_most);
-        let rows = || self.run("unhinted", find).boxed();
+        let rows = |more| {
+            let at_most = page_and(at_most, more);
+            self.run("unhinted", move || self.find_unhinted(at_most))
+                .boxed()
+        };
         let state = JobState::Executable;
         found_page(self, "unhinted", state, whole, rows, |these| {
             let part = async move {
@@ -563,10 +572,11 @@ impl Store for SqliteStore {
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
         let whole = self.run("orphans", || self.find_orphans(query, None));
-        let rows = || {
+        let rows = |more| {
             let look = async move {
                 let query = OrphanQuery {
                     mark: false,
+                    limit: page_and(query.limit, more),
                     ..query.clone()
                 };
                 let find = || self.find_orphans(&query, None);
@@ -649,7 +659,7 @@ impl Store for SqliteStore {
             let end = || self.activate_scope(scope);
             Ok(Activated::AtOnce(Some(self.run("activate", end).await?)))
         };
-        let rows = || self.run("activate", || self.put_aside(scope)).boxed();
+        let rows = |_| self.run("activate", || self.put_aside(scope)).boxed();
         let state = JobState::Suspended;
         let activated = found_page(self, "activate", state, whole, rows, |these| {
             let part = async move {
@@ -697,7 +707,7 @@ impl Store for SqliteStore {
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
         let whole = self.run("move_lane", || self.move_page(page, None));
-        let rows = || self.run("move_lane", || self.page_ids(page)).boxed();
+        let rows = |_| self.run("move_lane", || self.page_ids(page)).boxed();
         found_page(self, "move_lane", page.state, whole, rows, |these| {
             let part = async move {
                 let move_these = || self.move_page(page, Some(&these));

@@ -8,12 +8,15 @@ use crate::job::JobId;
 use crate::store::{MovedPage, MovedTimers, Settled, TurnOutcome};
 
 /// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
-const PAUSE: Duration = Duration::seconds(1);
+const PAUSE: Duration = Duration::milliseconds(200);
 
 /// What a page led to.
 pub(in crate::store) trait Outcome: Send {
     /// Whether the outcome names the rows about which nothing was done. Else a page of which nothing commits is an error.
     const TELLS_WHAT_IS_LEFT: bool = false;
+
+    /// Whether the operation comes again by itself: then rows that were refused a short while ago are passed over.
+    const PASSES_OVER: bool = true;
 
     /// A part of the page committed.
     fn add(&mut self, part: Self);
@@ -115,6 +118,8 @@ impl Activated {
 }
 
 impl Outcome for Activated {
+    const PASSES_OVER: bool = false;
+
     fn add(&mut self, mut part: Self) {
         self.ready().append(part.ready());
     }
@@ -127,6 +132,8 @@ impl Outcome for Activated {
 }
 
 impl Outcome for MovedPage {
+    const PASSES_OVER: bool = false;
+
     fn add(&mut self, part: Self) {
         self.moved += part.moved;
         self.ready.extend(part.ready);

@@ -1,6 +1,6 @@
 //! Which operations have a page that does not get through.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
@@ -11,8 +11,10 @@ use crate::metrics as m;
 
 /// What was not tried again for so long is not stuck any more: another node has it, or somebody corrected it.
 const FORGOTTEN: Duration = Duration::from_secs(300);
+/// A row that was refused is passed over for so long.
+const PASSED_OVER: Duration = Duration::from_secs(60);
 /// Rows that are remembered of one operation.
-const ROWS: usize = 1_000;
+const ROWS: usize = 10_000;
 
 /// An operation of which a page does not get through.
 #[derive(Clone, Debug, Serialize)]
@@ -84,6 +86,18 @@ impl StuckBatches {
         self.forget_empty();
     }
 
+    /// The rows that were refused a short while ago.
+    pub(super) fn lately(&self, operation: &str, now: Instant) -> HashSet<JobId> {
+        let rows = self
+            .0
+            .get(operation)
+            .into_iter()
+            .flat_map(|entry| &entry.rows);
+        rows.filter(|(_, seen)| now.duration_since(**seen) < PASSED_OVER)
+            .filter_map(|(row, _)| *row)
+            .collect()
+    }
+
     /// What is stuck now.
     pub(super) fn list(&mut self, now: Instant) -> Vec<StuckBatch> {
         for entry in self.0.values_mut() {
@@ -131,6 +145,20 @@ mod tests {
         stuck.passed("complete", Some([a].into_iter()));
         assert_eq!(stuck.list(now)[0].job, Some(b));
         assert!(stuck.list(now + FORGOTTEN).is_empty());
+    }
+
+    #[test]
+    fn a_refused_row_is_passed_over_for_a_while() {
+        let mut stuck = StuckBatches::default();
+        let now = Instant::now();
+        let row = JobId::generate();
+        stuck.note("move_due_timers", Some(row), "why".to_owned(), now);
+        stuck.note("move_due_timers", None, "why".to_owned(), now);
+        let known = stuck.lately("move_due_timers", now);
+        assert_eq!(known.into_iter().collect::<Vec<_>>(), [row]);
+        assert!(stuck.lately("orphans", now).is_empty());
+        let later = now + PASSED_OVER;
+        assert!(stuck.lately("move_due_timers", later).is_empty());
     }
 
     #[test]

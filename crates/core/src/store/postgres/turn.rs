@@ -117,8 +117,8 @@ SELECT l.job_id FROM jobwire.job_lease l WHERE l.owner IS NULL OR l.expires_at <
 UNION
 (SELECT j.id FROM jobwire.job j WHERE j.hints = 0 ORDER BY j.seq LIMIT $1)";
 
-pub(super) async fn marked(pool: &PgPool, turn: &Turn) -> Result<Vec<JobId>, StoreError> {
-    let query = sqlx::query_scalar(MARKED).bind(turn.hint_at_most);
+pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+    let query = sqlx::query_scalar(MARKED).bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }

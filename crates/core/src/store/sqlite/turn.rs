@@ -186,10 +186,8 @@ async fn rescue(
 
 impl SqliteStore {
     /// What a turn may mark.
-    pub(super) async fn marked(&self, turn: &Turn) -> Result<Vec<JobId>, StoreError> {
-        let query = sqlx::query(MARKED)
-            .bind(row::now_micros())
-            .bind(turn.hint_at_most);
+    pub(super) async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        let query = sqlx::query(MARKED).bind(row::now_micros()).bind(at_most);
         row::job_ids(&query.fetch_all(&self.readers).await?)
     }
 

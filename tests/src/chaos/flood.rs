@@ -1,0 +1,71 @@
+//! More jobs at once than the nodes can run in many seconds, and what becomes of a dead node's jobs among them.
+
+use super::ledger::Ledger;
+use super::workload::Kind;
+use super::world::World;
+use crate::history::Outcome;
+use crate::wait::within;
+use jobwire_core::{JobId, Jobs, NewJob, Store, StoreError};
+use serde_json::json;
+use std::time::Duration;
+
+/// Jobs for each slot of the fleet.
+const DEPTH: usize = 12;
+/// More at once would be a test of something else.
+const MOST: usize = 2_000;
+
+/// Create a backlog of jobs that take up to so many leases each. No hint leaves with them: the sweeper finds them, as
+/// those of a foreign writer.
+pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
+    let count = (DEPTH * world.slots()).min(MOST);
+    let longest = world.lease().mul_f64(leases).as_secs_f64() * 1_000.0;
+    let jobs = (0..count).map(|number| {
+        let share = (number % 10) as f64 / 9.0;
+        NewJob::of(
+            Kind::Long.job_type(),
+            &json!({ "ms": (longest * share).round() }),
+        )
+    });
+    let jobs: Vec<NewJob> = jobs.collect();
+    let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    ledger.open(&ids);
+    let store = world.store(None).await;
+    let created = async {
+        let mut transaction = Jobs::without_hints(store.clone()).begin().await?;
+        transaction.create_many(jobs).await?;
+        transaction.commit().await
+    };
+    let outcome = match created.await {
+        Ok(_) => Outcome::Committed,
+        Err(StoreError::CommitUnknown(_)) => Outcome::Unknown,
+        Err(_) => Outcome::RolledBack,
+    };
+    ledger.settle(&ids, outcome);
+    store.close().await;
+}
+
+/// Kill one node while a backlog waits and nothing else is broken: the time of these takeovers has no excuse.
+pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
+    flood(world, ledger, 0.3).await;
+    let store = world.store(None).await;
+    let busy = within(Duration::from_secs(30), || async {
+        let leases =
+            "SELECT count(*) FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+            WHERE l.owner IS NOT NULL AND j.type = $1";
+        let leases = sqlx::query_scalar(leases).bind(Kind::Long.job_type());
+        let leases: i64 = leases.fetch_one(store.pool()).await.ok()?;
+        // Half of what is there at most: nodes of many slots take all of it.
+        usize::try_from(leases)
+            .ok()
+            .filter(|leases| *leases >= (world.slots() / 2).min(MOST / 4))
+    });
+    if busy.await.is_none() {
+        world.surprise("the nodes did not take the backlog".to_owned());
+    }
+    store.close().await;
+    let mut node = world.nodes[0].lock().await;
+    world.say("KillNode, and nothing else");
+    node.kill();
+    tokio::time::sleep(2 * world.lease()).await;
+    world.start_node(&mut node, None).await;
+}
