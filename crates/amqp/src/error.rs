@@ -167,7 +167,7 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
     let (user, vhost) = (endpoint.user(), endpoint.vhost());
     let rights = match operation {
         Operation::Declare(name) => format!(
-            "the 'configure' right on '{name}' (or declare it yourself and set 'declare' to false)"
+            "the 'configure' right on '{name}' (or declare it yourself and set `amqp_declare` to false)"
         ),
         Operation::Bind(queue, exchange) => {
             format!("the 'write' right on '{queue}' and the 'read' right on '{exchange}'")
@@ -207,9 +207,9 @@ fn differing(said: &str, name: &str, queue_type: QueueType) -> String {
         ),
         Some(argument) => format!(
             "'{name}' exists with another '{argument}': delete it (hints that wait in it are sent \
-             again by the sweeper), or set 'declare' to false, or use another prefix"
+             again by the sweeper), or set `amqp_declare` to false, or use another prefix"
         ),
-        None => format!("delete '{name}', or set 'declare' to false, or use another prefix"),
+        None => format!("delete '{name}', or set `amqp_declare` to false, or use another prefix"),
     }
 }
 

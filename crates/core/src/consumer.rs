@@ -162,11 +162,17 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     };
     let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
+    let mut rarely = Rarely::default();
     let receiver = loop {
         match node.transport.subscribe(subscription.clone()).await {
             Ok(receiver) => break receiver,
             Err(error) => {
-                tracing::error!(%error, "hints can't be received");
+                if let Some(more) = rarely.now() {
+                    tracing::error!(
+                        %error, more,
+                        "hints can't be received; it is tried again, and until then jobs are taken from the database"
+                    );
+                }
                 node.report("consumer", Some(error.to_string()));
                 if idle(&node, pause).await {
                     pass_on(&node, &mut own_hints).await;

@@ -11,7 +11,7 @@ use crate::new_job::InvalidJob;
 #[non_exhaustive]
 pub enum StoreError {
     /// The database said no, or could not be reached.
-    #[error("database: {0}")]
+    #[error("database: {}", said(.0))]
     Database(#[source] sqlx::Error),
     /// The database did not answer in time. Whether the statement took effect is unknown.
     #[error(
@@ -19,7 +19,7 @@ pub enum StoreError {
     )]
     Timeout(Duration),
     /// COMMIT was sent and its answer was lost; the transaction's fate could not be learned.
-    #[error("the answer to COMMIT was lost and its fate is unknown: {0}")]
+    #[error("the answer to COMMIT was lost and its fate is unknown: {}", said(.0))]
     CommitUnknown(#[source] sqlx::Error),
     /// A statement of this transaction had failed, so that the database rolled all of it back at its COMMIT.
     #[error(
@@ -45,7 +45,7 @@ pub enum StoreError {
     #[error("{0}")]
     Schema(String),
     /// A migration failed.
-    #[error("migration: {0}")]
+    #[error("migration: {}", said_of_migration(.0))]
     Migration(#[source] Box<sqlx::migrate::MigrateError>),
     /// A row can't be read as a job.
     #[error("job row can't be read: {0}; was it written by another program?")]
@@ -53,6 +53,34 @@ pub enum StoreError {
     /// The database URL or an option is wrong.
     #[error("{0}")]
     Config(String),
+}
+
+/// What the database said, or what became of the connection, without the words of the client library around it.
+fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(said) => match said.code() {
+            Some(code) => format!("{} (code {code})", said.message()),
+            None => said.message().to_owned(),
+        },
+        sqlx::Error::Io(error) => format!("the connection is lost or refused: {error}"),
+        sqlx::Error::PoolTimedOut => {
+            "no connection in time: either the server is not reachable, or all connections are \
+            in use (`database_connections`)"
+                .to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+fn said_of_migration(error: &sqlx::migrate::MigrateError) -> String {
+    use sqlx::migrate::MigrateError;
+    match error {
+        MigrateError::Execute(error) => said(error),
+        MigrateError::ExecuteMigration(error, version) => {
+            format!("version {version}: {}", said(error))
+        }
+        error => error.to_string(),
+    }
 }
 
 impl From<sqlx::Error> for StoreError {

@@ -591,11 +591,22 @@ fn failure(
         },
         Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
     };
-    tracing::info!(
-        job = %job.id, job_type = %job.job_type, outcome, retries = job.retries, message = %error.message,
-        "the attempt failed"
-    );
     let dead = to == Destination::DeadLetter;
+    let attempts_left = match &to {
+        Destination::Retry { retries, .. } => *retries,
+        _ => 0,
+    };
+    if dead {
+        tracing::warn!(
+            job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
+            "the job failed and is a dead letter now; correct what the error names, then `jobwire jobs retry` it"
+        );
+    } else {
+        tracing::info!(
+            job = %job.id, job_type = %job.job_type, outcome, attempts_left, error = %error.message,
+            "the attempt failed"
+        );
+    }
     Ending::Failed {
         failure: Failure {
             held: held.clone(),

@@ -235,7 +235,10 @@ where
     async fn run(&self, job: Running) -> HandlerResult {
         let payload = job.job.decode().map_err(|e| {
             // It will not decode next time either: an operator or a new release has to look at it.
-            HandlerError::unrecoverable(format!("field `payload` does not decode: {e}"))
+            HandlerError::unrecoverable(format!(
+                "field `payload` does not fit what a `{}` job takes: {e}",
+                job.job.job_type
+            ))
         })?;
         (self.run)(job.with_payload(payload)).await
     }

@@ -216,7 +216,12 @@ impl Leader {
                 self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
             }
             Err(error) => {
-                tracing::warn!(%error, "the leader's turn failed; trying again");
+                let message = if self.term.is_some() {
+                    "the leader's turn failed; it is tried again"
+                } else {
+                    "the database does not say which node leads; it is asked again"
+                };
+                tracing::warn!(%error, "{message}");
                 node.report("leader", Some(error.to_string()));
                 if Instant::now() >= self.leads_until {
                     // Saying that it lives would keep the others from looking.
@@ -243,9 +248,10 @@ impl Leader {
         if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
             counter!(m::CLOCK_JUMPS).increment(1);
             tracing::warn!(
-                seconds = jump.as_seconds_f64(),
+                seconds = jump.num_milliseconds() as f64 / 1e3,
                 wait = node.options.lease.as_secs_f64(),
-                "the database's clock has jumped; no lock is taken off anybody until the living have renewed theirs"
+                "the database's clock jumped, or its answer was on its way for so long; until all nodes have renewed their \
+                 leases no job is taken over"
             );
         }
         node.alarm
@@ -290,7 +296,8 @@ impl Leader {
         counter!(m::SWEPT, "class" => "expired").increment(rescued.len() as u64);
         let dead: HashSet<_> = rescued.iter().filter_map(|rescued| rescued.owner).collect();
         tracing::info!(
-            jobs = rescued.len(), holders = ?dead,
+            jobs = rescued.len(),
+            holders = list_of(&dead),
             "leases ran out; their jobs are taken over by other nodes"
         );
         crash_point!("turn-taken");
@@ -453,4 +460,11 @@ impl Leader {
         }
         node.hook.tell(Control::LeaderLeaves { node: node.id });
     }
+}
+
+/// Node ids for the log.
+fn list_of(nodes: &HashSet<crate::job::NodeId>) -> String {
+    let mut ids: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    ids.sort_unstable();
+    ids.join(", ")
 }

@@ -281,8 +281,9 @@ impl Node {
         } else {
             None
         };
-        ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
+        // Before the first turn: a node that may not lock must not lead.
         builder.store.begin_locking().await?;
+        ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
         let (shared, queue, own_hints) = builder.share();
         let draining = shared.draining.clone();
         gauge!(m::SLOTS).set(shared.options.concurrency as f64);

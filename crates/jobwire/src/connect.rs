@@ -58,6 +58,22 @@ impl Database {
         Ok(database)
     }
 
+    /// The same for commands that look for jobs: a SQLite file is not made, since there would be none in it.
+    ///
+    /// # Errors
+    /// As [`Database::open`], and where there is no such file.
+    pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
+        let url = &settings.database_url;
+        if url.scheme() == "sqlite" {
+            let mut options = settings.sqlite_options();
+            options.create = false;
+            let store = SqliteStore::connect_with(url.expose(), options).await;
+            let store = store.map_err(|source| unusable(url, source))?;
+            store.close().await;
+        }
+        Self::open(settings).await
+    }
+
     async fn prepare(&self) -> Result<(), StoreError> {
         let status = self.status().await?;
         if let (Self::Sqlite(store), SchemaStatus::Outdated { .. }) = (self, &status) {

@@ -46,6 +46,7 @@ pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
 
 /// Kill one node while a backlog waits and nothing else is broken: the time of these takeovers has no excuse.
 pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
+    world.quiet().await;
     flood(world, ledger, 0.3).await;
     let store = world.store(None).await;
     let busy = within(Duration::from_secs(30), || async {

@@ -147,6 +147,13 @@ impl World {
         work(&mut calendar.unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Wait until what was broken counts no more.
+    pub async fn quiet(&self) {
+        let end = self.with_calendar(|calendar| calendar.end());
+        let left = end.unwrap_or(0) - self.clock.now().timestamp_micros();
+        tokio::time::sleep(Duration::from_micros(u64::try_from(left).unwrap_or(0))).await;
+    }
+
     /// A server was away from this moment until now. It counts until all have come back to it.
     pub fn outage_since(&self, from: DateTime<Utc>) {
         let until = self.clock.now() + self.options.lease + BACK_WITHIN;

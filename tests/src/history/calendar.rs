@@ -34,6 +34,15 @@ impl Calendar {
         self.jumps.push(Jump { to, by });
     }
 
+    /// When the last of it is over.
+    #[must_use]
+    pub fn end(&self) -> Option<Micros> {
+        let outages = self.outages.iter().map(|(_, until)| *until);
+        outages
+            .chain(self.hurt.iter().map(|(_, _, until)| *until))
+            .max()
+    }
+
     /// By how much the clock jumped between two moments.
     pub(super) fn jumped(&self, from: Micros, until: Micros) -> Micros {
         let jumps = self.jumps.iter();

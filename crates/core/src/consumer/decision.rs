@@ -88,7 +88,8 @@ impl Consumer {
                     if let Some(more) = self.unserved.now() {
                         tracing::warn!(
                         job = %id, more,
-                        "no handler for this job's type on this node; register one, or give the type a lane of its own"
+                        "no handler for this job's type on this node; register one, or give the type a lane of its own (`jobwire jobs \
+                             show` names the type)"
                         );
                     }
                 }

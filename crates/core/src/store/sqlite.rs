@@ -81,6 +81,8 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Give a transition up after this time, waiting for the writing connection included. Default 15 s.
     pub deadline: Duration,
+    /// Make the file where there is none. Default true.
+    pub create: bool,
 }
 
 impl Default for SqliteOptions {
@@ -89,6 +91,7 @@ impl Default for SqliteOptions {
             readers: 4,
             busy_timeout: Duration::from_secs(5),
             deadline: Duration::from_secs(15),
+            create: true,
         }
     }
 }
@@ -128,7 +131,7 @@ impl SqliteStore {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self> {
-        let connect = connect_options(url)?.busy_timeout(options.busy_timeout);
+        let connect = connect_options(url, options.create)?.busy_timeout(options.busy_timeout);
         let lock_file = (!is_in_memory(url)).then(|| {
             let mut path = connect.get_filename().to_path_buf().into_os_string();
             path.push("-node");
@@ -306,7 +309,7 @@ fn is_in_memory(url: &str) -> bool {
     path == ":memory:" || parameters.split('&').any(|p| p == "mode=memory")
 }
 
-fn connect_options(url: &str) -> Result<SqliteConnectOptions> {
+fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOptions> {
     if !url.starts_with("sqlite:") {
         return Err(StoreError::Config(format!(
             "the database URL does not begin with `sqlite:`; {URL_FORM}"
@@ -322,6 +325,12 @@ fn connect_options(url: &str) -> Result<SqliteConnectOptions> {
         )));
     }
     if !is_in_memory(url) {
+        if !create && !path.exists() {
+            return Err(StoreError::Config(format!(
+                "there is no file {}; say which database is meant (setting `database`)",
+                path.display()
+            )));
+        }
         let directory = path.parent().filter(|d| *d != Path::new(""));
         if let Some(directory) = directory.filter(|d| !d.is_dir()) {
             return Err(StoreError::Config(format!(

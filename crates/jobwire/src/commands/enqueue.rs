@@ -28,8 +28,15 @@ use crate::settings::Settings;
 use progress::Progress;
 use read::{Batch, Reader, Source};
 
+const FIELDS_HELP: &str = "\
+Fields of a line: type, payload, process_instance, exclusive, due_at, retries, retry_policy, repeat, repeat_until,
+priority, lane, execution, process_definition, element, tenant, category, deployment, correlation_id, custom_values,
+trace_parent. Only type is needed (docs/jobs.md). For example:
+  {\"type\": \"sleep\", \"payload\": {\"ms\": 500}, \"process_instance\": \"order-17\", \"retry_policy\": \"R5/PT5M\"}";
+
 /// Arguments.
 #[derive(Debug, Args)]
+#[command(after_help = FIELDS_HELP)]
 pub struct EnqueueArgs {
     /// The file; `-` or nothing: standard input
     #[arg(value_name = "FILE")]
@@ -193,18 +200,22 @@ impl Account {
                 skipped + 1
             )
         };
+        let go_on = if *lines == 0 {
+            "run it again".to_owned()
+        } else {
+            format!("go on with --skip {lines}")
+        };
         match failure {
             Failure::Input(problem) => {
-                Error::Input(format!("{problem}. {kept}; go on with --skip {lines}"))
+                Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
                 "{error}. {kept}; whether the transaction that begins behind line {lines} of {name} was committed is \
                  unknown: look with `jobwire jobs list` before you go on with --skip {lines}"
             )),
-            Failure::Store(error) => Error::Failed(format!(
-                "{}. {kept}; go on with --skip {lines}",
-                Error::Store(error)
-            )),
+            Failure::Store(error) => {
+                Error::Failed(format!("{}. {kept}; {go_on}", Error::Store(error)))
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use jobwire_core::JobId;
 
 use crate::connect::Database;
 use crate::error::Error;
+use crate::output;
 use crate::settings::Settings;
 use filter::FilterArgs;
 use operate::Selection;
@@ -87,7 +88,7 @@ pub enum Action {
 }
 
 pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
-    let database = Database::open(&settings).await?;
+    let database = Database::open_existing(&settings).await?;
     let result = act(&settings, &database, args.action).await;
     database.store().close().await;
     result
@@ -109,10 +110,12 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             retries,
             json,
         } => {
+            selection.check()?;
             let by_state = operate::Matching::of(&mut selection, &*store).await?;
             if by_state.more_than_dead_letters() && !yes {
                 return Err(Error::Usage(format!(
-                    "{by_state} match, and would all run now; look with `jobwire jobs list` first, then say --yes, or                      leave --state out for dead letters only"
+                    "{by_state} match, and would all run now; look with `jobwire jobs list` first, then say --yes, or leave --state \
+                     out for dead letters only"
                 )));
             }
             let ids = selection.ids(&*store).await?;
@@ -123,10 +126,13 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             yes,
             json,
         } => {
+            selection.check()?;
             if selection.all && !yes {
-                return Err(Error::Usage(
-                    "--all deletes every job that matches; look with `jobwire jobs list` first, then say --yes".to_owned(),
-                ));
+                let count = store.count(&selection.filter.clone().filter(0, 1)).await?;
+                let jobs = output::count(count.unsigned_abs(), "job");
+                return Err(Error::Usage(format!(
+                    "{jobs} match, of every state, and would all be deleted; look with `jobwire jobs list` first, then say --yes"
+                )));
             }
             let ids = selection.ids(&*store).await?;
             operate::delete(settings, &*store, &ids, json).await

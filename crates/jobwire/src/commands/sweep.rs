@@ -110,7 +110,7 @@ impl Heard {
 }
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
-    let database = Database::open(&settings).await?;
+    let database = Database::open_existing(&settings).await?;
     let store = database.store();
     let report = if connect::has_broker(&settings) {
         let transport = connect::transport(&settings).await?;

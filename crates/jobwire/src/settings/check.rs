@@ -30,9 +30,14 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     if let Err(bad) = AllowList::parse(&settings.http_allow_hosts) {
         wrong.push(("http_allow_hosts", bad.to_string()));
     }
+    let example = "write for example `info` or `warn,jobwire_core=debug`";
     if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&settings.log) {
-        let example = "write for example `info` or `warn,jobwire_core=debug`";
         wrong.push(("log", format!("is not a log filter ({error}); {example}")));
+    } else if let Some(word) = not_a_level(&settings.log) {
+        wrong.push((
+            "log",
+            format!("`{word}` is no level (error, warn, info, debug, trace, off); {example}"),
+        ));
     }
     #[cfg(feature = "amqp")]
     wrong.extend(amqp(settings));
@@ -49,6 +54,15 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
             problem,
         })
         .collect()
+}
+
+/// A filter of one word that is no level names a module, and silences all others: nearly always a misspelt level.
+fn not_a_level(filter: &str) -> Option<&str> {
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let word = filter.trim();
+    let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
+    let known = levels.iter().any(|level| level.eq_ignore_ascii_case(word));
+    (plain && !word.is_empty() && !known).then_some(word)
 }
 
 fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {

@@ -6,7 +6,7 @@ use jobwire_core::{JobFilter, JobId, JobState};
 use uuid::Uuid;
 
 /// Everything given must match; nothing given matches all.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
     /// Only this job
     #[arg(long, value_name = "ID")]
@@ -42,8 +42,14 @@ pub struct FilterArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub with_exception: Option<bool>,
     /// Only jobs due before this moment, for example 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "DATE")]
+    #[arg(long, value_name = "DATE", value_parser = date)]
     pub due_before: Option<DateTime<Utc>>,
+}
+
+fn date(text: &str) -> Result<DateTime<Utc>, String> {
+    text.parse().map_err(|_| {
+        "write a moment with its time zone, for example 2026-01-31T08:00:00Z".to_owned()
+    })
 }
 
 fn state(text: &str) -> Result<JobState, String> {
@@ -54,6 +60,10 @@ fn state(text: &str) -> Result<JobState, String> {
 }
 
 impl FilterArgs {
+    pub(super) fn is_given(&self) -> bool {
+        *self != FilterArgs::default()
+    }
+
     pub(super) fn filter(self, offset: i64, limit: i64) -> JobFilter {
         JobFilter {
             id: self.id,

@@ -21,11 +21,7 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, Args)]
 pub struct Selection {
     /// The jobs
-    #[arg(
-        value_name = "ID",
-        required_unless_present = "all",
-        conflicts_with = "all"
-    )]
+    #[arg(value_name = "ID", conflicts_with = "all")]
     pub ids: Vec<JobId>,
     /// All that match the filters
     #[arg(long)]
@@ -82,6 +78,23 @@ impl fmt::Display for Matching {
 }
 
 impl Selection {
+    /// Jobs by their ids, or --all with filters: one of both.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.all {
+            return Ok(());
+        }
+        let filtered = self.filter.is_given();
+        Err(Error::Usage(match (self.ids.is_empty(), filtered) {
+            (false, false) => return Ok(()),
+            (true, true) => "which jobs: add --all for all that match the filters".to_owned(),
+            (true, false) => {
+                "which jobs: name their ids, or say --all, with filters such as --type or --state"
+                    .to_owned()
+            }
+            (false, true) => "name jobs by their ids or by filters with --all, not both".to_owned(),
+        }))
+    }
+
     /// The ids, read before anything is changed: what is changed may match no more.
     pub(super) async fn ids(&self, store: &dyn Store) -> Result<Vec<JobId>, Error> {
         if !self.all {
