@@ -102,7 +102,7 @@ BEGIN
     FOR bound IN
         SELECT conrelid::regclass AS source, conname FROM pg_constraint
         WHERE connamespace = 'jobwire'::regnamespace AND contype = 'c'
-          AND (conname LIKE '%\_at\_most\_%' OR conname LIKE '%\_in\_range')
+          AND (conname LIKE '%\_at\_most\_%' OR conname LIKE '%\_in\_range' OR conname = 'dates_are_finite')
     LOOP
         EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', bound.source, bound.conname);
     END LOOP;

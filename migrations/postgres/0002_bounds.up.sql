@@ -180,6 +180,13 @@ ALTER TABLE jobwire.lane_rule
     ADD CONSTRAINT category_is_at_most_1024_bytes CHECK (octet_length(category) <= 1024) NOT VALID,
     ADD CONSTRAINT tenant_is_at_most_1024_bytes CHECK (octet_length(tenant) <= 1024) NOT VALID;
 
+-- A lease that never ends would hold its job for ever, and no program can read its date.
+UPDATE jobwire.job_lease SET expires_at = clock_timestamp() WHERE NOT (isfinite(expires_at) AND expires_at < '9999-12-31');
+UPDATE jobwire.job_lease SET locked_at = clock_timestamp() WHERE NOT (isfinite(locked_at) AND locked_at < '9999-12-31');
+ALTER TABLE jobwire.job_lease
+    ADD CONSTRAINT dates_are_finite CHECK (isfinite(expires_at) AND isfinite(locked_at)
+        AND greatest(expires_at, locked_at) < timestamptz '9999-12-31 00:00+00') NOT VALID;
+
 -- The order of exclusive jobs is strict while there is a row: no job of an instance starts while an elder sibling waits for a
 -- retry, is suspended, or is a dead letter. Else such a job lets its siblings pass. The indexes find the elder ones; they
 -- hold exceptions only.
@@ -424,6 +431,12 @@ BEGIN
     END IF;
     IF retries < 1 THEN
         PERFORM jobwire.refuse('retries', 'is ' || retries, 'give 1 or more: the first attempt counts');
+    END IF;
+    IF due_at NOT BETWEEN timestamptz '0001-01-01 00:00+00' AND timestamptz '262142-12-31 23:59:59.999999+00' THEN
+        PERFORM jobwire.refuse('due_at', 'is not within the years 1 to 262142', 'give a date of these years, or none');
+    END IF;
+    IF repeat_until NOT BETWEEN timestamptz '0001-01-01 00:00+00' AND timestamptz '262142-12-31 23:59:59.999999+00' THEN
+        PERFORM jobwire.refuse('repeat_until', 'is not within the years 1 to 262142', 'give a date of these years, or none');
     END IF;
     IF lane !~ '^[A-Za-z0-9._-]{1,64}$' THEN
         PERFORM jobwire.refuse('lane', 'is not a lane''s name', 'use 1 to 64 letters, digits, `-`, `_` or `.`');

@@ -187,6 +187,8 @@ conformance! {
         ]
         databases [
             an_expired_leader_is_replaced,
+            a_leader_whose_lease_no_leader_could_have_is_replaced,
+            a_lease_without_a_job_counts_as_no_running_job,
             a_lease_without_a_job_ends_with_its_time,
         ]
     }
@@ -267,6 +269,7 @@ conformance! {
             of_a_small_page_one_row_is_set_aside,
             a_hundred_rows_a_minute_are_set_aside,
             a_page_of_bad_timers_stops_no_timer_behind_it,
+            bad_timers_stop_no_few_behind_them,
             a_page_of_bad_rows_stops_no_row_behind_it,
             an_unreadable_row_fails_no_batch,
         ]

@@ -36,7 +36,7 @@ use crate::job::Lane;
 use crate::metrics as m;
 use crate::rescue;
 use crate::shared::Shared;
-use crate::store::{Rescued, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
 use crate::transport::Control;
 use crate::unreceived::Unreceived;
@@ -256,6 +256,8 @@ impl Leader {
         }
         node.alarm
             .answered(Asker::Turn, sent, report.now, report.next_due);
+        // Leases count only with their jobs; both are counted up to a limit.
+        let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
         gauge!(m::EXECUTABLE).set(report.executable as f64);
@@ -277,10 +279,10 @@ impl Leader {
             // What this turn has marked became ready after it began, and is on its way.
             let before = report.now - chrono::Duration::microseconds(1);
             self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
-        } else if report.executable > report.leased {
+        } else if waits {
             self.sweeper.send_markers(&node, report.now).await;
         }
-        if report.executable > report.leased {
+        if waits {
             self.unreceived.look(&node).await;
         } else {
             self.unreceived.end();

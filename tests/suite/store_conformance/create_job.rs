@@ -31,6 +31,8 @@ fn job(field: &str, value: &str) -> NewJob {
         "repeat" => job.repeat(value),
         "trace_parent" => job.trace_parent(value),
         "lane" => job.lane(value),
+        "due_at" => job.due(value.parse().unwrap()),
+        "repeat_until" => job.repeat_until(value.parse().unwrap()),
         "retries" => job.retries(value.parse().unwrap()),
         "exclusive" => job.exclusive(),
         other => panic!("no field {other}"),
@@ -42,6 +44,7 @@ async fn by_sql(store: &PgStore, field: &str, value: &str) -> Result<Uuid, Strin
     let cast = match field {
         "payload" | "custom_values" => "::json",
         "retries" => "::integer",
+        "due_at" | "repeat_until" => "::timestamptz",
         "exclusive" => "::boolean",
         _ => "",
     };
@@ -104,6 +107,10 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
     for retries in ["1", "0", "-1", "2147483647", "-2147483648"] {
         cases.push(("retries", retries.to_owned()));
     }
+    for date in ["0001-01-01T00:00:00Z", "9999-12-31T00:00:00Z"] {
+        cases.push(("due_at", date.to_owned()));
+        cases.push(("repeat_until", date.to_owned()));
+    }
     for lane in [
         "",
         "a b",
@@ -128,6 +135,12 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
         assert_eq!(library, sql, "{field}: {shown}");
     }
     assert!(refused > 30, "{refused}");
+    // No text is such a date for both.
+    let year_0 = "0000-12-31T00:00:00Z";
+    for field in ["due_at", "repeat_until"] {
+        let library = job(field, year_0).validate().unwrap_err().to_string();
+        assert_eq!(by_sql(&w.store, field, "infinity").await, Err(library));
+    }
     // The remedy stands in the messages of syntax, too.
     for field in ["retry_policy", "repeat"] {
         let library = job(field, "nonsense").validate().unwrap_err().to_string();

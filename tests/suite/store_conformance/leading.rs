@@ -48,6 +48,40 @@ pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
     assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
 }
 
+/// Written by other hands, or before the database's clock was set back.
+pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: SqlBench>(
+    w: &World<S>,
+) {
+    for wrong in [
+        "expires_at = {now} + {second} * 86400",
+        "expires_at = {now} - {second} * 86400",
+        "expires_at = {now} - {second}, term = 9223372036854775807",
+    ] {
+        w.lead(node()).await;
+        w.store
+            .execute(&format!("UPDATE {{s}}leader SET {wrong}"))
+            .await;
+        let leader = node();
+        w.lead(leader).await;
+        assert!(matches!(w.turn(node()).await, TurnOutcome::Follows { .. }));
+        w.store.resign(leader).await.unwrap();
+    }
+}
+
+/// Else the jobs that wait would not be looked for.
+pub(super) async fn a_lease_without_a_job_counts_as_no_running_job<S: SqlBench>(w: &World<S>) {
+    let hints = w.ready(vec![work(), work()]).await;
+    w.hold(node(), &hints[0]).await;
+    w.store
+        .execute("UPDATE {s}job_lease SET expires_at = {now} + {second} * 86400")
+        .await;
+    w.store
+        .execute("DELETE FROM {s}job WHERE id IN (SELECT job_id FROM {s}job_lease)")
+        .await;
+    let report = w.lead(node()).await;
+    assert_eq!((report.leased, report.executable), (0, 1));
+}
+
 pub(super) async fn a_follower_changes_nothing<S: Bench>(w: &World<S>) {
     let (leader, follower) = (node(), node());
     w.lead(leader).await;

@@ -2,7 +2,7 @@
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, Refusal};
-use jobwire_core::{JobId, Lane, LaneRule, NodeId, PgStore, Store};
+use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
 
@@ -258,4 +258,57 @@ async fn a_moment_that_no_node_could_read_is_refused() {
     sqlx::query(last).execute(w.store.pool()).await.unwrap();
     let moved = w.store.move_due_timers(1).await.unwrap();
     assert!(moved.next_due.is_some());
+}
+
+/// Of an older schema, say: such a lease can't be written any more.
+#[tokio::test]
+async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work()]).await;
+    w.hold(node(), &hints[0]).await;
+    let endless = "UPDATE {s}job_lease SET expires_at = 'infinity', locked_at = '-infinity'";
+    let refused = sqlx::query("UPDATE jobwire.job_lease SET expires_at = 'infinity'")
+        .execute(w.store.pool())
+        .await;
+    assert!(refused.is_err());
+    w.store
+        .execute("ALTER TABLE {s}job_lease DROP CONSTRAINT dates_are_finite")
+        .await;
+    w.store.execute(endless).await;
+    let found = w.store.find(&JobFilter::default()).await.unwrap();
+    assert_eq!(found.len(), 2);
+    assert!(w.store.get(hints[0].id).await.unwrap().is_some());
+}
+
+/// An error that should go away by itself comes again and again: a row is the reason.
+#[tokio::test]
+async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
+    let w = World::<PgStore>::open().await;
+    let later = || work().delay(std::time::Duration::from_secs(3600));
+    w.create(vec![later(), later().element("poison"), later()])
+        .await;
+    w.store
+        .execute("UPDATE {s}timer_job SET due_at = {now} - {second}")
+        .await;
+    w.store
+        .execute(
+            "CREATE FUNCTION {s}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 RAISE EXCEPTION 'out of memory' USING ERRCODE = '53200';
+             END $$",
+        )
+        .await;
+    w.store
+        .execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON {s}job FOR EACH ROW WHEN (NEW.element = 'poison')
+             EXECUTE FUNCTION {s}refuse()",
+        )
+        .await;
+    for _ in 0..3 {
+        assert!(w.store.move_due_timers(10).await.is_err());
+    }
+    let moved = w.store.move_due_timers(10).await.unwrap();
+    assert_eq!(moved.ready.len(), 2);
+    let stuck = w.store.stuck();
+    assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 1));
+    assert_eq!(w.rows("dead_letter_job").await, 0);
 }

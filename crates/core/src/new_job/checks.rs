@@ -3,6 +3,8 @@
 //! Lengths, sizes and ranges are also checks of the tables (migration 0002), for writers that pass by the library. Syntax is
 //! judged here and in `jobwire.create_job` only, which answers with the same messages: a test compares them.
 
+use chrono::Datelike;
+
 use crate::job::Lane;
 use crate::new_job::NewJob;
 use crate::repeat::{BadRepeat, Repeat};
@@ -93,6 +95,15 @@ impl NewJob {
                 "is set without a process instance",
                 "give `process_instance`: without one there is nothing to exclude",
             ));
+        }
+        for (field, date) in [("due_at", self.due_at), ("repeat_until", self.repeat_until)] {
+            if date.is_some_and(|date| !(1..=262_142).contains(&date.year())) {
+                return Err(InvalidJob::new(
+                    field,
+                    "is not within the years 1 to 262142",
+                    "give a date of these years, or none",
+                ));
+            }
         }
         if let Some(retries) = self.retries.filter(|retries| *retries < 1) {
             return Err(InvalidJob::new(

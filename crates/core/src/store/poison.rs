@@ -13,7 +13,7 @@
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! What is refused and stays is **stuck**: it is logged as an error, `jobwire_stuck_batches` and the health of the node
-//! name the operation, and it is tried again after a minute. Until then a page that is refused is searched without it, and
+//! name the operation, and it is tried again after a minute, or after five seconds where nothing else is to be done. Until then a page that is refused is searched without it, and
 //! with as many rows more: however many rows are stuck, those behind them get through. `jobwire_jobs_set_aside_total` counts what was set aside.
 //!
 //! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
@@ -23,9 +23,9 @@ mod outcome;
 mod search;
 mod stuck;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -60,8 +60,8 @@ impl Refusals {
         self.state().stuck.list(Instant::now())
     }
 
-    /// The rows that were refused a short while ago.
-    fn lately(&self, operation: &str) -> HashSet<JobId> {
+    /// The rows that were refused a short while ago, and when.
+    fn lately(&self, operation: &str) -> HashMap<JobId, Instant> {
         self.state().stuck.lately(operation, Instant::now())
     }
 
@@ -78,9 +78,19 @@ impl Refusals {
         self.state().stuck.passed(operation, row);
     }
 
-    /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm.
-    fn failed(&self, operation: &'static str, error: StoreError) -> StoreError {
+    /// Whether a page that was refused by this error is tried in parts. An error that goes away by itself is waited for,
+    /// unless the server has answered so again and again: then a row may be the reason (a lock that its trigger waits for).
+    fn is_searched(&self, operation: &'static str, error: &StoreError) -> bool {
         if !error.is_transient() {
+            return true;
+        }
+        is_answer(error) && self.state().stuck.keeps_failing(operation)
+    }
+
+    /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm, unless it comes again and again.
+    fn failed(&self, operation: &'static str, error: StoreError) -> StoreError {
+        let comes_again = is_answer(&error) && self.state().stuck.failed(operation);
+        if !error.is_transient() || comes_again {
             self.note(operation, None, error.to_string());
         }
         error
@@ -108,6 +118,13 @@ impl Refusals {
             );
         }
     }
+}
+
+/// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
+fn is_answer(error: &StoreError) -> bool {
+    error.sqlstate().is_some_and(|state| {
+        !state.starts_with("08") && !state.starts_with("57P0") && state != "25006"
+    })
 }
 
 /// A row that became a dead letter.
@@ -189,7 +206,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             refusals.passed(operation, Some(rows.iter().map(|row| row.held().id)));
             Ok(settled)
         }
-        Err(error) if !error.is_transient() => {
+        Err(error) if refusals.is_searched(operation, &error) => {
             let aside = move |row: R, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                 Box::pin(async move {
                     let reason = match row.message() {
@@ -215,6 +232,12 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     }
 }
 
+/// Where only refused rows are left they are tried again so soon.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Where a page of a few rows is refused, so many are searched: those behind them must not wait for one page after another.
+pub(super) const SEARCHED: i64 = 1_000;
+
 /// A page and so many rows more.
 pub(super) fn page_and(rows: i64, more: usize) -> i64 {
     rows.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
@@ -236,34 +259,33 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
             refusals.passed(operation, None::<std::iter::Empty<JobId>>);
             Ok(outcome)
         }
-        Err(error) if !error.is_transient() => {
+        Err(error) if refusals.is_searched(operation, &error) => {
             let search = async {
                 let refused = if T::PASSES_OVER {
                     refusals.lately(operation)
                 } else {
-                    HashSet::new()
+                    HashMap::new()
                 };
                 let rows = rows(refused.len()).await?;
-                let (passed_over, rows): (Vec<_>, Vec<_>) =
-                    rows.into_iter().partition(|row| refused.contains(row));
+                let (mut passed_over, mut rows): (Vec<_>, Vec<_>) =
+                    rows.into_iter().partition(|row| refused.contains_key(row));
+                if rows.is_empty() {
+                    let again = |row: &JobId| {
+                        let refused = refused.get(row);
+                        refused.is_none_or(|at| at.elapsed() >= AGAIN)
+                    };
+                    (rows, passed_over) = passed_over.into_iter().partition(again);
+                }
                 let nothing = part(Vec::new()).await?;
                 let aside =
                     move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                         Box::pin(async move { store.set_row_aside(state, id, &reason).await })
                     };
-                let page = rows.clone();
                 let mut outcome =
                     search::search(refusals, operation, rows, &|id| *id, nothing, &part, &aside)
                         .await;
-                match &mut outcome {
-                    Ok(outcome) => passed_over.into_iter().for_each(|row| outcome.left(row)),
-                    // The next page is another one.
-                    Err(error) if !error.is_transient() => {
-                        for row in page {
-                            refusals.left(operation, row, error.to_string());
-                        }
-                    }
-                    Err(_) => {}
+                if let Ok(outcome) = &mut outcome {
+                    passed_over.into_iter().for_each(|row| outcome.left(row));
                 }
                 outcome
             };

@@ -54,7 +54,7 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
-use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page, page_and};
+use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
@@ -339,7 +339,7 @@ impl PgStore {
         let pool = &self.line.pool;
         let statement = "move_due_timers";
         let rows = |more| {
-            let at_most = page_and(at_most, more);
+            let at_most = page_and(at_most.max(SEARCHED), more);
             self.run(statement, move || timers::due(pool, at_most))
                 .boxed()
         };

@@ -40,7 +40,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, SqliteConnection};
 
-use super::poison::{Activated, Refusals, StuckBatch, found_page, held_page, page_and};
+use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery,
@@ -281,7 +281,7 @@ impl SqliteStore {
         let statement = "move_due_timers";
         let whole = self.run(statement, || self.move_due(at_most, take, None));
         let rows = |more| {
-            let at_most = page_and(at_most, more);
+            let at_most = page_and(at_most.max(SEARCHED), more);
             self.run(statement, move || self.due(at_most)).boxed()
         };
         found_page(self, statement, JobState::Timer, whole, rows, |these| {

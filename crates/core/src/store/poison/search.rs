@@ -1,6 +1,6 @@
 //! The search for the refused rows of a page, by halves.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use metrics::counter;
@@ -15,8 +15,11 @@ use crate::store::Result;
 /// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
 const PARTS: usize = 1_000;
 
+/// And so long it takes: the leader's turn must not outlast its lease.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
-const HOPELESS: usize = 32;
+const HOPELESS: usize = 200;
 
 /// How a refused row becomes a dead letter.
 type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
@@ -43,17 +46,19 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     set_aside: &SetAside<'_, R>,
 ) -> Result<T> {
     let page = rows.len();
-    let found = halve(rows, &mut outcome, part).await;
+    let again = refusals.state().stuck.keeps_failing(operation);
+    let found = halve(rows, again, &mut outcome, part).await;
     if let Some(fault) = found.fault {
         let fault = refusals.failed(operation, fault);
+        // What was refused alone is passed over next time, and the rest of the page is tried.
+        for (row, error) in &found.refused {
+            refusals.left(operation, id(row), error.to_string());
+            outcome.left(id(row));
+        }
         if !found.committed {
             return Err(fault);
         }
-        let rows = found.refused.iter().map(|(row, _)| row);
-        for row in rows.chain(&found.untold) {
-            refusals.left(operation, id(row), fault.to_string());
-            outcome.left(id(row));
-        }
+        found.untold.iter().for_each(|row| outcome.left(id(row)));
         return Ok(outcome);
     }
     let now = Instant::now();
@@ -61,6 +66,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         refusals.state().allowance.committed(operation, now);
     }
     let proven = refusals.state().allowance.takes_rows(operation, page, now);
+    let mut tried = 0;
     let mut gone = 0;
     let mut first = None;
     for (row, error) in found.refused {
@@ -69,11 +75,12 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
             format!("{error}; that is not the row's fault, so it is not set aside")
         } else if !proven {
             format!("{error}; no other row commits, so none is set aside")
-        } else if gone >= allowance::of_page(page) {
+        } else if tried >= allowance::of_page(page) {
             format!("{error}; more than 1 % of {page} rows are refused, so no more are set aside")
         } else if !refusals.state().allowance.has_room(now) {
             format!("{error}; 100 rows were set aside within a minute, so no more are")
         } else {
+            tried += 1;
             match set_aside(row, reason(operation, &error)).await {
                 Ok(Some(aside)) => {
                     gone += 1;
@@ -95,19 +102,26 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         outcome.left(job);
         first.get_or_insert(error);
     }
-    for row in &found.untold {
-        refusals.left(operation, id(row), "too many rows are refused".to_owned());
-        outcome.left(id(row));
+    if !found.untold.is_empty() {
+        let rows = found.untold.len();
+        refusals.note(
+            operation,
+            None,
+            format!("{rows} rows of a page wait, since too many are refused"),
+        );
     }
+    found.untold.iter().for_each(|row| outcome.left(id(row)));
     match first {
         Some(error) if !T::TELLS_WHAT_IS_LEFT && !found.committed && gone == 0 => Err(error),
         _ => Ok(outcome),
     }
 }
 
-/// Try the page, then its halves, and so on: what can commit does.
+/// Try the page, then its halves, and so on: what can commit does. An error that goes away by itself ends the search, unless
+/// it has come again and again.
 async fn halve<R: Clone, T: Outcome>(
     rows: Vec<R>,
+    searches_transient: bool,
     outcome: &mut T,
     part: &Part<'_, R, T>,
 ) -> Search<R> {
@@ -118,12 +132,13 @@ async fn halve<R: Clone, T: Outcome>(
         fault: None,
     };
     let mut parts = 0;
+    let began = Instant::now();
     let mut open = vec![rows];
     while let Some(mut rows) = open.pop() {
         if rows.is_empty() {
             continue;
         }
-        if search.fault.is_some() || parts >= PARTS {
+        if search.fault.is_some() || parts >= PARTS || began.elapsed() >= LONGEST {
             search.untold.append(&mut rows);
             continue;
         }
@@ -135,7 +150,9 @@ async fn halve<R: Clone, T: Outcome>(
             }
             Err(error)
                 if error.is_row_fault()
-                    || (!error.is_transient() && (search.committed || parts < HOPELESS)) =>
+                    || ((!error.is_transient()
+                        || searches_transient && super::is_answer(&error))
+                        && (search.committed || parts < HOPELESS)) =>
             {
                 let mut rest = rows.split_off(rows.len() / 2);
                 if !rows.is_empty() {

@@ -1,6 +1,6 @@
 //! Which operations have a page that does not get through.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
@@ -40,7 +40,14 @@ struct Operation {
 }
 
 #[derive(Default)]
-pub(super) struct StuckBatches(BTreeMap<&'static str, Operation>);
+pub(super) struct StuckBatches {
+    operations: BTreeMap<&'static str, Operation>,
+    /// Operations whose last pages all failed by an error that should go away by itself, and how many these were.
+    failing: HashMap<&'static str, u32>,
+}
+
+/// So many failures in a row do not look like what goes away by itself.
+const AGAIN_AND_AGAIN: u32 = 3;
 
 impl StuckBatches {
     /// A row was refused, or a whole page. True where the operation was not stuck before.
@@ -51,12 +58,15 @@ impl StuckBatches {
         reason: String,
         now: Instant,
     ) -> bool {
-        let new = !self.0.contains_key(operation);
-        let entry = self.0.entry(operation).or_insert_with(|| Operation {
-            since: now,
-            reason: String::new(),
-            rows: HashMap::new(),
-        });
+        let new = !self.operations.contains_key(operation);
+        let entry = self
+            .operations
+            .entry(operation)
+            .or_insert_with(|| Operation {
+                since: now,
+                reason: String::new(),
+                rows: HashMap::new(),
+            });
         entry.reason = reason;
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
             entry.rows.insert(row, now);
@@ -65,13 +75,27 @@ impl StuckBatches {
         new
     }
 
+    /// A page failed by an error that should go away by itself. True where that does not look so any more.
+    pub(super) fn failed(&mut self, operation: &'static str) -> bool {
+        let failures = self.failing.entry(operation).or_default();
+        *failures = failures.saturating_add(1);
+        *failures >= AGAIN_AND_AGAIN
+    }
+
+    /// Its last pages all failed so.
+    pub(super) fn keeps_failing(&self, operation: &str) -> bool {
+        let failures = self.failing.get(operation);
+        failures.is_some_and(|failures| *failures >= AGAIN_AND_AGAIN)
+    }
+
     /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
     pub(super) fn passed(
         &mut self,
         operation: &'static str,
         rows: Option<impl Iterator<Item = JobId>>,
     ) {
-        let Some(entry) = self.0.get_mut(operation) else {
+        self.failing.remove(operation);
+        let Some(entry) = self.operations.get_mut(operation) else {
             return;
         };
         match rows {
@@ -86,27 +110,27 @@ impl StuckBatches {
         self.forget_empty();
     }
 
-    /// The rows that were refused a short while ago.
-    pub(super) fn lately(&self, operation: &str, now: Instant) -> HashSet<JobId> {
+    /// The rows that were refused a short while ago, and when.
+    pub(super) fn lately(&self, operation: &str, now: Instant) -> HashMap<JobId, Instant> {
         let rows = self
-            .0
+            .operations
             .get(operation)
             .into_iter()
             .flat_map(|entry| &entry.rows);
         rows.filter(|(_, seen)| now.duration_since(**seen) < PASSED_OVER)
-            .filter_map(|(row, _)| *row)
+            .filter_map(|(row, seen)| row.map(|row| (row, *seen)))
             .collect()
     }
 
     /// What is stuck now.
     pub(super) fn list(&mut self, now: Instant) -> Vec<StuckBatch> {
-        for entry in self.0.values_mut() {
+        for entry in self.operations.values_mut() {
             entry
                 .rows
                 .retain(|_, seen| now.duration_since(*seen) < FORGOTTEN);
         }
         self.forget_empty();
-        let list = self.0.iter().map(|(operation, entry)| StuckBatch {
+        let list = self.operations.iter().map(|(operation, entry)| StuckBatch {
             operation,
             job: entry.rows.keys().flatten().min().copied(),
             jobs: entry.rows.keys().flatten().count(),
@@ -117,7 +141,7 @@ impl StuckBatches {
     }
 
     fn forget_empty(&mut self) {
-        self.0.retain(|operation, entry| {
+        self.operations.retain(|operation, entry| {
             let keep = !entry.rows.is_empty();
             if !keep {
                 gauge!(m::STUCK_BATCHES, "operation" => *operation).set(0.0);
@@ -155,7 +179,7 @@ mod tests {
         stuck.note("move_due_timers", Some(row), "why".to_owned(), now);
         stuck.note("move_due_timers", None, "why".to_owned(), now);
         let known = stuck.lately("move_due_timers", now);
-        assert_eq!(known.into_iter().collect::<Vec<_>>(), [row]);
+        assert_eq!(known.into_keys().collect::<Vec<_>>(), [row]);
         assert!(stuck.lately("orphans", now).is_empty());
         let later = now + PASSED_OVER;
         assert!(stuck.lately("move_due_timers", later).is_empty());

@@ -29,7 +29,7 @@ SELECT NOT EXISTS (SELECT FROM jobwire.job_lease
                    WHERE job_id = $1 AND owner IS NOT NULL AND expires_at > clock_timestamp())";
 
 /// The rows that a statement returns. The server tells of an error before it lets go of the rows that the statement had
-/// locked, and others would skip them: so where it refuses a row, this waits until it has.
+/// locked, and others would skip them: so where it has refused a statement, this waits until it has.
 pub(super) async fn rows(
     connection: &mut PgConnection,
     query: Query<'_, Postgres, PgArguments>,
@@ -38,7 +38,7 @@ pub(super) async fn rows(
         Ok(rows) => return Ok(rows),
         Err(error) => StoreError::from(error),
     };
-    if refused.is_row_fault() {
+    if refused.sqlstate().is_some() {
         // Where this fails the connection is broken, and the locks go with it.
         let _ = connection.ping().await;
     }

@@ -47,7 +47,9 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
 }
 
 const FIND: &str = concat!(
-    "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence",
+    "SELECT j.*, l.owner, l.fence,
+    CASE WHEN l.expires_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.expires_at END AS expires_at,
+    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at",
     matching!(),
     " ORDER BY j.seq OFFSET $13 LIMIT $14"
 );

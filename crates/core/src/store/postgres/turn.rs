@@ -17,6 +17,9 @@ use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 /// the only one that compares a lease with the clock (protocol rule 24). It changes only rows that it has locked, so two
 /// leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next turn (rule 9).
 ///
+/// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set back: it
+/// counts as ended.
+///
 /// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was lost, or
 /// no node had a free slot. They are hinted again at growing distances.
 macro_rules! take {
@@ -28,8 +31,8 @@ WITH lead AS (
     VALUES ('leader', $1, 1, $3, clock_timestamp() + $2)
     ON CONFLICT (role) DO UPDATE
         SET node = $1, transport = $3, expires_at = clock_timestamp() + $2,
-            term = l.term + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
-        WHERE l.node = $1 OR l.expires_at <= clock_timestamp()
+            term = least(l.term, 9223372036854775806) + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
+        WHERE l.node = $1 OR l.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + greatest(10 * $2, interval '1 minute')
     RETURNING l.term
 ), may_reset AS (
     SELECT FROM lead
@@ -86,13 +89,14 @@ WITH lead AS (
         (SELECT term FROM lead) AS term,
         statement_timestamp() AS now,
         (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
-        (SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND expires_at > clock_timestamp()) AS leased,
+        (SELECT count(*) FROM jobwire.job_lease l
+         WHERE owner IS NOT NULL AND expires_at > clock_timestamp() AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)) AS leased,
         (SELECT count(*) FROM (SELECT FROM jobwire.job LIMIT $6) c) AS executable,
         (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'jobwire.job'::regclass) AS about_executable,
         (SELECT count(*) FROM (SELECT FROM jobwire.timer_job LIMIT $6) c) AS timers,
         (SELECT count(*) FROM (SELECT FROM jobwire.dead_letter_job LIMIT $6) c) AS dead_letters,
         (SELECT ready_at FROM jobwire.job ORDER BY id LIMIT 1) AS oldest,
-        l.node AS leader, l.transport AS transport, l.expires_at - clock_timestamp() AS remaining
+        l.node AS leader, l.transport AS transport, CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END AS remaining
     FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
 )
 SELECT ",

@@ -17,8 +17,8 @@ const LEAD: &str = "
 INSERT INTO leader AS l (role, node, term, transport, expires_at) VALUES ('leader', ?1, 1, ?2, ?3)
 ON CONFLICT (role) DO UPDATE
     SET node = excluded.node, transport = excluded.transport, expires_at = excluded.expires_at,
-        term = l.term + (l.node <> excluded.node)
-    WHERE l.node = excluded.node OR l.expires_at <= ?4
+        term = min(l.term, 9223372036854775806) + (l.node <> excluded.node)
+    WHERE l.node = excluded.node OR l.expires_at NOT BETWEEN ?4 + 1 AND ?4 + max(10 * (?3 - ?4), 60000000)
 RETURNING term";
 
 const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role = 'leader'";
@@ -105,7 +105,8 @@ const HINT: &str = concat!(
 const FACTS: &str = "
 SELECT
     (SELECT min(due_at) FROM timer_job),
-    (SELECT count(*) FROM job_lease WHERE owner IS NOT NULL AND expires_at > ?1),
+    (SELECT count(*) FROM job_lease l WHERE owner IS NOT NULL AND expires_at > ?1
+        AND EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)),
     (SELECT count(*) FROM (SELECT 1 FROM job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM timer_job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
@@ -338,6 +339,8 @@ async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<TurnOutco
     Ok(TurnOutcome::Follows {
         leader: NodeId(row::uuid(&leader, 0)?),
         transport: leader.try_get(1)?,
-        remaining: Duration::from_micros(u64::try_from(expires_at - now).unwrap_or(0)),
+        remaining: Duration::from_micros(
+            u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0),
+        ),
     })
 }
