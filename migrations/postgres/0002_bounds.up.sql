@@ -585,7 +585,7 @@ BEGIN
             IF apart = 0 THEN
                 RAISE;
             END IF;
-            RAISE NOTICE 'create_job runs with the rights of %, since the role jobwire_creator can''t be used: %', current_user, SQLERRM
+            RAISE WARNING 'create_job runs with the rights of %, since the role jobwire_creator can''t be used: %', current_user, SQLERRM
                 USING HINT = 'docs/operations.md, "Rights", says what an administrator can do.';
         END;
     END LOOP;

@@ -138,6 +138,22 @@ impl StoreError {
         }
     }
 
+    /// The server did not answer, is going away, or can't be reached.
+    #[must_use]
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Self::Timeout(_) => true,
+            Self::Database(sqlx::Error::Database(said)) => said
+                .code()
+                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P0")),
+            Self::Database(error) => matches!(
+                error,
+                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed
+            ),
+            _ => false,
+        }
+    }
+
     /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and 54;
     /// SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't be
     /// read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything of

@@ -30,8 +30,8 @@ pub struct NodeOptions {
     /// on it runs alone on its node, and only deaths while alone count further (protocol rule 26). 0: never.
     /// Default 3, at least 3.
     pub quarantine_after: u32,
-    /// So many hints must come at once for jobs whose handlers allow it to be held by row locks; fewer get
-    /// leases ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
+    /// The smallest batch of hints of which jobs are held by row locks, where their handlers allow it; the jobs of a
+    /// smaller batch get leases ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
     pub row_lock_from: usize,
     /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
     pub shutdown_timeout: Duration,

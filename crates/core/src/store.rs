@@ -17,6 +17,7 @@ mod locking;
 mod moving;
 mod operating;
 mod poison;
+mod presence;
 pub mod postgres;
 mod process_lock;
 mod rows;

@@ -18,6 +18,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use jobwire_core::plain;
 use jobwire_core::node::HealthWatch;
 use jobwire_core::store::StuckBatch;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -109,7 +110,7 @@ fn describe(stuck: &StuckBatch) -> String {
             0 => "all".to_owned(),
             jobs => format!("{jobs} of its jobs"),
         },
-        stuck.reason.escape_debug()
+        plain::one_line(&stuck.reason, 1_000)
     )
 }
 

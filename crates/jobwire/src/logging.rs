@@ -27,8 +27,14 @@ pub fn start(settings: &Settings, is_node: bool) {
     // that closes in good order. Whoever names the client in the filter hears it, but never at `trace`:
     // there it prints its frames, the log-in with its password among them.
     let client_too = filter.contains("lapin");
+    // The database's client likewise; but what the server remarks is worth a line.
+    let database_too = filter.contains("sqlx");
     let without_client = filter_fn(move |about| {
-        !about.target().starts_with("lapin") || (client_too && *about.level() != Level::TRACE)
+        let target = about.target();
+        if target.starts_with("sqlx") && target != "sqlx::postgres::notice" {
+            return database_too || *about.level() == Level::ERROR;
+        }
+        !target.starts_with("lapin") || (client_too && *about.level() != Level::TRACE)
     });
     let filter = EnvFilter::builder().parse_lossy(filter);
     let ansi = std::io::stderr().is_terminal();

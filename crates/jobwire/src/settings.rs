@@ -144,7 +144,7 @@ settings! {
     row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
         "Types whose handlers are short and may run twice, separated by commas: where many of their jobs arrive at once, PostgreSQL holds them by locks of their rows, which costs half of what leases do. See docs/operations.md.";
     row_lock_from: usize = "32", "row-lock-from" "N",
-        "So many hints must come at once for that; fewer get leases.";
+        "The smallest batch of hints of which jobs are held by row locks; the jobs of a smaller batch get leases.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "How long running jobs may take to end at shutdown before they are given back.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use jobwire_core::{HandlerResult, NewJob, Outcome, PgStore, Running, Store};
+use jobwire_core::{HandlerError, HandlerResult, NewJob, Outcome, PgStore, Running, Store};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sqlx::AssertSqlSafe;
@@ -134,6 +134,54 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     .await;
     let ran = notes.all();
     assert_eq!(ran.iter().filter(|element| *element == "bad").count(), 1);
+    node.stop().await;
+}
+
+/// More outcomes are refused than one batch has: exclusive jobs and jobs that fail get through beside them.
+#[tokio::test]
+async fn many_outcomes_that_are_refused_stop_no_other() {
+    const BAD: usize = 300;
+    let world = World::new().await;
+    sql(
+        &world,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'still referenced' USING ERRCODE = 'foreign_key_violation';
+         END $$;
+         CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
+             FOR EACH ROW WHEN (OLD.element = 'bad') EXECUTE FUNCTION refuse()",
+    )
+    .await;
+    let node = world
+        .node()
+        .handler("note", |_: Running<()>| async { Ok(Outcome::Done) })
+        .handler("doomed", |_: Running<()>| async {
+            Err(HandlerError::unrecoverable("doomed"))
+        })
+        .start()
+        .await
+        .unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let bad = (0..BAD).map(|_| NewJob::of("note", &()).element("bad"));
+    tx.create_many(bad.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually("all of them to be refused", SOON, || async {
+        let stuck = node.health().stuck;
+        stuck.iter().any(|stuck| stuck.jobs == BAD).then_some(())
+    })
+    .await;
+    let mut tx = world.jobs.begin().await.unwrap();
+    let good = (0..20).flat_map(|_| {
+        [
+            NewJob::of("note", &()).instance("one"),
+            NewJob::of("doomed", &()),
+        ]
+    });
+    tx.create_many(good.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    world.until_left(BAD as i64).await;
+    let letters = "SELECT count(*) FROM jobwire.dead_letter_job WHERE type = 'doomed'";
+    assert_eq!(world.count(letters).await, 20);
+    sql(&world, "DROP TRIGGER refuse ON jobwire.job").await;
     node.stop().await;
 }
 

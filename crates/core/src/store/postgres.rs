@@ -54,6 +54,7 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
+use super::presence::Presence;
 use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
@@ -147,6 +148,7 @@ pub struct PgStore {
     /// Of creators' transactions, as the newest connection was told.
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
+    presence: Presence,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -237,6 +239,7 @@ impl PgStore {
             fences,
             isolation,
             refusals: Refusals::default(),
+            presence: Presence::default(),
         };
         // Say at once what is wrong with the address, the password or the server: the pool would try
         // again until its time has passed, and then no longer know.
@@ -324,10 +327,12 @@ impl PgStore {
         let deadline = self.line.within + Duration::from_secs(1);
         let line = &self.line;
         // Boxed: it passes through several hands, and is many kilobytes large.
-        super::measured(statement, deadline, move || {
+        let answer = super::measured(statement, deadline, move || {
             line.answer(transition().boxed())
         })
-        .await
+        .await;
+        self.presence.note(&answer);
+        answer
     }
 
     /// Move due timers by this statement, or, where it is refused, in parts and without locks.
