@@ -178,7 +178,7 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
     });
     tx.create_many(good.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    world.until_left(BAD as i64).await;
+    world.until_left(BAD as i64 + 20).await;
     let letters = "SELECT count(*) FROM jobwire.dead_letter_job WHERE type = 'doomed'";
     assert_eq!(world.count(letters).await, 20);
     sql(&world, "DROP TRIGGER refuse ON jobwire.job").await;

@@ -54,8 +54,8 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
-use super::presence::Presence;
 use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
+use super::presence::Presence;
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,

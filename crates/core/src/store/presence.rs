@@ -44,7 +44,9 @@ mod tests {
     fn it_goes_with_a_lost_answer_and_comes_with_the_next_one() {
         let presence = Presence::default();
         let lost = || Err::<(), _>(StoreError::Timeout(Duration::from_secs(1)));
-        presence.note(&Err::<(), _>(StoreError::Config("a right is missing".to_owned())));
+        presence.note(&Err::<(), _>(StoreError::Config(
+            "a right is missing".to_owned(),
+        )));
         assert!(presence.gone().is_none());
         presence.note(&lost());
         let since = *presence.gone();
