@@ -93,7 +93,9 @@ impl HttpHandler {
 
     async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult {
         let payload: Value = serde_json::from_str(payload).map_err(|e| {
-            HandlerError::unrecoverable(format!("field `payload` does not decode: {e}"))
+            HandlerError::unrecoverable(format!(
+                "field `payload` of an `http` job: {e}; give for example {{\"url\": \"https://api.example.org/paid\"}}"
+            ))
         })?;
         let request =
             Request::parse(&payload).map_err(|e| HandlerError::unrecoverable(e.to_string()))?;
