@@ -180,9 +180,9 @@ ALTER TABLE jobwire.lane_rule
     ADD CONSTRAINT category_is_at_most_1024_bytes CHECK (octet_length(category) <= 1024) NOT VALID,
     ADD CONSTRAINT tenant_is_at_most_1024_bytes CHECK (octet_length(tenant) <= 1024) NOT VALID;
 
--- A lease that never ends would hold its job for ever, and no program can read its date.
-UPDATE jobwire.job_lease SET expires_at = clock_timestamp() WHERE NOT (isfinite(expires_at) AND expires_at < '9999-12-31');
-UPDATE jobwire.job_lease SET locked_at = clock_timestamp() WHERE NOT (isfinite(locked_at) AND locked_at < '9999-12-31');
+-- A date that no program can read ends every list of jobs.
+UPDATE jobwire.job_lease SET expires_at = clock_timestamp() WHERE NOT (isfinite(expires_at) AND expires_at < timestamptz '9999-12-31 00:00+00');
+UPDATE jobwire.job_lease SET locked_at = clock_timestamp() WHERE NOT (isfinite(locked_at) AND locked_at < timestamptz '9999-12-31 00:00+00');
 ALTER TABLE jobwire.job_lease
     ADD CONSTRAINT dates_are_finite CHECK (isfinite(expires_at) AND isfinite(locked_at)
         AND greatest(expires_at, locked_at) < timestamptz '9999-12-31 00:00+00') NOT VALID;

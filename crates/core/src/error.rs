@@ -138,18 +138,16 @@ impl StoreError {
         }
     }
 
-    /// The server did not answer, is going away, or can't be reached.
+    /// The server is going away or can't be reached. A slow statement and a full pool say nothing of that.
     #[must_use]
     pub(crate) fn is_absence(&self) -> bool {
         match self {
-            Self::Timeout(_) => true,
             Self::Database(sqlx::Error::Database(said)) => said
                 .code()
                 .is_some_and(|code| code.starts_with("08") || code.starts_with("57P0")),
-            Self::Database(error) => matches!(
-                error,
-                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed
-            ),
+            Self::Database(error) => {
+                matches!(error, sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed)
+            }
             _ => false,
         }
     }

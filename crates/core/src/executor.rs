@@ -599,7 +599,7 @@ fn failure(
     if dead {
         tracing::warn!(
             job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
-            "the job failed and is a dead letter now; correct what the error names, then `jobwire jobs retry` it"
+            "the job failed and becomes a dead letter; correct what the error names, then `jobwire jobs retry` it"
         );
     } else {
         tracing::info!(

@@ -208,6 +208,7 @@ impl NodeBuilder {
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
             refused: completion::room(),
+            refused_turn: tokio::sync::Mutex::default(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) unreadable: Mutex<Allowance>,
     /// Room for outcomes that the database refuses.
     pub(crate) refused: Arc<Semaphore>,
+    /// Whose turn it is among them.
+    pub(crate) refused_turn: tokio::sync::Mutex<()>,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,

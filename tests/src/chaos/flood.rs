@@ -55,10 +55,11 @@ pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
             WHERE l.owner IS NOT NULL AND j.type = $1";
         let leases = sqlx::query_scalar(leases).bind(Kind::Long.job_type());
         let leases: i64 = leases.fetch_one(store.pool()).await.ok()?;
-        // Half of what is there at most: nodes of many slots take all of it.
+        // More than the other nodes can hold; nodes of many slots take all there is.
+        let enough = (world.slots() * 3 / 4).min(MOST / 2);
         usize::try_from(leases)
             .ok()
-            .filter(|leases| *leases >= (world.slots() / 2).min(MOST / 4))
+            .filter(|leases| *leases >= enough)
     });
     if busy.await.is_none() {
         world.surprise("the nodes did not take the backlog".to_owned());

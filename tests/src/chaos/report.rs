@@ -146,10 +146,11 @@ impl Outcome {
                 format!("{mean:.2} s, {:.2} s", counts.slowest_takeover as f64 / 1e6),
             ),
             (
-                "the same at p99; takeovers beside an outage or a jump of the clock, which do not count there",
+                "the same at p99; takeovers in the calm; beside an outage, a jump of the clock or a second hurt node: not judged",
                 format!(
-                    "{:.2} s; {}",
+                    "{:.2} s; {}; {}",
                     counts.takeover_p99 as f64 / 1e6,
+                    counts.calm_takeovers,
                     counts.disturbed_takeovers
                 ),
             ),

@@ -152,6 +152,8 @@ impl World {
         let end = self.with_calendar(|calendar| calendar.end());
         let left = end.unwrap_or(0) - self.clock.now().timestamp_micros();
         tokio::time::sleep(Duration::from_micros(u64::try_from(left).unwrap_or(0))).await;
+        let now = self.clock.now().timestamp_micros();
+        self.with_calendar(|calendar| calendar.calm(now));
     }
 
     /// A server was away from this moment until now. It counts until all have come back to it.
@@ -176,13 +178,9 @@ impl World {
         self.clock.jump(by);
         let to = (before + by).timestamp_micros();
         let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
-        let from = before.timestamp_micros();
-        // For one lease no leader takes a lock off.
-        let until = to + i64::try_from((2 * self.options.lease).as_micros()).unwrap_or(i64::MAX);
-        self.with_calendar(|calendar| {
-            calendar.jump(to, by);
-            calendar.outage(from, until);
-        });
+        // For one lease no leader ends a lease.
+        let doubted = i64::try_from((2 * self.options.lease).as_micros()).unwrap_or(i64::MAX);
+        self.with_calendar(|calendar| calendar.jump(to, by, doubted));
     }
 
     /// Note something that no fault explains.

@@ -10,12 +10,16 @@ pub struct Calendar {
     /// Nodes that were hurt, and when.
     hurt: Vec<(usize, Micros, Micros)>,
     jumps: Vec<Jump>,
+    /// From then on nothing was broken but what is to be judged.
+    calm: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     to: Micros,
     by: Micros,
+    /// For so long no leader ends a lease.
+    doubted: Micros,
 }
 
 impl Calendar {
@@ -30,8 +34,21 @@ impl Calendar {
     }
 
     /// The clock of the database jumped ahead. It showed `to` afterwards.
-    pub fn jump(&mut self, to: Micros, by: Micros) {
-        self.jumps.push(Jump { to, by });
+    pub fn jump(&mut self, to: Micros, by: Micros, doubted: Micros) {
+        self.jumps.push(Jump { to, by, doubted });
+    }
+
+    /// From now on nothing is broken but what is to be judged.
+    pub fn calm(&mut self, from: Micros) {
+        self.calm = Some(from);
+    }
+
+    pub(super) fn expects_calm(&self) -> bool {
+        self.calm.is_some()
+    }
+
+    pub(super) fn is_calm(&self, at: Micros) -> bool {
+        self.calm.is_some_and(|calm| calm <= at)
     }
 
     /// When the last of it is over.
@@ -43,8 +60,14 @@ impl Calendar {
             .max()
     }
 
-    /// By how much the clock jumped between two moments.
-    pub(super) fn jumped(&self, from: Micros, until: Micros) -> Micros {
+    /// By how much the clock jumped between two moments. A leader that is new and has heard no beat believes the clock that it
+    /// sees: where something else was broken, too, nothing is known.
+    pub(super) fn jumped_alone(&self, from: Micros, until: Micros) -> Micros {
+        let alone = !self.outage_between(from, until) && self.hurt_between(from, until) == 0;
+        if alone { self.jumped(from, until) } else { 0 }
+    }
+
+    fn jumped(&self, from: Micros, until: Micros) -> Micros {
         let jumps = self.jumps.iter();
         let between = jumps.filter(|jump| from < jump.to && jump.to <= until);
         between.map(|jump| jump.by).sum()
@@ -53,11 +76,20 @@ impl Calendar {
     /// Whether a server was away, the clock jumped, or several nodes were hurt between two moments: one of them left its
     /// jobs, and the other ones may have no free slot for them.
     pub(super) fn is_disturbed(&self, from: Micros, until: Micros) -> bool {
+        let doubted = |jump: &Jump| jump.to - jump.by <= until && from <= jump.to + jump.doubted;
+        self.jumps.iter().any(doubted)
+            || self.hurt_between(from, until) > 1
+            || self.outage_between(from, until)
+    }
+
+    fn outage_between(&self, from: Micros, until: Micros) -> bool {
+        (self.outages.iter()).any(|(begin, end)| *begin <= until && from <= *end)
+    }
+
+    fn hurt_between(&self, from: Micros, until: Micros) -> usize {
         let hurt = self.hurt.iter();
         let hurt = hurt.filter(|(_, begin, end)| *begin <= until && from <= *end);
         let nodes: BTreeSet<usize> = hurt.map(|(node, ..)| *node).collect();
-        self.jumped(from, until) > 0
-            || nodes.len() > 1
-            || (self.outages.iter()).any(|(begin, end)| *begin <= until && from <= *end)
+        nodes.len()
     }
 }

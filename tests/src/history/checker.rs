@@ -106,7 +106,7 @@ impl Checker {
         instances.judge(limits.order_slack, &mut report);
         lineage.judge(&mut report);
         if let Some(bound) = limits.takeover {
-            report.judge_takeovers(bound);
+            report.judge_takeovers(bound, limits.calendar.expects_calm());
         }
         let rehints = report.counts.rehints;
         if let Some(most) = limits.rehints.filter(|most| rehints > *most) {

@@ -99,6 +99,8 @@ pub struct Counts {
     pub takeovers: u64,
     /// From the end of a lease to the next lock, in microseconds: those that nothing disturbed, at p99.
     pub takeover_p99: Micros,
+    /// How many were judged apart, since nothing else was broken.
+    pub calm_takeovers: u64,
     /// How many were disturbed by an outage or a jump of the clock.
     pub disturbed_takeovers: u64,
     /// The longest and the sum.
@@ -132,6 +134,8 @@ pub struct Report {
     pub kept: Vec<Violation>,
     /// How long each takeover took that nothing disturbed.
     takeovers: Vec<(Micros, JobId)>,
+    /// The same of those that are judged apart.
+    calm_takeovers: Vec<(Micros, JobId)>,
 }
 
 impl Report {
@@ -147,27 +151,48 @@ impl Report {
         self.kept.iter().any(|v| v.invariant == invariant)
     }
 
-    pub(super) fn takeover(&mut self, job: JobId, late: Micros, disturbed: bool) {
+    pub(super) fn takeover(&mut self, job: JobId, late: Micros, disturbed: bool, calm: bool) {
         let counts = &mut self.counts;
         counts.takeovers += 1;
         counts.takeover_total += late;
         counts.slowest_takeover = counts.slowest_takeover.max(late);
-        if disturbed {
+        if calm {
+            self.calm_takeovers.push((late, job));
+        } else if disturbed {
             counts.disturbed_takeovers += 1;
         } else {
             self.takeovers.push((late, job));
         }
     }
 
-    /// One of a hundred may take longer, and one of few.
-    pub(super) fn judge_takeovers(&mut self, bound: Micros) {
-        self.takeovers.sort_unstable();
-        let all = self.takeovers.len();
+    /// One of a hundred may take longer, and one of few; of those in the calm `expected`, too, and there must be some.
+    pub(super) fn judge_takeovers(&mut self, bound: Micros, expected: bool) {
+        let (mut all, mut calm) = (
+            std::mem::take(&mut self.takeovers),
+            std::mem::take(&mut self.calm_takeovers),
+        );
+        let p99 = self.judge_some(&mut all, bound);
+        let calm_p99 = self.judge_some(&mut calm, bound);
+        self.counts.takeover_p99 = p99.max(calm_p99);
+        self.counts.calm_takeovers = calm.len() as u64;
+        if expected && calm.is_empty() {
+            self.add(Violation {
+                invariant: Invariant::I13,
+                jobs: Vec::new(),
+                what: "the node that was killed in the calm left no job to take over".to_owned(),
+                history: Vec::new(),
+            });
+        }
+    }
+
+    fn judge_some(&mut self, takeovers: &mut [(Micros, JobId)], bound: Micros) -> Micros {
+        takeovers.sort_unstable();
+        let all = takeovers.len();
         let few = all.div_ceil(100);
-        let p99 = all.checked_sub(few + 1).map(|at| self.takeovers[at].0);
-        self.counts.takeover_p99 = p99.unwrap_or(0);
-        let over = self.takeovers.iter().filter(|(late, _)| *late > bound);
-        let over: Vec<_> = over.copied().collect();
+        let over: Vec<_> = (takeovers.iter())
+            .filter(|(late, _)| *late > bound)
+            .copied()
+            .collect();
         if over.len() > few {
             let slow: Vec<String> = over.iter().map(|(late, _)| seconds(*late)).collect();
             self.add(Violation {
@@ -182,6 +207,8 @@ impl Report {
                 history: Vec::new(),
             });
         }
+        let p99 = all.checked_sub(few + 1).map(|at| takeovers[at].0);
+        p99.unwrap_or(0)
     }
 
     pub(crate) fn add(&mut self, violation: Violation) {

@@ -632,7 +632,7 @@ fn a_lease_that_a_jump_of_the_clock_ended_is_seen() {
     let (job, a) = plain(&mut w);
     w.lock(job, a, 1).start(job, a, 1).pass(10 * LEASE);
     let mut limits = Limits::default();
-    limits.calendar.jump(w.now, 10 * LEASE);
+    limits.calendar.jump(w.now, 10 * LEASE, LEASE);
     w.add(job, taken_off(1)).whole(job, NodeId::generate(), 2);
     assert!(w.holds().holds());
     assert!(w.check_with(limits).breaks(Invariant::I4));

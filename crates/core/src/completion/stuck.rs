@@ -1,8 +1,7 @@
 //! Outcomes that the database refuses while it takes the others of their batch, and that could not be set aside.
 //!
 //! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again, alone,
-//! until the database takes it, the job is set aside, or the node ends. The more of them wait, the longer each waits: all
-//! together ask the database [`EACH`] apart. At most [`AT_ONCE`] wait so; more hold up the batches that they came in, which
+//! until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`] apart. At most [`AT_ONCE`] wait so; more hold up the batches that they came in, which
 //! the node's slots then feel.
 
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
 
 /// Outcomes that wait apart.
-const AT_ONCE: usize = 10_000;
+const AT_ONCE: usize = 1_000;
 /// Between two attempts, of whichever outcome.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -89,9 +88,11 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
                 }
                 () = tokio::time::sleep(pause) => {}
             }
-            let waiting = AT_ONCE.saturating_sub(node.refused.available_permits());
-            let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-            pause = (pause * 2).min(LONGEST_PAUSE).max(EACH * waiting);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            // One at a time, in the order in which they come.
+            let turn = node.refused_turn.lock().await;
+            tokio::time::sleep(EACH).await;
+            drop(turn);
             let sent = Instant::now();
             match refused.commit(&node).await {
                 Ok(settled) if settled.left.is_empty() => {

@@ -13,7 +13,7 @@
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! What is refused and stays is **stuck**: it is logged as an error, `jobwire_stuck_batches` and the health of the node
-//! name the operation, and it is tried again after a minute, or after five seconds where nothing else is to be done. Until then a page that is refused is searched without it, and
+//! name the operation, and it is tried again after five minutes, or after five seconds where nothing else is to be done. Until then a page that is refused is searched without it, and
 //! with as many rows more: however many rows are stuck, those behind them get through. `jobwire_jobs_set_aside_total` counts what was set aside.
 //!
 //! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
@@ -74,22 +74,31 @@ impl Refusals {
 
     /// A row is there no more; that says nothing of what the database takes.
     fn is_gone(&self, operation: &'static str, row: JobId) {
-        let row = Some(std::iter::once(row));
-        self.state().stuck.passed(operation, row);
+        self.state().stuck.is_gone(operation, row);
     }
 
     /// Whether a page that was refused by this error is tried in parts. An error that goes away by itself is waited for,
     /// unless the server has answered so again and again: then a row may be the reason (a lock that its trigger waits for).
-    fn is_searched(&self, operation: &'static str, error: &StoreError) -> bool {
+    fn is_searched(
+        &self,
+        operation: &'static str,
+        page: Option<JobId>,
+        error: &StoreError,
+    ) -> bool {
         if !error.is_transient() {
             return true;
         }
-        is_answer(error) && self.state().stuck.keeps_failing(operation)
+        is_answer(error) && self.state().stuck.keeps_failing(operation, page)
     }
 
     /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm, unless it comes again and again.
-    fn failed(&self, operation: &'static str, error: StoreError) -> StoreError {
-        let comes_again = is_answer(&error) && self.state().stuck.failed(operation);
+    fn failed(
+        &self,
+        operation: &'static str,
+        page: Option<JobId>,
+        error: StoreError,
+    ) -> StoreError {
+        let comes_again = is_answer(&error) && self.state().stuck.failed(operation, page);
         if !error.is_transient() || comes_again {
             self.note(operation, None, error.to_string());
         }
@@ -201,12 +210,14 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     part: impl Fn(Vec<R>) -> BoxFuture<'a, Result<Settled>> + Send + Sync + 'a,
 ) -> Result<Settled> {
     let refusals = store.refusals();
+    let page = rows.first().map(|row| row.held().id);
     match whole.await {
         Ok(settled) => {
+            refusals.state().stuck.page_passed(operation, page);
             refusals.passed(operation, Some(rows.iter().map(|row| row.held().id)));
             Ok(settled)
         }
-        Err(error) if refusals.is_searched(operation, &error) => {
+        Err(error) if refusals.is_searched(operation, page, &error) => {
             let aside = move |row: R, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                 Box::pin(async move {
                     let reason = match row.message() {
@@ -219,8 +230,12 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             let rows = rows.to_vec();
             Box::pin(search::search(
                 refusals,
-                operation,
-                rows,
+                search::RefusedPage {
+                    operation,
+                    rows,
+                    name: page,
+                    whole_failed: true,
+                },
                 &|row: &R| row.held().id,
                 Settled::default(),
                 &part,
@@ -228,7 +243,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             ))
             .await
         }
-        Err(error) => Err(refusals.failed(operation, error)),
+        Err(error) => Err(refusals.failed(operation, page, error)),
     }
 }
 
@@ -259,7 +274,7 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
             refusals.passed(operation, None::<std::iter::Empty<JobId>>);
             Ok(outcome)
         }
-        Err(error) if refusals.is_searched(operation, &error) => {
+        Err(error) if refusals.is_searched(operation, None, &error) => {
             let search = async {
                 let refused = if T::PASSES_OVER {
                     refusals.lately(operation)
@@ -276,14 +291,27 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
                     };
                     (rows, passed_over) = passed_over.into_iter().partition(again);
                 }
+                // The very page that has just failed.
+                let same = passed_over.is_empty();
                 let nothing = part(Vec::new()).await?;
                 let aside =
                     move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                         Box::pin(async move { store.set_row_aside(state, id, &reason).await })
                     };
-                let mut outcome =
-                    search::search(refusals, operation, rows, &|id| *id, nothing, &part, &aside)
-                        .await;
+                let mut outcome = search::search(
+                    refusals,
+                    search::RefusedPage {
+                        operation,
+                        rows,
+                        name: None,
+                        whole_failed: same,
+                    },
+                    &|id| *id,
+                    nothing,
+                    &part,
+                    &aside,
+                )
+                .await;
                 if let Ok(outcome) = &mut outcome {
                     passed_over.into_iter().for_each(|row| outcome.left(row));
                 }
@@ -291,6 +319,6 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
             };
             Box::pin(search).await
         }
-        Err(error) => Err(refusals.failed(operation, error)),
+        Err(error) => Err(refusals.failed(operation, None, error)),
     }
 }

@@ -551,8 +551,10 @@ impl Store for PgStore {
                 .boxed()
         };
         let state = JobState::Executable;
+        let began = std::time::Instant::now();
         found_page(self, "take_turn", state, whole, rows, |these| {
             let part = async move {
+                let turn = &turn.after(began.elapsed());
                 let take = || turn::take(pool, turn, Some(&these));
                 self.run("take_turn", take).await
             };

@@ -43,7 +43,11 @@ mod tests {
     #[test]
     fn it_goes_with_a_lost_answer_and_comes_with_the_next_one() {
         let presence = Presence::default();
-        let lost = || Err::<(), _>(StoreError::Timeout(Duration::from_secs(1)));
+        let lost = || {
+            let reset = std::io::ErrorKind::ConnectionReset.into();
+            Err::<(), _>(StoreError::Database(sqlx::Error::Io(reset)))
+        };
+        presence.note(&Err::<(), _>(StoreError::Timeout(Duration::from_secs(1))));
         presence.note(&Err::<(), _>(StoreError::Config(
             "a right is missing".to_owned(),
         )));

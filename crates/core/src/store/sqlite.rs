@@ -508,8 +508,10 @@ impl Store for SqliteStore {
             self.run("take_turn", move || self.marked(at_most)).boxed()
         };
         let state = JobState::Executable;
+        let began = std::time::Instant::now();
         found_page(self, "take_turn", state, whole, rows, |these| {
             let part = async move {
+                let turn = &turn.after(began.elapsed());
                 let take = || self.turn(turn, Some(&these));
                 self.run("take_turn", take).await
             };

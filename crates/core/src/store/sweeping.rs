@@ -31,6 +31,21 @@ pub struct Turn {
     pub hint_at_most: i64,
 }
 
+impl Turn {
+    /// The same, asked so much later.
+    pub(super) fn after(&self, passed: Duration) -> Self {
+        let passed = chrono::Duration::from_std(passed).unwrap_or(chrono::Duration::MAX);
+        let later = |at: DateTime<Utc>| at.checked_add_signed(passed).unwrap_or(at);
+        Self {
+            clock: self.clock.map(|clock| ClockWindow {
+                from: later(clock.from),
+                until: later(clock.until),
+            }),
+            ..self.clone()
+        }
+    }
+}
+
 /// What the database's clock may show, judging by what it showed before and the time since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockWindow {

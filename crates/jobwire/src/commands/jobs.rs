@@ -88,6 +88,9 @@ pub enum Action {
 }
 
 pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
+    if let Action::Retry { selection, .. } | Action::Delete { selection, .. } = &args.action {
+        selection.check()?;
+    }
     let database = Database::open_existing(&settings).await?;
     let result = act(&settings, &database, args.action).await;
     database.store().close().await;
@@ -110,7 +113,6 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             retries,
             json,
         } => {
-            selection.check()?;
             let by_state = operate::Matching::of(&mut selection, &*store).await?;
             if by_state.more_than_dead_letters() && !yes {
                 return Err(Error::Usage(format!(
@@ -126,12 +128,16 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             yes,
             json,
         } => {
-            selection.check()?;
             if selection.all && !yes {
                 let count = store.count(&selection.filter.clone().filter(0, 1)).await?;
                 let jobs = output::count(count.unsigned_abs(), "job");
+                let states = if selection.filter.states.is_empty() {
+                    ", of every state,"
+                } else {
+                    ""
+                };
                 return Err(Error::Usage(format!(
-                    "{jobs} match, of every state, and would all be deleted; look with `jobwire jobs list` first, then say --yes"
+                    "{jobs} match{states} and would all be deleted; look with `jobwire jobs list` first, then say --yes"
                 )));
             }
             let ids = selection.ids(&*store).await?;

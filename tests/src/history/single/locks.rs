@@ -71,7 +71,8 @@ impl Single<'_> {
             let late = (entry.at - lock.expires_at).max(0);
             let calendar = &self.limits.calendar;
             let disturbed = calendar.is_disturbed(lock.written_at, entry.at);
-            self.report.takeover(self.job, late, disturbed);
+            let calm = calendar.is_calm(lock.at);
+            self.report.takeover(self.job, late, disturbed, calm);
             self.abandon(lock);
         }
         self.not_ready(entry.at);
@@ -144,7 +145,7 @@ impl Single<'_> {
             Some(lock) if lock.fence == fence => {
                 lock.taken_off = Some(entry.at);
                 // A jump of the clock ends no lease: it lives as long as it would have lived without.
-                let jumped = self.limits.calendar.jumped(lock.written_at, entry.at);
+                let jumped = (self.limits.calendar).jumped_alone(lock.written_at, entry.at);
                 if entry.at < lock.expires_at + jumped {
                     self.violation(
                         Invariant::I4,

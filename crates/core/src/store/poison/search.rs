@@ -15,8 +15,12 @@ use crate::store::Result;
 /// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
 const PARTS: usize = 1_000;
 
-/// And so long it takes: the leader's turn must not outlast its lease.
+/// Once a row is known to commit or to be refused, what is left after this time waits for the next page: the leader's turn
+/// must not outlast its lease.
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// Parts of an operation that does not come again by itself.
+const MOST_PARTS: usize = 20 * PARTS;
 
 /// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
 const HOPELESS: usize = 200;
@@ -35,21 +39,46 @@ struct Search<R> {
     fault: Option<StoreError>,
 }
 
+/// A page that was refused.
+pub(super) struct RefusedPage<R> {
+    pub(super) operation: &'static str,
+    pub(super) rows: Vec<R>,
+    /// The name of a page of held jobs.
+    pub(super) name: Option<JobId>,
+    /// These very rows were tried together.
+    pub(super) whole_failed: bool,
+}
+
 /// Try a refused page in parts, and set aside what stays refused. `outcome` is that of a page without rows.
 pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     refusals: &Refusals,
-    operation: &'static str,
-    rows: Vec<R>,
+    asked: RefusedPage<R>,
     id: &(dyn Fn(&R) -> JobId + Send + Sync),
     mut outcome: T,
     part: &Part<'_, R, T>,
     set_aside: &SetAside<'_, R>,
 ) -> Result<T> {
+    let RefusedPage {
+        operation,
+        rows,
+        name,
+        whole_failed,
+    } = asked;
     let page = rows.len();
-    let again = refusals.state().stuck.keeps_failing(operation);
-    let found = halve(rows, again, &mut outcome, part).await;
+    let again = refusals.state().stuck.keeps_failing(operation, name);
+    let mut found = halve(rows, whole_failed, again, &mut outcome, part).await;
+    if !found.committed
+        && !found.untold.is_empty()
+        && found.refused.iter().all(|(_, error)| !error.is_row_fault())
+    {
+        // Nothing shows that the database takes anything.
+        for (row, error) in std::mem::take(&mut found.refused) {
+            refusals.left(operation, id(&row), error.to_string());
+            found.fault.get_or_insert(error);
+        }
+    }
     if let Some(fault) = found.fault {
-        let fault = refusals.failed(operation, fault);
+        let fault = refusals.failed(operation, name, fault);
         // What was refused alone is passed over next time, and the rest of the page is tried.
         for (row, error) in &found.refused {
             refusals.left(operation, id(row), error.to_string());
@@ -111,16 +140,24 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         );
     }
     found.untold.iter().for_each(|row| outcome.left(id(row)));
+    if !T::PASSES_OVER && !found.untold.is_empty() {
+        return Err(StoreError::Config(format!(
+            "`{operation}` was refused for too many rows: {} of {page} were not tried; correct the first ones \
+             (`jobwire_stuck_batches` and the log name them), then run it again",
+            found.untold.len()
+        )));
+    }
     match first {
         Some(error) if !T::TELLS_WHAT_IS_LEFT && !found.committed && gone == 0 => Err(error),
         _ => Ok(outcome),
     }
 }
 
-/// Try the page, then its halves, and so on: what can commit does. An error that goes away by itself ends the search, unless
+/// Try the page, if it is not the one that has just failed, then its halves, and so on: what can commit does. An error that goes away by itself ends the search, unless
 /// it has come again and again.
 async fn halve<R: Clone, T: Outcome>(
-    rows: Vec<R>,
+    mut rows: Vec<R>,
+    whole_failed: bool,
     searches_transient: bool,
     outcome: &mut T,
     part: &Part<'_, R, T>,
@@ -133,12 +170,20 @@ async fn halve<R: Clone, T: Outcome>(
     };
     let mut parts = 0;
     let began = Instant::now();
-    let mut open = vec![rows];
+    let most = if T::PASSES_OVER { PARTS } else { MOST_PARTS };
+    let mut open = if whole_failed && rows.len() > 1 {
+        let rest = rows.split_off(rows.len() / 2);
+        vec![rest, rows]
+    } else {
+        vec![rows]
+    };
     while let Some(mut rows) = open.pop() {
         if rows.is_empty() {
             continue;
         }
-        if search.fault.is_some() || parts >= PARTS || began.elapsed() >= LONGEST {
+        let settled = search.committed || !search.refused.is_empty();
+        let late = T::PASSES_OVER && settled && began.elapsed() >= LONGEST;
+        if search.fault.is_some() || parts >= most || late {
             search.untold.append(&mut rows);
             continue;
         }
@@ -238,8 +283,12 @@ mod tests {
         };
         let settled = search(
             &refusals,
-            "complete",
-            rows.to_vec(),
+            RefusedPage {
+                operation: "complete",
+                rows: rows.to_vec(),
+                name: None,
+                whole_failed: false,
+            },
             &|id| *id,
             Settled::default(),
             &part,

@@ -11,8 +11,8 @@ use crate::metrics as m;
 
 /// What was not tried again for so long is not stuck any more: another node has it, or somebody corrected it.
 const FORGOTTEN: Duration = Duration::from_secs(300);
-/// A row that was refused is passed over for so long.
-const PASSED_OVER: Duration = Duration::from_secs(60);
+/// A row that was refused is passed over for so long, while others wait.
+const PASSED_OVER: Duration = FORGOTTEN;
 /// Rows that are remembered of one operation.
 const ROWS: usize = 10_000;
 
@@ -42,8 +42,9 @@ struct Operation {
 #[derive(Default)]
 pub(super) struct StuckBatches {
     operations: BTreeMap<&'static str, Operation>,
-    /// Operations whose last pages all failed by an error that should go away by itself, and how many these were.
-    failing: HashMap<&'static str, u32>,
+    /// Operations whose last pages all failed by an error that should go away by itself, and how often. A page of held jobs
+    /// has a name, its first job: others of its kind get through meanwhile.
+    failing: HashMap<(&'static str, Option<JobId>), u32>,
 }
 
 /// So many failures in a row do not look like what goes away by itself.
@@ -68,6 +69,10 @@ impl StuckBatches {
                 rows: HashMap::new(),
             });
         entry.reason = reason;
+        if entry.rows.len() >= ROWS {
+            let known = |seen: &Instant| now.duration_since(*seen) < FORGOTTEN;
+            entry.rows.retain(|_, seen| known(seen));
+        }
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
             entry.rows.insert(row, now);
         }
@@ -76,15 +81,18 @@ impl StuckBatches {
     }
 
     /// A page failed by an error that should go away by itself. True where that does not look so any more.
-    pub(super) fn failed(&mut self, operation: &'static str) -> bool {
-        let failures = self.failing.entry(operation).or_default();
+    pub(super) fn failed(&mut self, operation: &'static str, page: Option<JobId>) -> bool {
+        if self.failing.len() >= ROWS {
+            self.failing.clear();
+        }
+        let failures = self.failing.entry((operation, page)).or_default();
         *failures = failures.saturating_add(1);
         *failures >= AGAIN_AND_AGAIN
     }
 
     /// Its last pages all failed so.
-    pub(super) fn keeps_failing(&self, operation: &str) -> bool {
-        let failures = self.failing.get(operation);
+    pub(super) fn keeps_failing(&self, operation: &'static str, page: Option<JobId>) -> bool {
+        let failures = self.failing.get(&(operation, page));
         failures.is_some_and(|failures| *failures >= AGAIN_AND_AGAIN)
     }
 
@@ -94,7 +102,9 @@ impl StuckBatches {
         operation: &'static str,
         rows: Option<impl Iterator<Item = JobId>>,
     ) {
-        self.failing.remove(operation);
+        if rows.is_none() {
+            self.failing.remove(&(operation, None));
+        }
         let Some(entry) = self.operations.get_mut(operation) else {
             return;
         };
@@ -120,6 +130,19 @@ impl StuckBatches {
         rows.filter(|(_, seen)| now.duration_since(**seen) < PASSED_OVER)
             .filter_map(|(row, seen)| row.map(|row| (row, *seen)))
             .collect()
+    }
+
+    /// A row is there no more; that says nothing of what the database takes.
+    pub(super) fn is_gone(&mut self, operation: &'static str, row: JobId) {
+        if let Some(entry) = self.operations.get_mut(operation) {
+            entry.rows.remove(&Some(row));
+            self.forget_empty();
+        }
+    }
+
+    /// A page of held jobs got through that had failed.
+    pub(super) fn page_passed(&mut self, operation: &'static str, page: Option<JobId>) {
+        self.failing.remove(&(operation, page));
     }
 
     /// What is stuck now.
