@@ -8,6 +8,45 @@ use jobwire_tests::{Scratch, Signal, shared};
 use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
 
 #[tokio::test]
+async fn the_lines_and_fields_of_the_guide_are_accepted() {
+    let guide = std::fs::read_to_string(crate::docs::root().join("docs/jobs.md")).unwrap();
+    let home = Scratch::new();
+    let sample = guide.split("```json\n").nth(1).unwrap();
+    let sample = sample.split("```").next().unwrap();
+    let _ = home.write("jobs.jsonl", sample);
+    let said = succeeds(jobwire(&home, &["enqueue", "jobs.jsonl"])).await;
+    let count = sample.lines().count();
+    assert!(said.contains(&format!("{count} jobs created")), "{said}");
+    // The page and the help name each field that a line may have.
+    let help = succeeds(jobwire(&home, &["enqueue", "--help"])).await;
+    for field in [
+        "type",
+        "payload",
+        "process_instance",
+        "execution",
+        "process_definition",
+        "element",
+        "tenant",
+        "category",
+        "deployment",
+        "priority",
+        "exclusive",
+        "retries",
+        "retry_policy",
+        "due_at",
+        "repeat",
+        "repeat_until",
+        "correlation_id",
+        "lane",
+        "custom_values",
+        "trace_parent",
+    ] {
+        assert!(guide.contains(&format!("`{field}`")), "{field}");
+        assert!(help.contains(field), "{field} in {help}");
+    }
+}
+
+#[tokio::test]
 async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     let home = Scratch::new();
     let mut text = String::new();
