@@ -270,6 +270,7 @@ conformance! {
             a_hundred_rows_a_minute_are_set_aside,
             a_page_of_bad_timers_stops_no_timer_behind_it,
             bad_timers_stop_no_few_behind_them,
+            a_turn_of_which_no_row_commits_leads,
             a_page_of_bad_rows_stops_no_row_behind_it,
             an_unreadable_row_fails_no_batch,
         ]

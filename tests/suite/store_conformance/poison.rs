@@ -366,6 +366,20 @@ pub(super) async fn a_page_of_bad_timers_stops_no_timer_behind_it<S: SqlBench>(w
     assert_eq!(moved, GOOD);
 }
 
+/// All that a turn would mark is refused: the node leads all the same, else nobody would.
+pub(super) async fn a_turn_of_which_no_row_commits_leads<S: SqlBench>(w: &World<S>) {
+    w.create((0..5).map(|_| work().element("poison")).collect())
+        .await;
+    w.store.execute("UPDATE {s}job SET hints = 0").await;
+    refuse(w, "UPDATE", "job").await;
+    let leader = node();
+    for _ in 0..3 {
+        let report = w.lead(leader).await;
+        assert!(report.unhinted.is_empty());
+    }
+    assert_eq!(w.store.stuck()[0].operation, "take_turn");
+}
+
 /// A node that runs nothing takes a few timers at a time.
 pub(super) async fn bad_timers_stop_no_few_behind_them<S: SqlBench>(w: &World<S>) {
     let bad = || work().delay(Duration::from_secs(3600)).element("poison");

@@ -15,6 +15,10 @@ pub(in crate::store) trait Outcome: Send {
     /// Whether the outcome names the rows about which nothing was done. Else a page of which nothing commits is an error.
     const TELLS_WHAT_IS_LEFT: bool = false;
 
+    /// Whether a page of which nothing commits has an outcome all the same, and is no error: who leads does not depend on the
+    /// rows that a turn marks.
+    const STANDS_WITHOUT_ROWS: bool = false;
+
     /// Whether the operation comes again by itself: then rows that were refused a short while ago are passed over.
     const PASSES_OVER: bool = true;
 
@@ -65,6 +69,8 @@ impl Outcome for MovedTimers {
 }
 
 impl Outcome for TurnOutcome {
+    const STANDS_WITHOUT_ROWS: bool = true;
+
     fn add(&mut self, part: Self) {
         match (self, part) {
             (Self::Leads(all), Self::Leads(mut part)) => {

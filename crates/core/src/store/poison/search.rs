@@ -78,13 +78,14 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         }
     }
     if let Some(fault) = found.fault {
+        let stands = T::STANDS_WITHOUT_ROWS && !fault.is_transient();
         let fault = refusals.failed(operation, name, fault);
         // What was refused alone is passed over next time, and the rest of the page is tried.
         for (row, error) in &found.refused {
             refusals.left(operation, id(row), error.to_string());
             outcome.left(id(row));
         }
-        if !found.committed {
+        if !found.committed && !stands {
             return Err(fault);
         }
         found.untold.iter().for_each(|row| outcome.left(id(row)));
@@ -148,7 +149,14 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         )));
     }
     match first {
-        Some(error) if !T::TELLS_WHAT_IS_LEFT && !found.committed && gone == 0 => Err(error),
+        Some(error)
+            if !T::TELLS_WHAT_IS_LEFT
+                && !T::STANDS_WITHOUT_ROWS
+                && !found.committed
+                && gone == 0 =>
+        {
+            Err(error)
+        }
         _ => Ok(outcome),
     }
 }
