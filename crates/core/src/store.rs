@@ -57,7 +57,8 @@ pub use schema::{SCHEMA_VERSION, SchemaStatus};
 pub use settling::{Completion, Destination, Failure, HandOver, Renewed, Settled};
 use settling::{instances, released};
 pub use sweeping::{
-    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanQuery, Rescued, Turn, TurnOutcome, TurnReport,
+    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanPage, OrphanQuery, Rescued, Turn, TurnOutcome,
+    TurnReport,
 };
 
 /// Shorthand for this layer.
@@ -170,7 +171,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Jobs that are ready, unlocked and ungated although every hint sent before was decided; of an
     /// instance only the first sibling.
-    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>>;
+    async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage>;
 
     /// Count what a sweep would look at, for people. Changes nothing; reads every executable job. A store
     /// need not offer it.

@@ -36,7 +36,7 @@ use crate::job::{JobId, Lane};
 use crate::label;
 use crate::metrics as m;
 use crate::shared::Shared;
-use crate::store::OrphanQuery;
+use crate::store::{OrphanPage, OrphanQuery};
 
 /// Orphans in one page.
 const PAGE: i64 = 10_000;
@@ -296,15 +296,13 @@ struct Page {
 async fn page(node: &Arc<Shared>, query: OrphanQuery) -> Page {
     let lane = &query.lane;
     match node.store.orphans(&query).await {
-        Ok(orphans) => {
-            let count = orphans.len();
-            let is_full = i64::try_from(count).is_ok_and(|n| n >= query.limit);
-            let next = orphans.last().map(|o| o.hint.id).filter(|_| is_full);
-            if !orphans.is_empty() {
+        Ok(OrphanPage { ready, next }) => {
+            let count = ready.len();
+            if !ready.is_empty() {
                 counter!(m::SWEPT, "class" => "orphan").increment(count as u64);
                 tracing::info!(%lane, jobs = count, "lost hints were found; the jobs are hinted again");
                 crash_point!("orphans-found");
-                node.hook.publish(Cause::Sweep, orphans);
+                node.hook.publish(Cause::Sweep, ready);
                 crash_point!("orphans-hinted");
             }
             Page { count, next }

@@ -11,8 +11,8 @@ use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed, Result,
-    SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -290,7 +290,9 @@ impl Store for Mutant {
                 whole: false,
                 mark: true,
             };
-            report.unhinted.extend(self.inner.orphans(&old).await?);
+            report
+                .unhinted
+                .extend(self.inner.orphans(&old).await?.ready);
         }
         Ok(outcome)
     }
@@ -300,7 +302,7 @@ impl Store for Mutant {
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.inner.resign(node).await
     }
-    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+    async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         self.inner.orphans(query).await
     }
     async fn free_instances(&self) -> Result<Vec<Ready>> {

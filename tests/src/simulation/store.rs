@@ -10,8 +10,9 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanQuery, Refusal, Renewed, Result,
-    SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanPage, OrphanQuery, Refusal, Renewed,
+    Result, SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn,
+    TurnOutcome,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -226,7 +227,7 @@ impl Store for MemoryStore {
         self.call("resign", move |db| db.resign(node)).await
     }
 
-    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
+    async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         let query = query.clone();
         self.call("orphans", move |db| db.orphans(&query)).await
     }

@@ -296,7 +296,7 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
         mark: true,
         whole: true,
     };
-    let found = w.store.orphans(&orphans).await.unwrap();
+    let found = w.store.orphans(&orphans).await.unwrap().ready;
     assert!(found.iter().any(|ready| ready.hint.id == good), "{found:?}");
     let job = w.hold(worker, &Hint::new(id)).await;
     w.release(worker, job.held()).await;

@@ -24,7 +24,7 @@ async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQu
 
 async fn orphans<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> Vec<JobId> {
     let query = query(w, seconds_ago, mark).await;
-    ids(&w.store.orphans(&query).await.unwrap())
+    ids(&w.store.orphans(&query).await.unwrap().ready)
 }
 
 pub(super) async fn what_became_ready_just_now_is_not_suspected<S: Bench>(w: &World<S>) {
@@ -51,7 +51,7 @@ pub(super) async fn what_is_old_and_unlocked_is_suspected<S: Bench>(w: &World<S>
         lane: Lane("fast".to_owned()),
         ..query(w, LONG, false).await
     };
-    let found = w.store.orphans(&other_lane).await.unwrap();
+    let found = w.store.orphans(&other_lane).await.unwrap().ready;
     assert_eq!(ids(&found), [hints[2].id]);
     assert_eq!(found[0].lane.0, "fast");
 }
@@ -68,7 +68,10 @@ pub(super) async fn an_id_from_the_future_is_found_in_the_whole_table<S: SqlBenc
     assert!(orphans(w, LONG, false).await.is_empty());
     let mut whole = query(w, LONG, true).await;
     whole.whole = true;
-    assert_eq!(ids(&w.store.orphans(&whole).await.unwrap()), [JobId(id)]);
+    assert_eq!(
+        ids(&w.store.orphans(&whole).await.unwrap().ready),
+        [JobId(id)]
+    );
 }
 
 pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
@@ -133,7 +136,7 @@ pub(super) async fn orphans_are_paged_by_id<S: Bench>(w: &World<S>) {
     question.limit = 2;
     let mut found = Vec::new();
     loop {
-        let page = ids(&w.store.orphans(&question).await.unwrap());
+        let page = ids(&w.store.orphans(&question).await.unwrap().ready);
         question.after = page.last().copied();
         if page.is_empty() {
             break;

@@ -40,7 +40,7 @@ async fn waits<S: SqlBench>(w: &World<S>, hint: &Hint) {
         whole: true,
         mark: false,
     };
-    let orphans = w.store.orphans(&orphans).await.unwrap();
+    let orphans = w.store.orphans(&orphans).await.unwrap().ready;
     assert!(!ids(&orphans).contains(&hint.id));
 }
 

@@ -12,9 +12,12 @@
 //!   larger page of the operation was refused as a whole.
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
-//! What is refused and stays is **stuck**: it is logged as an error, `jobwire_stuck_batches` and the health of the node
-//! name the operation, and it is tried again after five minutes, or after five seconds where nothing else is to be done. Until then a page that is refused is searched without it, and
-//! with as many rows more: however many rows are stuck, those behind them get through. `jobwire_jobs_set_aside_total` counts what was set aside.
+//! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and the health of the node
+//! name the operation. It is tried again after four minutes, or after five seconds where nothing else is to be done. Until
+//! then an operation that finds its own rows leaves it out: such an operation does not try its plain statement, but begins
+//! with the search, which looks at the oldest and at the newest rows and commits the newest ones first. So rows get through
+//! beside any number of stuck ones, unless they lie between more stuck rows than a search tells apart; those wait until it
+//! has (a few hundred rows a second). `jobwire_jobs_set_aside_total` counts what was set aside.
 //!
 //! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
 //! that choose their own rows have a second text for a page of given rows, which only the search uses.
@@ -23,7 +26,7 @@ mod outcome;
 mod search;
 mod stuck;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +61,11 @@ impl Refusals {
     /// The operations of which a page does not get through.
     pub(super) fn stuck(&self) -> Vec<StuckBatch> {
         self.state().stuck.list(Instant::now())
+    }
+
+    /// The next page of rows that the operation finds itself would fail, too.
+    fn searches_first(&self, operation: &'static str) -> bool {
+        self.state().stuck.comes_again(operation, None)
     }
 
     /// The rows that were refused a short while ago, and when.
@@ -228,13 +236,14 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
                 })
             };
             let rows = rows.to_vec();
+            let searches_transient = refusals.state().stuck.keeps_failing(operation, page);
             Box::pin(search::search(
                 refusals,
                 search::RefusedPage {
                     operation,
                     rows,
                     name: page,
-                    whole_failed: true,
+                    searches_transient,
                 },
                 &|row: &R| row.held().id,
                 Settled::default(),
@@ -250,75 +259,95 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
 /// Where only refused rows are left they are tried again so soon.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Where a page of a few rows is refused, so many are searched: those behind them must not wait for one page after another.
-pub(super) const SEARCHED: i64 = 1_000;
+/// A search looks at so many of the oldest rows, and at as many of the newest ones.
+const LOOKED_AT: i64 = 2_000;
 
-/// A page and so many rows more.
-pub(super) fn page_and(rows: i64, more: usize) -> i64 {
-    rows.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
+/// So many rows, and those that are known to be refused.
+fn page_and(rows: i64, refused: usize) -> i64 {
+    rows.saturating_add(i64::try_from(refused).unwrap_or(i64::MAX))
 }
 
-/// A page of jobs in this state that the statement `whole` finds itself; `rows` finds the same and so many more, and `part`
-/// is the statement for given ones. What a page leads to without any row is asked first.
+/// Rows that an operation would act on, the oldest first.
+pub(super) struct Found {
+    rows: Vec<JobId>,
+    /// There may be more.
+    is_cut: bool,
+}
+
+impl Found {
+    /// What a statement found that was asked for so many.
+    pub(super) fn of(rows: Vec<JobId>, at_most: i64) -> Self {
+        let is_cut = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
+        Self { rows, is_cut }
+    }
+}
+
+/// A page of jobs in this state that the statement `whole` finds itself. `found` finds the same and more, asked for so many
+/// rows, and `part` is the statement for given ones. What a page leads to without any row is asked first.
 pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     store: &'a S,
     operation: &'static str,
     state: JobState,
     whole: impl Future<Output = Result<T>>,
-    rows: impl FnOnce(usize) -> BoxFuture<'a, Result<Vec<JobId>>>,
+    found: impl FnOnce(i64) -> BoxFuture<'a, Result<Found>>,
     part: impl Fn(Vec<JobId>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
 ) -> Result<T> {
     let refusals = store.refusals();
-    match whole.await {
-        Ok(outcome) => {
-            refusals.passed(operation, None::<std::iter::Empty<JobId>>);
-            Ok(outcome)
+    if !T::PASSES_OVER || !refusals.searches_first(operation) {
+        match whole.await {
+            Ok(outcome) => {
+                refusals.passed(operation, None::<std::iter::Empty<JobId>>);
+                return Ok(outcome);
+            }
+            Err(error) if refusals.is_searched(operation, None, &error) => {}
+            Err(error) => return Err(refusals.failed(operation, None, error)),
         }
-        Err(error) if refusals.is_searched(operation, None, &error) => {
-            let search = async {
-                let refused = if T::PASSES_OVER {
-                    refusals.lately(operation)
-                } else {
-                    HashMap::new()
-                };
-                let rows = rows(refused.len()).await?;
-                let (mut passed_over, mut rows): (Vec<_>, Vec<_>) =
-                    rows.into_iter().partition(|row| refused.contains_key(row));
-                if rows.is_empty() {
-                    let again = |row: &JobId| {
-                        let refused = refused.get(row);
-                        refused.is_none_or(|at| at.elapsed() >= AGAIN)
-                    };
-                    (rows, passed_over) = passed_over.into_iter().partition(again);
-                }
-                // The very page that has just failed.
-                let same = passed_over.is_empty();
-                let nothing = part(Vec::new()).await?;
-                let aside =
-                    move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
-                        Box::pin(async move { store.set_row_aside(state, id, &reason).await })
-                    };
-                let mut outcome = search::search(
-                    refusals,
-                    search::RefusedPage {
-                        operation,
-                        rows,
-                        name: None,
-                        whole_failed: same,
-                    },
-                    &|id| *id,
-                    nothing,
-                    &part,
-                    &aside,
-                )
-                .await;
-                if let Ok(outcome) = &mut outcome {
-                    passed_over.into_iter().for_each(|row| outcome.left(row));
-                }
-                outcome
-            };
-            Box::pin(search).await
-        }
-        Err(error) => Err(refusals.failed(operation, None, error)),
     }
+    let search = async {
+        let began = Instant::now();
+        let refused = if T::PASSES_OVER {
+            refusals.lately(operation)
+        } else {
+            HashMap::new()
+        };
+        let found = found(page_and(LOOKED_AT, refused.len())).await?;
+        let last = found.rows.last().copied().filter(|_| found.is_cut);
+        let is_refused = |row: &JobId| refused.contains_key(row);
+        let (mut passed_over, mut rows): (Vec<_>, Vec<_>) =
+            found.rows.into_iter().partition(is_refused);
+        if rows.is_empty() {
+            let again = |row: &JobId| {
+                let refused = refused.get(row);
+                refused.is_none_or(|at| at.elapsed() >= AGAIN)
+            };
+            (rows, passed_over) = passed_over.into_iter().partition(again);
+        }
+        let tried: HashSet<JobId> = rows.iter().copied().collect();
+        let nothing = part(Vec::new()).await?;
+        let aside = move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
+            Box::pin(async move { store.set_row_aside(state, id, &reason).await })
+        };
+        let page = search::RefusedPage {
+            operation,
+            rows,
+            name: None,
+            searches_transient: refusals.searches_first(operation),
+        };
+        let mut outcome = search::search(refusals, page, &|id| *id, nothing, &part, &aside).await?;
+        let is_passed_over: HashSet<&JobId> = passed_over.iter().collect();
+        let is_settled = |row: &JobId| {
+            let is_absent = !found.is_cut && !T::IS_PAGED && !is_passed_over.contains(row);
+            tried.contains(row) || is_absent
+        };
+        refusals
+            .state()
+            .stuck
+            .searched(operation, began, is_settled);
+        for row in passed_over {
+            outcome.left(row);
+        }
+        outcome.looked_at(last);
+        Ok(outcome)
+    };
+    Box::pin(search).await
 }

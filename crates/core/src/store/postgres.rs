@@ -54,13 +54,13 @@ use self::hot::HotLine;
 use self::line::{Line, Suspicion};
 use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
-use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
+use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page};
 use super::presence::Presence;
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope, TransactionId,
-    Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery,
+    Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope,
+    TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -338,19 +338,18 @@ impl PgStore {
     /// Move due timers by this statement, or, where it is refused, in parts and without locks.
     async fn timers(
         &self,
-        at_most: i64,
         whole: impl Future<Output = Result<MovedTimers>> + Send,
     ) -> Result<MovedTimers> {
-        let pool = &self.line.pool;
+        let (line, pool) = (&self.line, &self.line.pool);
         let statement = "move_due_timers";
-        let rows = |more| {
-            let at_most = page_and(at_most.max(SEARCHED), more);
-            self.run(statement, move || timers::due(pool, at_most))
-                .boxed()
+        let found = |at_most| {
+            let find =
+                move || async move { Ok(Found::of(timers::due(pool, at_most).await?, at_most)) };
+            self.run(statement, find).boxed()
         };
-        found_page(self, statement, JobState::Timer, whole, rows, |these| {
+        found_page(self, statement, JobState::Timer, whole, found, |these| {
             let part = async move {
-                let move_these = || timers::move_these(pool, &these);
+                let move_these = || timers::move_these(line, &these);
                 self.run(statement, move_these).await
             };
             part.boxed()
@@ -365,12 +364,15 @@ impl PgStore {
             let end = || suspend::activate(line, scope);
             Ok(Activated::AtOnce(self.run("activate", end).await?))
         };
-        let rows = |_| {
-            self.run("activate", || suspend::put_aside(pool, scope))
-                .boxed()
+        let found = |_| {
+            let put_aside = || async {
+                let rows = suspend::put_aside(pool, scope).await?;
+                Ok(Found::of(rows, i64::MAX))
+            };
+            self.run("activate", put_aside).boxed()
         };
         let state = JobState::Suspended;
-        let activated = found_page(self, "activate", state, whole, rows, |these| {
+        let activated = found_page(self, "activate", state, whole, found, |these| {
             let part = async move {
                 let bring_back = || suspend::bring_back(pool, scope, &these);
                 Ok(Activated::InParts(self.run("activate", bring_back).await?))
@@ -526,7 +528,7 @@ impl Store for PgStore {
         let whole = self.run("move_due_timers", || {
             timers::move_due(&self.line.pool, at_most)
         });
-        self.timers(at_most, whole).await
+        self.timers(whole).await
     }
 
     async fn take_due_timers(
@@ -539,23 +541,25 @@ impl Store for PgStore {
             self.fences.begin(&self.line).await?;
             timers::take_due(&self.hot, terms, lanes, at_most).await
         });
-        self.timers(at_most, whole).await
+        self.timers(whole).await
     }
 
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
-        let pool = &self.line.pool;
-        let whole = self.run("take_turn", || turn::take(pool, turn, None));
-        let rows = |more| {
-            let at_most = page_and(turn.hint_at_most, more);
-            self.run("take_turn", move || turn::marked(pool, at_most))
-                .boxed()
+        let line = &self.line;
+        let whole = self.run("take_turn", || turn::take(line, turn, None));
+        let found = |at_most| {
+            let marked = move || async move {
+                let rows = turn::marked(&line.pool, at_most).await?;
+                Ok(Found::of(rows, at_most))
+            };
+            self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
         let began = std::time::Instant::now();
-        found_page(self, "take_turn", state, whole, rows, |these| {
+        found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let turn = &turn.after(began.elapsed());
-                let take = || turn::take(pool, turn, Some(&these));
+                let take = || turn::take(line, turn, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()
@@ -564,17 +568,19 @@ impl Store for PgStore {
     }
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        let pool = &self.line.pool;
-        let whole = self.run("unhinted", || turn::unhinted(pool, at_most, None));
-        let rows = |more| {
-            let at_most = page_and(at_most, more);
-            let find = move || turn::find_unhinted(pool, at_most);
+        let line = &self.line;
+        let whole = self.run("unhinted", || turn::unhinted(&line.pool, at_most));
+        let found = |at_most| {
+            let find = move || async move {
+                let rows = turn::find_unhinted(&line.pool, at_most).await?;
+                Ok(Found::of(rows, at_most))
+            };
             self.run("unhinted", find).boxed()
         };
         let state = JobState::Executable;
-        found_page(self, "unhinted", state, whole, rows, |these| {
+        found_page(self, "unhinted", state, whole, found, |these| {
             let part = async move {
-                let hint = || turn::unhinted(pool, at_most, Some(&these));
+                let hint = || turn::hint_these(line, &these);
                 self.run("unhinted", hint).await
             };
             part.boxed()
@@ -587,29 +593,33 @@ impl Store for PgStore {
             .await
     }
 
-    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        let find = || orphans::find(&self.line, query, None);
-        let whole = self.run("orphans", find);
-        let rows = |more| {
-            let look = async move {
-                let query = OrphanQuery {
-                    mark: false,
-                    limit: page_and(query.limit, more),
-                    ..query.clone()
-                };
-                let find = || orphans::find(&self.line, &query, None);
-                let found = self.run("orphans", find).await?;
-                Ok(found.into_iter().map(|ready| ready.hint.id).collect())
+    async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
+        let find = |query: OrphanQuery, these: Option<Vec<JobId>>| async move {
+            let find = || orphans::find(&self.line, &query, these.as_deref());
+            let ready = self.run("orphans", find).await?;
+            Ok(OrphanPage::of(ready, query.limit))
+        };
+        let found = |limit| {
+            let look = OrphanQuery {
+                mark: false,
+                limit,
+                ..query.clone()
             };
-            look.boxed()
+            let found = async move {
+                let page = find(look, None).await?;
+                let ids = page.ready.into_iter().map(|ready| ready.hint.id);
+                Ok(Found::of(ids.collect(), limit))
+            };
+            found.boxed()
         };
         let state = JobState::Executable;
-        found_page(self, "orphans", state, whole, rows, |these| {
-            let part = async move {
-                let find = || orphans::find(&self.line, query, Some(&these));
-                self.run("orphans", find).await
+        let whole = find(query.clone(), None);
+        found_page(self, "orphans", state, whole, found, |these| {
+            let of_these = OrphanQuery {
+                limit: i64::try_from(these.len()).unwrap_or(i64::MAX),
+                ..query.clone()
             };
-            part.boxed()
+            find(of_these, Some(these)).boxed()
         })
         .await
     }
@@ -733,11 +743,14 @@ impl Store for PgStore {
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
         let line = &self.line;
         let whole = self.run("move_lane", || lanes::move_page(line, page, None));
-        let rows = |_| {
-            self.run("move_lane", || lanes::page_ids(line, page))
-                .boxed()
+        let found = |_| {
+            let page_ids = || async {
+                let rows = lanes::page_ids(line, page).await?;
+                Ok(Found::of(rows, i64::MAX))
+            };
+            self.run("move_lane", page_ids).boxed()
         };
-        found_page(self, "move_lane", page.state, whole, rows, |these| {
+        found_page(self, "move_lane", page.state, whole, found, |these| {
             let part = async move {
                 let move_these = || lanes::move_page(line, page, Some(&these));
                 self.run("move_lane", move_these).await

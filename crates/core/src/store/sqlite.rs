@@ -40,10 +40,10 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, SqliteConnection};
 
-use super::poison::{Activated, Refusals, SEARCHED, StuckBatch, found_page, held_page, page_and};
+use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery,
     ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store,
     SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
@@ -280,13 +280,13 @@ impl SqliteStore {
     ) -> Result<MovedTimers> {
         let statement = "move_due_timers";
         let whole = self.run(statement, || self.move_due(at_most, take, None));
-        let rows = |more| {
-            let at_most = page_and(at_most.max(SEARCHED), more);
-            self.run(statement, move || self.due(at_most)).boxed()
+        let found = |at_most| {
+            let due = move || async move { Ok(Found::of(self.due(at_most).await?, at_most)) };
+            self.run(statement, due).boxed()
         };
-        found_page(self, statement, JobState::Timer, whole, rows, |these| {
+        found_page(self, statement, JobState::Timer, whole, found, |these| {
             let part = async move {
-                let move_these = || self.move_due(at_most, None, Some(&these));
+                let move_these = || self.move_due(i64::MAX, None, Some(&these));
                 self.run(statement, move_these).await
             };
             part.boxed()
@@ -503,13 +503,13 @@ impl Store for SqliteStore {
 
     async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
         let whole = self.run("take_turn", || self.turn(turn, None));
-        let rows = |more| {
-            let at_most = page_and(turn.hint_at_most, more);
-            self.run("take_turn", move || self.marked(at_most)).boxed()
+        let found = |at_most| {
+            let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
+            self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
         let began = std::time::Instant::now();
-        found_page(self, "take_turn", state, whole, rows, |these| {
+        found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let turn = &turn.after(began.elapsed());
                 let take = || self.turn(turn, Some(&these));
@@ -522,15 +522,15 @@ impl Store for SqliteStore {
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         let whole = self.run("unhinted", || self.hint_unhinted(at_most, None));
-        let rows = |more| {
-            let at_most = page_and(at_most, more);
-            self.run("unhinted", move || self.find_unhinted(at_most))
-                .boxed()
+        let found = |at_most| {
+            let find =
+                move || async move { Ok(Found::of(self.find_unhinted(at_most).await?, at_most)) };
+            self.run("unhinted", find).boxed()
         };
         let state = JobState::Executable;
-        found_page(self, "unhinted", state, whole, rows, |these| {
+        found_page(self, "unhinted", state, whole, found, |these| {
             let part = async move {
-                let hint = || self.hint_unhinted(at_most, Some(&these));
+                let hint = || self.hint_unhinted(i64::MAX, Some(&these));
                 self.run("unhinted", hint).await
             };
             part.boxed()
@@ -581,28 +581,33 @@ impl Store for SqliteStore {
         self.run("resign", || self.resign_leading(node)).await
     }
 
-    async fn orphans(&self, query: &OrphanQuery) -> Result<Vec<Ready>> {
-        let whole = self.run("orphans", || self.find_orphans(query, None));
-        let rows = |more| {
-            let look = async move {
-                let query = OrphanQuery {
-                    mark: false,
-                    limit: page_and(query.limit, more),
-                    ..query.clone()
-                };
-                let find = || self.find_orphans(&query, None);
-                let found = self.run("orphans", find).await?;
-                Ok(found.into_iter().map(|ready| ready.hint.id).collect())
+    async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
+        let find = |query: OrphanQuery, these: Option<Vec<JobId>>| async move {
+            let find = || self.find_orphans(&query, these.as_deref());
+            let ready = self.run("orphans", find).await?;
+            Ok(OrphanPage::of(ready, query.limit))
+        };
+        let found = |limit| {
+            let look = OrphanQuery {
+                mark: false,
+                limit,
+                ..query.clone()
             };
-            look.boxed()
+            let found = async move {
+                let page = find(look, None).await?;
+                let ids = page.ready.into_iter().map(|ready| ready.hint.id);
+                Ok(Found::of(ids.collect(), limit))
+            };
+            found.boxed()
         };
         let state = JobState::Executable;
-        found_page(self, "orphans", state, whole, rows, |these| {
-            let part = async move {
-                let find = || self.find_orphans(query, Some(&these));
-                self.run("orphans", find).await
+        let whole = find(query.clone(), None);
+        found_page(self, "orphans", state, whole, found, |these| {
+            let of_these = OrphanQuery {
+                limit: i64::try_from(these.len()).unwrap_or(i64::MAX),
+                ..query.clone()
             };
-            part.boxed()
+            find(of_these, Some(these)).boxed()
         })
         .await
     }
@@ -670,9 +675,12 @@ impl Store for SqliteStore {
             let end = || self.activate_scope(scope);
             Ok(Activated::AtOnce(Some(self.run("activate", end).await?)))
         };
-        let rows = |_| self.run("activate", || self.put_aside(scope)).boxed();
+        let found = |_| {
+            let put_aside = || async { Ok(Found::of(self.put_aside(scope).await?, i64::MAX)) };
+            self.run("activate", put_aside).boxed()
+        };
         let state = JobState::Suspended;
-        let activated = found_page(self, "activate", state, whole, rows, |these| {
+        let activated = found_page(self, "activate", state, whole, found, |these| {
             let part = async move {
                 let bring_back = || self.bring_back(scope, &these);
                 Ok(Activated::InParts(self.run("activate", bring_back).await?))
@@ -718,8 +726,11 @@ impl Store for SqliteStore {
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
         let whole = self.run("move_lane", || self.move_page(page, None));
-        let rows = |_| self.run("move_lane", || self.page_ids(page)).boxed();
-        found_page(self, "move_lane", page.state, whole, rows, |these| {
+        let found = |_| {
+            let page_ids = || async { Ok(Found::of(self.page_ids(page).await?, i64::MAX)) };
+            self.run("move_lane", page_ids).boxed()
+        };
+        found_page(self, "move_lane", page.state, whole, found, |these| {
             let part = async move {
                 let move_these = || self.move_page(page, Some(&these));
                 self.run("move_lane", move_these).await

@@ -133,6 +133,24 @@ pub struct OrphanQuery {
     pub mark: bool,
 }
 
+/// A page of jobs whose hint was lost.
+#[derive(Debug, Default)]
+pub struct OrphanPage {
+    /// In the order of their ids; to be hinted.
+    pub ready: Vec<Ready>,
+    /// Behind which id to go on, where there may be more.
+    pub next: Option<JobId>,
+}
+
+impl OrphanPage {
+    /// The answer to a query for so many.
+    pub(super) fn of(ready: Vec<Ready>, at_most: i64) -> Self {
+        let is_full = i64::try_from(ready.len()).is_ok_and(|found| found >= at_most);
+        let next = ready.last().map(|last| last.hint.id).filter(|_| is_full);
+        Self { ready, next }
+    }
+}
+
 /// Timers that were due.
 #[derive(Debug, Default)]
 pub struct MovedTimers {

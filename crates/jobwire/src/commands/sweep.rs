@@ -205,12 +205,11 @@ async fn orphans(
     let (mut count, mut shown) = (0, Vec::new());
     loop {
         let page = store.orphans(&query).await?;
-        let found = i64::try_from(page.len()).unwrap_or(PAGE);
-        count += found;
+        count += i64::try_from(page.ready.len()).unwrap_or(PAGE);
         let room = SHOWN.saturating_sub(shown.len());
-        shown.extend(page.iter().take(room).map(|ready| ready.hint.id));
-        query.after = page.last().map(|ready| ready.hint.id);
-        if found < PAGE {
+        shown.extend(page.ready.iter().take(room).map(|ready| ready.hint.id));
+        query.after = page.next;
+        if page.next.is_none() {
             return Ok((count, shown));
         }
     }

@@ -1,7 +1,7 @@
 //! Jobs whose hint was lost, and instances that nobody holds.
 
 use jobwire_core::hint::Ready;
-use jobwire_core::store::{HandOver, OrphanQuery};
+use jobwire_core::store::{HandOver, OrphanPage, OrphanQuery};
 use jobwire_core::{Job, JobId};
 
 use super::{Bug, Database, Row, ready};
@@ -17,9 +17,9 @@ impl Database {
         first == Some(job.seq) && !self.is_held(instance)
     }
 
-    pub(in crate::simulation) fn orphans(&mut self, query: &OrphanQuery) -> Vec<Ready> {
+    pub(in crate::simulation) fn orphans(&mut self, query: &OrphanQuery) -> OrphanPage {
         if self.has(Bug::NeverLooksForOrphans) {
-            return Vec::new();
+            return OrphanPage::default();
         }
         let gates = !self.has(Bug::HintsGatedJobs);
         let waited = |row: &Row| {
@@ -41,16 +41,20 @@ impl Database {
             .map(|(id, _)| *id)
             .take(usize::try_from(query.limit).unwrap_or(0))
             .collect();
-        lost.into_iter()
-            .filter_map(|id| {
-                if query.mark {
-                    self.record(id, Event::Rehinted);
-                    self.mark(id)
-                } else {
-                    self.executable.get(&id).map(|row| ready(&row.job))
-                }
-            })
-            .collect()
+        let is_full = i64::try_from(lost.len()).is_ok_and(|found| found >= query.limit);
+        let next = lost.last().copied().filter(|_| is_full);
+        let ready = lost.into_iter().filter_map(|id| {
+            if query.mark {
+                self.record(id, Event::Rehinted);
+                self.mark(id)
+            } else {
+                self.executable.get(&id).map(|row| ready(&row.job))
+            }
+        });
+        OrphanPage {
+            ready: ready.collect(),
+            next,
+        }
     }
 
     pub(in crate::simulation) fn free_instances(&mut self) -> Vec<Ready> {

@@ -5,7 +5,7 @@ use chrono::Duration;
 use crate::created::earliest;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::{MovedPage, MovedTimers, Settled, TurnOutcome};
+use crate::store::{MovedPage, MovedTimers, OrphanPage, Settled, TurnOutcome};
 
 /// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
 const PAUSE: Duration = Duration::milliseconds(200);
@@ -22,12 +22,17 @@ pub(in crate::store) trait Outcome: Send {
     /// Whether the operation comes again by itself: then rows that were refused a short while ago are passed over.
     const PASSES_OVER: bool = true;
 
+    /// Whether a page is one of several, so that a row that is not in it may be in another one.
+    const IS_PAGED: bool = false;
+
     /// A part of the page committed.
     fn add(&mut self, part: Self);
     /// A row became a dead letter, and these became ready by it.
     fn set_aside(&mut self, id: JobId, ready: Vec<Ready>);
     /// Nothing was done about a row.
     fn left(&mut self, id: JobId);
+    /// The search looked at rows up to this one, behind which there may be more.
+    fn looked_at(&mut self, _last: Option<JobId>) {}
 }
 
 impl Outcome for Settled {
@@ -104,6 +109,24 @@ impl Outcome for Vec<Ready> {
     }
 
     fn left(&mut self, _: JobId) {}
+}
+
+impl Outcome for OrphanPage {
+    const IS_PAGED: bool = true;
+
+    fn add(&mut self, part: Self) {
+        self.ready.extend(part.ready);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+
+    fn looked_at(&mut self, last: Option<JobId>) {
+        self.next = last;
+    }
 }
 
 /// How a suspension was ended.

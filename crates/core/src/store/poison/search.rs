@@ -15,9 +15,12 @@ use crate::store::Result;
 /// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
 const PARTS: usize = 1_000;
 
-/// Once a row is known to commit or to be refused, what is left after this time waits for the next page: the leader's turn
-/// must not outlast its lease.
+/// Once a row is known to commit or to be refused, the rest waits for the next page after this time: the leader's turn must
+/// not outlast its lease.
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// After this time a search ends in any case.
+const HOPELESS_AFTER: Duration = Duration::from_secs(5);
 
 /// Parts of an operation that does not come again by itself.
 const MOST_PARTS: usize = 20 * PARTS;
@@ -43,10 +46,10 @@ struct Search<R> {
 pub(super) struct RefusedPage<R> {
     pub(super) operation: &'static str,
     pub(super) rows: Vec<R>,
-    /// The name of a page of held jobs.
+    /// The name of a page of held jobs. Such a page has just been tried as a whole.
     pub(super) name: Option<JobId>,
-    /// These very rows were tried together.
-    pub(super) whole_failed: bool,
+    /// An error that should go away by itself has come again and again: a row may be the reason.
+    pub(super) searches_transient: bool,
 }
 
 /// Try a refused page in parts, and set aside what stays refused. `outcome` is that of a page without rows.
@@ -62,11 +65,11 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         operation,
         rows,
         name,
-        whole_failed,
+        searches_transient,
     } = asked;
     let page = rows.len();
-    let again = refusals.state().stuck.keeps_failing(operation, name);
-    let mut found = halve(rows, whole_failed, again, &mut outcome, part).await;
+    let whole_failed = name.is_some();
+    let mut found = halve(rows, whole_failed, searches_transient, &mut outcome, part).await;
     if !found.committed
         && !found.untold.is_empty()
         && found.refused.iter().all(|(_, error)| !error.is_row_fault())
@@ -161,8 +164,11 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
 }
 
-/// Try the page, if it is not the one that has just failed, then its halves, and so on: what can commit does. An error that goes away by itself ends the search, unless
-/// it has come again and again.
+/// Try the page, if it is not the one that has just failed, then its halves, and so on: what can commit does. An error that
+/// goes away by itself ends the search, unless it has come again and again.
+///
+/// The second half comes first. The rows of a page are sorted by age, and refused rows stay: they gather at its beginning,
+/// so the rows behind thousands of them commit after a few parts.
 async fn halve<R: Clone, T: Outcome>(
     mut rows: Vec<R>,
     whole_failed: bool,
@@ -177,11 +183,12 @@ async fn halve<R: Clone, T: Outcome>(
         fault: None,
     };
     let mut parts = 0;
+    let mut last = None;
     let began = Instant::now();
     let most = if T::PASSES_OVER { PARTS } else { MOST_PARTS };
     let mut open = if whole_failed && rows.len() > 1 {
         let rest = rows.split_off(rows.len() / 2);
-        vec![rest, rows]
+        vec![rows, rest]
     } else {
         vec![rows]
     };
@@ -190,7 +197,11 @@ async fn halve<R: Clone, T: Outcome>(
             continue;
         }
         let settled = search.committed || !search.refused.is_empty();
-        let late = T::PASSES_OVER && settled && began.elapsed() >= LONGEST;
+        let longest = if settled { LONGEST } else { HOPELESS_AFTER };
+        let late = T::PASSES_OVER && began.elapsed() >= longest;
+        if late && !settled {
+            search.fault = search.fault.or_else(|| last.take());
+        }
         if search.fault.is_some() || parts >= most || late {
             search.untold.append(&mut rows);
             continue;
@@ -209,7 +220,8 @@ async fn halve<R: Clone, T: Outcome>(
             {
                 let mut rest = rows.split_off(rows.len() / 2);
                 if !rows.is_empty() {
-                    open.extend([rest, rows]);
+                    open.extend([rows, rest]);
+                    last = Some(error);
                 } else if let Some(row) = rest.pop() {
                     search.refused.push((row, error));
                 }
@@ -239,6 +251,7 @@ fn tell(operation: &'static str, job: JobId, aside: &Aside, error: &StoreError) 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
@@ -295,7 +308,7 @@ mod tests {
                 operation: "complete",
                 rows: rows.to_vec(),
                 name: None,
-                whole_failed: false,
+                searches_transient: false,
             },
             &|id| *id,
             Settled::default(),
@@ -306,26 +319,29 @@ mod tests {
         (settled, gone.into_inner().unwrap(), refusals)
     }
 
+    fn set(rows: &[JobId]) -> BTreeSet<JobId> {
+        rows.iter().copied().collect()
+    }
+
     fn page(rows: usize) -> Vec<JobId> {
         (0..rows).map(|_| JobId::generate()).collect()
     }
 
     #[tokio::test]
-    async fn one_percent_of_a_page_goes_and_the_others_commit_in_their_order() {
+    async fn one_percent_of_a_page_goes_and_the_others_commit() {
         let rows = page(300);
         let bad = [rows[0], rows[150], rows[299]];
         let (settled, gone, refusals) = searched(&rows, &bad, usize::MAX).await;
         let settled = settled.unwrap();
-        assert_eq!(gone, bad);
+        assert_eq!(set(&gone), set(&bad));
         assert!(settled.left.is_empty() && refusals.stuck().is_empty());
-        let good: Vec<_> = rows.iter().filter(|row| !bad.contains(row)).collect();
-        assert_eq!(settled.applied.iter().take(297).collect::<Vec<_>>(), good);
+        assert_eq!(set(&settled.applied), set(&rows));
 
         let bad = [rows[0], rows[100], rows[200], rows[299]];
         let (settled, gone, refusals) = searched(&rows, &bad, usize::MAX).await;
-        assert_eq!(gone, bad[..3]);
-        assert_eq!(settled.unwrap().left, bad[3..]);
-        assert_eq!(refusals.stuck()[0].job, Some(bad[3]));
+        assert_eq!(set(&gone), set(&bad[1..]));
+        assert_eq!(settled.unwrap().left, bad[..1]);
+        assert_eq!(refusals.stuck()[0].job, Some(bad[0]));
     }
 
     #[tokio::test]
@@ -336,23 +352,33 @@ mod tests {
         let (settled, gone, refusals) = searched_for(&rows, &bad, usize::MAX, refusal).await;
         let settled = settled.unwrap();
         assert!(gone.is_empty(), "{gone:?}");
-        assert_eq!((settled.applied.len(), settled.left), (298, bad.to_vec()));
+        assert_eq!(settled.applied.len(), 298);
+        assert_eq!(set(&settled.left), set(&bad));
         assert_eq!(refusals.stuck()[0].jobs, 2);
         // Everything is refused: no row is tried for long.
         let (settled, gone, _) = searched_for(&rows, &rows, HOPELESS, refusal).await;
         assert!(matches!(settled, Err(StoreError::Config(_))) && gone.is_empty());
     }
 
+    /// However many rows at the beginning of a page are refused, few parts lead to those behind them.
+    #[tokio::test]
+    async fn rows_behind_many_refused_ones_commit_first() {
+        let refusal = || StoreError::Config("a trigger raises".to_owned());
+        let rows = page(4_000);
+        let parts = 16;
+        let (settled, ..) = searched_for(&rows, &rows[..3_990], parts, refusal).await;
+        assert_eq!(set(&settled.unwrap().applied), set(&rows[3_990..]));
+    }
+
     #[tokio::test]
     async fn an_error_that_goes_away_by_itself_ends_the_search_and_sets_nothing_aside() {
         let rows = page(8);
-        // The page, its first half, and the first quarter are refused; the second quarter commits.
-        let (settled, gone, _) = searched(&rows, &rows[..1], 6).await;
+        // The page is refused, its second half commits, its first half is refused, and the second quarter commits.
+        let (settled, gone, _) = searched(&rows, &rows[..1], 4).await;
         let settled = settled.unwrap();
         assert!(gone.is_empty(), "{gone:?}");
-        assert_eq!(settled.applied, rows[1..4]);
-        let left: std::collections::BTreeSet<_> = settled.left.into_iter().collect();
-        assert_eq!(left, rows[..1].iter().chain(&rows[4..]).copied().collect());
+        assert_eq!(set(&settled.applied), set(&rows[2..]));
+        assert_eq!(set(&settled.left), set(&rows[..2]));
         let (settled, gone, _) = searched(&rows, &rows[..1], 1).await;
         assert!(matches!(settled, Err(StoreError::Timeout(_))) && gone.is_empty());
     }
@@ -364,7 +390,10 @@ mod tests {
         assert_eq!((settled.unwrap().applied, gone), (rows.clone(), rows));
         let rows = page(2);
         let (settled, gone, refusals) = searched(&rows, &rows, usize::MAX).await;
-        assert_eq!((settled.unwrap().left, gone), (rows, Vec::new()));
+        assert_eq!(
+            (set(&settled.unwrap().left), gone),
+            (set(&rows), Vec::new())
+        );
         assert_eq!(refusals.stuck()[0].jobs, 2);
     }
 }

@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::job::JobId;
 use crate::metrics as m;
 
-/// What was not tried again for so long is not stuck any more: another node has it, or somebody corrected it.
+/// A row that was not tried again for so long is not stuck any more: another node has it, or it was corrected.
 const FORGOTTEN: Duration = Duration::from_secs(300);
-/// A row that was refused is passed over for so long, while others wait.
-const PASSED_OVER: Duration = FORGOTTEN;
+/// A refused row is passed over for so long while others wait. It is tried again before it is forgotten.
+const PASSED_OVER: Duration = Duration::from_secs(240);
 /// Rows that are remembered of one operation.
 const ROWS: usize = 10_000;
 
@@ -90,10 +90,38 @@ impl StuckBatches {
         *failures >= AGAIN_AND_AGAIN
     }
 
-    /// Its last pages all failed so.
+    /// Its last pages all failed by an error that should go away by itself.
     pub(super) fn keeps_failing(&self, operation: &'static str, page: Option<JobId>) -> bool {
         let failures = self.failing.get(&(operation, page));
         failures.is_some_and(|failures| *failures >= AGAIN_AND_AGAIN)
+    }
+
+    /// The page would fail again: its last ones all failed, or rows of the operation are refused.
+    pub(super) fn comes_again(&self, operation: &'static str, page: Option<JobId>) -> bool {
+        let refused = self.operations.get(operation);
+        let refused = refused.is_some_and(|entry| entry.rows.keys().any(Option::is_some));
+        refused || self.keeps_failing(operation, page)
+    }
+
+    /// A search has ended that began then. Rows that it refused were noted since; of the others those are forgotten that
+    /// `is_settled` names.
+    pub(super) fn searched(
+        &mut self,
+        operation: &'static str,
+        began: Instant,
+        is_settled: impl Fn(&JobId) -> bool,
+    ) {
+        let rows = self.operations.get_mut(operation).map(|entry| {
+            let settled = |row: &Option<JobId>| row.as_ref().is_none_or(&is_settled);
+            entry
+                .rows
+                .retain(|row, seen| *seen >= began || !settled(row));
+            entry.rows.len()
+        });
+        if rows.is_none_or(|rows| rows == 0) {
+            self.failing.remove(&(operation, None));
+        }
+        self.forget_empty();
     }
 
     /// A page got through: these rows, or, where there is no list, whatever the operation found to do.

@@ -3,7 +3,7 @@
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-use super::begin::{begin, begin_by_key};
+use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
 use super::{aside, exclusive, row};
@@ -61,7 +61,10 @@ pub(super) async fn find(
     query: &OrphanQuery,
     these: Option<&[JobId]>,
 ) -> Result<Vec<Ready>, StoreError> {
-    let mut tx = begin_by_key(line).await?;
+    let mut tx = match these {
+        Some(_) => begin_part(line).await?,
+        None => begin_by_key(line).await?,
+    };
     let mut find = sqlx::query(if these.is_some() { FIND_THESE } else { FIND })
         .bind(query.after.map(|id| id.0))
         .bind(query.ceiling())

@@ -5,7 +5,9 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::aside;
+use super::begin::begin_part;
 use super::hot::HotLine;
+use super::line::Line;
 use super::row;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, unleased};
@@ -70,8 +72,13 @@ const MOVE_DUE: &str = move_plainly!("");
 /// The same for given ones, in the search for a refused row.
 const MOVE_THESE: &str = move_plainly!(" AND id = ANY($2)");
 
-/// The page that [`MOVE_DUE`] moves.
-const DUE: &str = "SELECT id FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at LIMIT $1";
+/// The oldest and the newest due timers.
+const DUE: &str = "
+SELECT id, due_at FROM (
+    (SELECT id, due_at FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at LIMIT $1)
+    UNION
+    (SELECT id, due_at FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at DESC LIMIT $1)
+) due ORDER BY due_at";
 
 /// The same for a few, and a lease for each that may run here.
 macro_rules! take_due {
@@ -115,7 +122,7 @@ pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers,
     moved(&rows, |_| Ok(None))
 }
 
-/// The ids of due timers, as many as a page has.
+/// The ids of due timers: so many of the oldest, and of the newest.
 pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let ids: Vec<Uuid> = sqlx::query_scalar(DUE)
         .bind(at_most)
@@ -124,11 +131,13 @@ pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, Store
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-pub(super) async fn move_these(pool: &PgPool, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
+pub(super) async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let query = sqlx::query(MOVE_THESE).bind(at_most).bind(ids);
-    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
+    let mut tx = begin_part(line).await?;
+    let rows = aside::rows(&mut tx, query).await?;
+    tx.commit().await?;
     moved(&rows, |_| Ok(None))
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
+use super::begin::begin_part;
+use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, strikes_count};
 use super::{aside, row};
 use crate::error::StoreError;
@@ -115,11 +117,15 @@ const TAKE: &str = take!("", "");
 /// The same for given jobs, in the search for a refused row.
 const TAKE_THESE: &str = take!(" AND l.job_id = ANY($12)", " AND j.id = ANY($12)");
 
-/// What a turn may mark, and perhaps some more.
+/// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
 const MARKED: &str = "
-SELECT l.job_id FROM jobwire.job_lease l WHERE l.owner IS NULL OR l.expires_at <= clock_timestamp()
-UNION
-(SELECT j.id FROM jobwire.job j WHERE j.hints = 0 ORDER BY j.seq LIMIT $1)";
+SELECT id FROM (
+    SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease WHERE owner IS NULL OR expires_at <= clock_timestamp()
+    UNION ALL
+    (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1)
+    UNION ALL
+    (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq DESC LIMIT $1)
+) marked GROUP BY id ORDER BY min(seq) NULLS FIRST";
 
 pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let query = sqlx::query_scalar(MARKED).bind(at_most);
@@ -129,7 +135,7 @@ pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, St
 
 /// Take a turn; of the jobs only `these`, if any are named.
 pub(super) async fn take(
-    pool: &PgPool,
+    line: &Line,
     turn: &Turn,
     these: Option<&[JobId]>,
 ) -> Result<TurnOutcome, StoreError> {
@@ -145,10 +151,15 @@ pub(super) async fn take(
         .bind(turn.grace)
         .bind(&turn.types[..])
         .bind(turn.again_after);
-    if let Some(these) = these {
+    let rows = if let Some(these) = these {
         query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
-    }
-    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
+        let mut tx = begin_part(line).await?;
+        let rows = aside::rows(&mut tx, query).await?;
+        tx.commit().await?;
+        rows
+    } else {
+        aside::rows(&mut *line.pool.acquire().await?, query).await?
+    };
     let mut report = TurnReport::default();
     let mut leads = false;
     for row in &rows {
@@ -232,7 +243,13 @@ const UNHINTED: &str = unhinted!("");
 /// The same for given jobs, in the search for a refused row.
 const UNHINTED_THESE: &str = unhinted!(" AND id = ANY($2)");
 
-const FIND_UNHINTED: &str = "SELECT id FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1";
+/// The oldest and the newest jobs that were never hinted.
+const FIND_UNHINTED: &str = "
+SELECT id, seq FROM (
+    (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1)
+    UNION
+    (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq DESC LIMIT $1)
+) unhinted ORDER BY seq";
 
 pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let query = sqlx::query_scalar(FIND_UNHINTED).bind(at_most);
@@ -240,17 +257,19 @@ pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Job
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Mark jobs that nobody hinted yet; only `these`, if any are named.
-pub(super) async fn unhinted(
-    pool: &PgPool,
-    at_most: i64,
-    these: Option<&[JobId]>,
-) -> Result<Vec<Ready>, StoreError> {
-    let query = match these {
-        Some(these) => sqlx::query(UNHINTED_THESE)
-            .bind(at_most)
-            .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>()),
-        None => sqlx::query(UNHINTED).bind(at_most),
-    };
+/// Mark up to so many jobs that were never hinted.
+pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+    let query = sqlx::query(UNHINTED).bind(at_most);
     row::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
+}
+
+/// Mark these jobs, if they were never hinted.
+pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
+    let ids: Vec<Uuid> = these.iter().map(|id| id.0).collect();
+    let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let query = sqlx::query(UNHINTED_THESE).bind(at_most).bind(ids);
+    let mut tx = begin_part(line).await?;
+    let rows = aside::rows(&mut tx, query).await?;
+    tx.commit().await?;
+    row::all_ready(&rows)
 }

@@ -1,7 +1,5 @@
 //! Jobs that are ready while no hint for them can still be on its way.
 
-use std::collections::HashSet;
-
 use sqlx::Row;
 
 use super::sql::{in_turn, ready_columns, suspended, unlocked};
@@ -16,24 +14,34 @@ use crate::store::{HandOver, OrphanQuery};
 /// behind it costs nothing. Each hint that was sent in vain makes the row wait longer before the next
 /// suspicion (5 s, doubled each time). Of an instance only the first ready sibling counts, and only
 /// while nobody holds the instance.
-const FIND: &str = concat!(
-    "
+macro_rules! find {
+    ($where:literal) => {
+        concat!(
+            "
 SELECT ",
-    ready_columns!("j"),
-    "
+            ready_columns!("j"),
+            "
 FROM job j
 WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
   AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
   AND ",
-    unlocked!("j"),
-    " AND NOT ",
-    suspended!("j"),
-    "
+            unlocked!("j"),
+            " AND NOT ",
+            suspended!("j"),
+            "
   AND ",
-    in_turn!("j"),
-    "
+            in_turn!("j"),
+            $where,
+            "
 ORDER BY j.id LIMIT ?6"
-);
+        )
+    };
+}
+
+const FIND: &str = find!("");
+
+/// The same for given jobs, in the search for a refused row.
+const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?7))");
 
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
@@ -104,20 +112,18 @@ impl SqliteStore {
     ) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let rows = sqlx::query(FIND)
+        let statement = if these.is_some() { FIND_THESE } else { FIND };
+        let mut find = sqlx::query(statement)
             .bind(query.after.map(|id| id.to_string()).unwrap_or_default())
             .bind(query.ceiling().hyphenated())
             .bind(&query.lane.0)
             .bind(row::array(&query.types[..])?)
             .bind(row::micros(query.ready_before))
-            .bind(query.limit)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut ready = row::all_ready(&rows)?;
+            .bind(query.limit);
         if let Some(these) = these {
-            let these: HashSet<&JobId> = these.iter().collect();
-            ready.retain(|ready| these.contains(&ready.hint.id));
+            find = find.bind(row::array(these)?);
         }
+        let ready = row::all_ready(&find.fetch_all(&mut *tx).await?)?;
         if query.mark && !ready.is_empty() {
             sqlx::query(MARK)
                 .bind(row::array(ready.iter().map(|ready| ready.hint.id))?)

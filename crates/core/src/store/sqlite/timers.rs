@@ -24,6 +24,14 @@ macro_rules! due {
 
 const DUE: &str = due!("");
 
+/// The oldest and the newest due timers.
+const OLDEST_AND_NEWEST: &str = "
+SELECT id FROM (
+    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at, seq LIMIT ?2)
+    UNION
+    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at DESC, seq DESC LIMIT ?2)
+) ORDER BY due_at, seq";
+
 /// Of given ones, in the search for a refused row.
 const DUE_THESE: &str = due!(" AND t.id IN (SELECT value FROM json_each(?3))");
 
@@ -41,9 +49,11 @@ const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_
 const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
 
 impl SqliteStore {
-    /// The ids of due timers, as many as a page has.
+    /// The ids of due timers: so many of the oldest, and of the newest.
     pub(super) async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        let query = sqlx::query(DUE).bind(row::now_micros()).bind(at_most);
+        let query = sqlx::query(OLDEST_AND_NEWEST)
+            .bind(row::now_micros())
+            .bind(at_most);
         row::job_ids(&query.fetch_all(&self.readers).await?)
     }
 

@@ -90,11 +90,23 @@ macro_rules! unhinted {
 const UNHINTED: &str = unhinted!("");
 const UNHINTED_THESE: &str = unhinted!(" AND id IN (SELECT value FROM json_each(?2))");
 
-/// What a turn may mark, and perhaps some more.
+/// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
 const MARKED: &str = "
-SELECT job_id FROM job_lease WHERE owner IS NULL OR expires_at <= ?1
-UNION
-SELECT id FROM (SELECT id FROM job WHERE hints = 0 ORDER BY seq LIMIT ?2)";
+SELECT id FROM (
+    SELECT job_id AS id, NULL AS seq FROM job_lease WHERE owner IS NULL OR expires_at <= ?1
+    UNION ALL
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?2)
+    UNION ALL
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq DESC LIMIT ?2)
+) GROUP BY id ORDER BY min(seq) NULLS FIRST";
+
+/// The oldest and the newest jobs that were never hinted.
+const FIND_UNHINTED: &str = "
+SELECT id FROM (
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1)
+    UNION
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq DESC LIMIT ?1)
+) ORDER BY seq";
 
 const HINT: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -240,9 +252,9 @@ impl SqliteStore {
         Ok(ended)
     }
 
-    /// The ids of jobs that nobody hinted.
+    /// The ids of jobs that were never hinted: so many of the oldest, and of the newest.
     pub(super) async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        let query = sqlx::query(UNHINTED).bind(at_most);
+        let query = sqlx::query(FIND_UNHINTED).bind(at_most);
         row::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
