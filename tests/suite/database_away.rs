@@ -3,6 +3,7 @@
 //!
 //! Budget: 90 s, most of it deadlines that have to pass and servers that start.
 
+mod blocked;
 mod crash;
 mod fences;
 mod full;

@@ -272,6 +272,9 @@ conformance! {
             bad_timers_stop_no_few_behind_them,
             a_turn_of_which_no_row_commits_leads,
             a_page_of_bad_rows_stops_no_row_behind_it,
+            bad_orphans_end_no_pass_of_their_lane,
+            thousands_of_bad_rows_stop_no_turn_and_no_row_behind_them,
+            thousands_of_bad_timers_stop_no_timer_behind_them,
             an_unreadable_row_fails_no_batch,
         ]
     }

@@ -467,3 +467,77 @@ async fn make_unreadable<S: SqlBench>(w: &World<S>) {
         w.store.execute(update).await;
     }
 }
+
+/// So many refused rows that no search tells them apart: the good ones behind them get through all the same.
+pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBench>(w: &World<S>) {
+    let bad = || work().delay(Duration::from_secs(3600)).element("poison");
+    w.create((0..5_000).map(|_| bad()).collect()).await;
+    make_due(w).await;
+    due(w).await;
+    let longer = "UPDATE {s}timer_job SET due_at = due_at - {second} WHERE element = 'poison'";
+    w.store.execute(longer).await;
+    refuse(w, "INSERT", "job").await;
+    let mut moved = 0;
+    for _ in 0..3 {
+        let page = w.store.move_due_timers(1_000).await;
+        moved += page.map_or(0, |page| page.ready.len());
+    }
+    assert_eq!(moved, GOOD);
+}
+
+pub(super) async fn thousands_of_bad_rows_stop_no_turn_and_no_row_behind_them<S: SqlBench>(
+    w: &World<S>,
+) {
+    let bad = || work().element("poison");
+    w.create((0..6_000).map(|_| bad()).collect()).await;
+    let (good, _) = jobs(work);
+    w.create(good).await;
+    w.store.execute("UPDATE {s}job SET hints = 0").await;
+    refuse(w, "UPDATE", "job").await;
+    let leader = node();
+    let mut hinted = 0;
+    for _ in 0..3 {
+        hinted += w.lead(leader).await.unhinted.len();
+    }
+    assert_eq!(hinted, GOOD);
+    w.store
+        .execute("UPDATE {s}job SET hints = 0 WHERE element IS NULL")
+        .await;
+    let mut hinted = 0;
+    for _ in 0..3 {
+        let page = w.store.unhinted(1_000).await;
+        hinted += page.map_or(0, |page| page.len());
+    }
+    assert_eq!(hinted, GOOD);
+}
+
+/// Refused orphans are no end of the lane: the page says behind which one the next begins.
+pub(super) async fn bad_orphans_end_no_pass_of_their_lane<S: SqlBench>(w: &World<S>) {
+    w.ready((0..30).map(|_| work().element("poison")).collect())
+        .await;
+    let (good, _) = jobs(work);
+    w.ready(good).await;
+    w.make_old(60).await;
+    refuse(w, "UPDATE", "job").await;
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    let mut query = OrphanQuery {
+        ready_before: now - Duration::from_secs(50),
+        types: terms(node()).types,
+        lane: Lane::default(),
+        after: None,
+        limit: 10,
+        whole: false,
+        mark: true,
+    };
+    let mut found = 0;
+    loop {
+        let page = w.store.orphans(&query).await.unwrap();
+        found += page.ready.len();
+        assert!(page.next.is_none() || page.next > query.after);
+        query.after = page.next;
+        if page.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, GOOD);
+}

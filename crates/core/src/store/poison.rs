@@ -51,6 +51,8 @@ pub(super) struct Refusals(Arc<Mutex<State>>);
 struct State {
     allowance: Allowance,
     stuck: StuckBatches,
+    /// Where the last search of an operation has ended: the parts that were still to be tried.
+    unfinished: HashMap<&'static str, Vec<Vec<JobId>>>,
 }
 
 impl Refusals {
@@ -71,6 +73,28 @@ impl Refusals {
     /// The rows that were refused a short while ago, and when.
     fn lately(&self, operation: &str) -> HashMap<JobId, Instant> {
         self.state().stuck.lately(operation, Instant::now())
+    }
+
+    /// A search has ended; the next one goes on with these parts. A page of held jobs has a name, and does not come again.
+    fn goes_on_with(&self, operation: &'static str, name: Option<JobId>, parts: Vec<Vec<JobId>>) {
+        if name.is_none() {
+            self.state().unfinished.insert(operation, parts);
+        }
+    }
+
+    /// The parts of a search, the first one last: rows of which nothing is known yet, then what the last search has left.
+    fn parts(&self, operation: &str, rows: Vec<JobId>) -> Vec<Vec<JobId>> {
+        let mut parts = self
+            .state()
+            .unfinished
+            .remove(operation)
+            .unwrap_or_default();
+        let mut rest: HashSet<JobId> = rows.iter().copied().collect();
+        for part in &mut parts {
+            part.retain(|row| rest.remove(row));
+        }
+        parts.push(rows.into_iter().filter(|row| rest.contains(row)).collect());
+        parts
     }
 
     /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
@@ -235,13 +259,15 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
                     store.set_held_aside(owner, row.held(), &reason).await
                 })
             };
-            let rows = rows.to_vec();
+            let mut first = rows.to_vec();
+            // The whole page has just been tried.
+            let second = first.split_off(first.len() / 2);
             let searches_transient = refusals.state().stuck.keeps_failing(operation, page);
             Box::pin(search::search(
                 refusals,
                 search::RefusedPage {
                     operation,
-                    rows,
+                    parts: vec![first, second],
                     name: page,
                     searches_transient,
                 },
@@ -329,7 +355,7 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
         };
         let page = search::RefusedPage {
             operation,
-            rows,
+            parts: refusals.parts(operation, rows),
             name: None,
             searches_transient: refusals.searches_first(operation),
         };

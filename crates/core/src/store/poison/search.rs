@@ -36,8 +36,8 @@ struct Search<R> {
     committed: bool,
     /// Rows that were refused alone, and why.
     refused: Vec<(R, StoreError)>,
-    /// Rows of which nothing is known but that their part was refused.
-    untold: Vec<R>,
+    /// Parts that are still to be tried, the first one last. At most it is known that more rows with them were refused.
+    untold: Vec<Vec<R>>,
     /// The first error that is not a row's fault. It ended the search.
     fault: Option<StoreError>,
 }
@@ -45,8 +45,9 @@ struct Search<R> {
 /// A page that was refused.
 pub(super) struct RefusedPage<R> {
     pub(super) operation: &'static str,
-    pub(super) rows: Vec<R>,
-    /// The name of a page of held jobs. Such a page has just been tried as a whole.
+    /// The parts to begin with, the first one last.
+    pub(super) parts: Vec<Vec<R>>,
+    /// The name of a page of held jobs.
     pub(super) name: Option<JobId>,
     /// An error that should go away by itself has come again and again: a row may be the reason.
     pub(super) searches_transient: bool,
@@ -63,13 +64,18 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
 ) -> Result<T> {
     let RefusedPage {
         operation,
-        rows,
+        parts,
         name,
         searches_transient,
     } = asked;
-    let page = rows.len();
-    let whole_failed = name.is_some();
-    let mut found = halve(rows, whole_failed, searches_transient, &mut outcome, part).await;
+    let page = parts.iter().map(Vec::len).sum();
+    let mut found = halve(parts, searches_transient, &mut outcome, part).await;
+    let untold: Vec<Vec<JobId>> = found
+        .untold
+        .iter()
+        .map(|rows| rows.iter().map(id).collect())
+        .collect();
+    let waiting = || untold.iter().flatten().copied();
     if !found.committed
         && !found.untold.is_empty()
         && found.refused.iter().all(|(_, error)| !error.is_row_fault())
@@ -89,9 +95,11 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
             outcome.left(id(row));
         }
         if !found.committed && !stands {
+            refusals.goes_on_with(operation, name, untold);
             return Err(fault);
         }
-        found.untold.iter().for_each(|row| outcome.left(id(row)));
+        waiting().for_each(|row| outcome.left(row));
+        refusals.goes_on_with(operation, name, untold);
         return Ok(outcome);
     }
     let now = Instant::now();
@@ -135,22 +143,23 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         outcome.left(job);
         first.get_or_insert(error);
     }
-    if !found.untold.is_empty() {
-        let rows = found.untold.len();
+    if !untold.is_empty() {
+        let rows = waiting().count();
         refusals.note(
             operation,
             None,
             format!("{rows} rows of a page wait, since too many are refused"),
         );
     }
-    found.untold.iter().for_each(|row| outcome.left(id(row)));
-    if !T::PASSES_OVER && !found.untold.is_empty() {
+    waiting().for_each(|row| outcome.left(row));
+    if !T::PASSES_OVER && !untold.is_empty() {
         return Err(StoreError::Config(format!(
             "`{operation}` was refused for too many rows: {} of {page} were not tried; correct the first ones \
              (`jobwire_stuck_batches` and the log name them), then run it again",
-            found.untold.len()
+            waiting().count()
         )));
     }
+    refusals.goes_on_with(operation, name, untold);
     match first {
         Some(error)
             if !T::TELLS_WHAT_IS_LEFT
@@ -164,14 +173,13 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
 }
 
-/// Try the page, if it is not the one that has just failed, then its halves, and so on: what can commit does. An error that
-/// goes away by itself ends the search, unless it has come again and again.
+/// Try parts, then their halves, and so on: what can commit does. An error that goes away by itself ends the search, unless it
+/// has come again and again.
 ///
 /// The second half comes first. The rows of a page are sorted by age, and refused rows stay: they gather at its beginning,
 /// so the rows behind thousands of them commit after a few parts.
 async fn halve<R: Clone, T: Outcome>(
-    mut rows: Vec<R>,
-    whole_failed: bool,
+    mut open: Vec<Vec<R>>,
     searches_transient: bool,
     outcome: &mut T,
     part: &Part<'_, R, T>,
@@ -186,12 +194,6 @@ async fn halve<R: Clone, T: Outcome>(
     let mut last = None;
     let began = Instant::now();
     let most = if T::PASSES_OVER { PARTS } else { MOST_PARTS };
-    let mut open = if whole_failed && rows.len() > 1 {
-        let rest = rows.split_off(rows.len() / 2);
-        vec![rows, rest]
-    } else {
-        vec![rows]
-    };
     while let Some(mut rows) = open.pop() {
         if rows.is_empty() {
             continue;
@@ -203,7 +205,7 @@ async fn halve<R: Clone, T: Outcome>(
             search.fault = search.fault.or_else(|| last.take());
         }
         if search.fault.is_some() || parts >= most || late {
-            search.untold.append(&mut rows);
+            search.untold.push(rows);
             continue;
         }
         parts += 1;
@@ -227,11 +229,12 @@ async fn halve<R: Clone, T: Outcome>(
                 }
             }
             Err(error) => {
-                search.untold.append(&mut rows);
+                search.untold.push(rows);
                 search.fault = Some(error);
             }
         }
     }
+    search.untold.reverse();
     search
 }
 
@@ -306,7 +309,7 @@ mod tests {
             &refusals,
             RefusedPage {
                 operation: "complete",
-                rows: rows.to_vec(),
+                parts: vec![rows.to_vec()],
                 name: None,
                 searches_transient: false,
             },
