@@ -192,18 +192,8 @@ impl Producer {
             self.ledger.settle(&ids, Outcome::RolledBack);
             return true;
         }
-        let answer = transaction.commit().await;
-        self.settle(&ids, answer.as_ref().err());
+        self.ledger.ended(&ids, &transaction.commit().await);
         true
-    }
-
-    fn settle(&self, ids: &[JobId], error: Option<&StoreError>) {
-        let outcome = match error {
-            None => Outcome::Committed,
-            Some(StoreError::CommitUnknown(_)) => Outcome::Unknown,
-            Some(_) => Outcome::RolledBack,
-        };
-        self.ledger.settle(ids, outcome);
     }
 
     /// A hook that never fires: the process died right after its commit.
@@ -216,11 +206,9 @@ impl Producer {
             return false;
         }
         drop(hook);
-        let outcome = match transaction.commit().await {
-            Ok(()) => Outcome::Committed,
-            Err(_) => Outcome::Unknown,
-        };
-        self.ledger.settle(ids, outcome);
+        let answer = transaction.commit().await;
+        self.ledger
+            .ended(ids, &answer.map_err(StoreError::CommitUnknown));
         true
     }
 
@@ -255,11 +243,9 @@ impl Producer {
             self.ledger.settle(&ids, Outcome::RolledBack);
             return true;
         }
-        let outcome = match transaction.commit().await {
-            Ok(()) => Outcome::Committed,
-            Err(_) => Outcome::Unknown,
-        };
-        self.ledger.settle(&ids, outcome);
+        let answer = transaction.commit().await;
+        self.ledger
+            .ended(&ids, &answer.map_err(StoreError::CommitUnknown));
         true
     }
 }
