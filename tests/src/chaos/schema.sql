@@ -40,7 +40,8 @@ CREATE TABLE chaos.history (
     answer      text,
     run         uuid
 );
-CREATE INDEX history_foreign ON chaos.history (job) WHERE correlation = '00000000-0000-4000-8000-006e6f6e7365';
+-- For the jobs of a foreign writer, which all have the same correlation id.
+CREATE INDEX history_correlation ON chaos.history (correlation, job) WHERE correlation IS NOT NULL;
 CREATE UNIQUE INDEX history_run ON chaos.history (run, what) WHERE run IS NOT NULL;
 
 -- A row here lets handlers go on that were told to wait.
