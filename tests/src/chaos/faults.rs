@@ -417,20 +417,17 @@ impl Injection {
         self.began(fault, "");
         let since = self.world.clock.now();
         match fault {
-            LoseDatabase => {
-                postgres.stop(Stop::Fast).await;
+            RestartDatabase | CrashDatabase | LoseDatabase => {
+                let how = if fault == CrashDatabase {
+                    Stop::Immediate
+                } else {
+                    Stop::Fast
+                };
+                postgres.stop(how).await;
                 self.last(4.0).await;
-                tokio::time::sleep(self.world.lease()).await;
-                postgres.start_again().await;
-            }
-            RestartDatabase => {
-                postgres.stop(Stop::Fast).await;
-                self.last(4.0).await;
-                postgres.start_again().await;
-            }
-            CrashDatabase => {
-                postgres.stop(Stop::Immediate).await;
-                self.last(4.0).await;
+                if fault == LoseDatabase {
+                    tokio::time::sleep(self.world.lease()).await;
+                }
                 postgres.start_again().await;
             }
             _ => {
