@@ -256,7 +256,8 @@ impl Leader {
         }
         node.alarm
             .answered(Asker::Turn, sent, report.now, report.next_due);
-        // Leases count only with their jobs; both are counted up to a limit.
+        // Every lease of a job is counted. Executable jobs are, up to a limit; beyond it their number is an estimate that
+        // may be too small: then some are taken to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
