@@ -370,7 +370,8 @@ pub(super) async fn a_page_of_bad_timers_stops_no_timer_behind_it<S: SqlBench>(w
     assert_eq!(moved, GOOD);
 }
 
-/// All that a turn would mark is refused: the node leads all the same, else nobody would.
+/// The database refuses every row that the turn would mark. The node leads all the same: the next one would be refused
+/// the same rows, and no node would lead.
 pub(super) async fn a_turn_of_which_no_row_commits_leads<S: SqlBench>(w: &World<S>) {
     w.create((0..5).map(|_| work().element("poison")).collect())
         .await;
