@@ -149,6 +149,8 @@ FROM candidate WHERE id NOT IN (SELECT id FROM first)"
 pub(super) struct Tried {
     pub(super) instance: String,
     pub(super) result: Result<Box<LockedJob>, Refusal>,
+    /// The type of its first job, where that is not served here.
+    pub(super) unserved: Option<String>,
 }
 
 /// Lock the first ready job of each instance that nobody holds. The instances' rows must be locked.
@@ -182,6 +184,7 @@ async fn take(
             let (free, found, entered): (bool, bool, bool) =
                 (r.try_get(1)?, r.try_get(2)?, r.try_get(3)?);
             let fence: Option<i64> = r.try_get(4)?;
+            let mut unserved = None;
             let result = match fence {
                 Some(fence) => Ok(Box::new(LockedJob {
                     fence: Fence(fence),
@@ -189,13 +192,17 @@ async fn take(
                     job: row::job(r, 6)?,
                 })),
                 None if !free => Err(Refusal::InstanceHeld),
-                None if entered => Err(Refusal::Unserved),
+                None if entered => {
+                    unserved = r.try_get("type")?;
+                    Err(Refusal::Unserved)
+                }
                 None if found => Err(Refusal::Busy),
                 None => Err(Refusal::Gone),
             };
             Ok(Tried {
                 instance: r.try_get(0)?,
                 result,
+                unserved,
             })
         })
         .collect()

@@ -119,7 +119,7 @@ SELECT j.id, j.exclusive, j.process_instance, j.type = ANY($2), NOT ",
     not_suspended!("j"),
     ", NOT ",
     nothing_suspended!(),
-    "
+    ", j.type
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
@@ -275,9 +275,13 @@ impl PgStore {
                             .extend(others.map(|id| (id, Refusal::InstanceHeld)));
                         locked.jobs.push(*job);
                     }
-                    Err(why) => locked
-                        .refused
-                        .extend(hinted.into_iter().map(|id| (id, why))),
+                    Err(why) => {
+                        for id in hinted {
+                            let job_type = tried.unserved.clone();
+                            locked.unserved.extend(job_type.map(|of| (id, of)));
+                            locked.refused.push((id, why));
+                        }
+                    }
                 }
             }
         }
@@ -328,6 +332,7 @@ impl PgStore {
                 }
                 continue;
             } else {
+                locked.unserved.push((JobId(id), row.try_get(7)?));
                 Refusal::Unserved
             };
             locked.refused.push((JobId(id), why));
