@@ -50,7 +50,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, SuspensionScope};
 pub use poison::StuckBatch;
-pub use process_lock::ProcessLock;
+pub use process_lock::{ProcessLock, Succession};
 pub use rows::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
@@ -157,12 +157,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the leases of
-    /// that node, and its leadership, end at once. Returns the proof of this node's own death for the next one: it has to be
-    /// kept until the node has ended.
-    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the
+    /// leases of that node, and its leadership, end at once. Where it can prove that another such node lives, it says so.
+    async fn succeed(&self, node: NodeId) -> Result<Succession> {
         let _ = node;
-        Ok(None)
+        Ok(Succession::Unknown)
     }
 
     /// Stop leading.

@@ -211,6 +211,16 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
     .await;
 }
 
+/// The lock on the file proves that the first node lives: its lease is not waited for.
+#[tokio::test]
+async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
+    let home = Scratch::new();
+    let patient = ["--lease", "30m", "--sweep-interval", "20m"];
+    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
+    let said = fails(jobwire(&home, &ANY_PORT).args(patient), 1).await;
+    assert!(said.contains("serves its database alone"), "{said}");
+}
+
 #[tokio::test]
 async fn sigterm_gives_a_running_job_back_at_no_attempt() {
     let home = Scratch::new();

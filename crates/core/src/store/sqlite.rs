@@ -45,7 +45,7 @@ use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanQuery,
     ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store,
-    SuspensionScope, TransactionId, Turn, TurnOutcome,
+    Succession, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -552,29 +552,29 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+    async fn succeed(&self, node: NodeId) -> Result<Succession> {
         let Some(path) = &self.lock_file else {
-            return Ok(None);
+            return Ok(Succession::Unknown);
         };
         let mut lock = match ProcessLock::take(path) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Ok(None),
+            Ok(Succession::Ours(lock)) => lock,
+            Ok(theirs) => return Ok(theirs),
             Err(error) => {
                 tracing::warn!(
                     file = %path.display(), %error,
                     "the file can't be locked; after a crash, jobs that ran wait for their leases to end"
                 );
-                return Ok(None);
+                return Ok(Succession::Unknown);
             }
         };
         if let Some(dead) = lock.predecessor() {
             let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
             tracing::info!(node = %dead, jobs, "the last node of this database has died; its leases end now");
         }
-        if let Err(error) = lock.name(Some(node)) {
+        if let Err(error) = lock.name(node) {
             tracing::warn!(file = %path.display(), %error, "the file can't be written");
         }
-        Ok(Some(lock))
+        Ok(Succession::Ours(lock))
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
