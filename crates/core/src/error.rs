@@ -150,10 +150,10 @@ impl StoreError {
         }
     }
 
-    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and 54;
-    /// SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't be
-    /// read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything of
-    /// the connection are not.
+    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and
+    /// 54; SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't
+    /// be read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything
+    /// of the connection are not.
     #[must_use]
     pub fn is_row_fault(&self) -> bool {
         match self {
@@ -249,7 +249,8 @@ mod tests {
         ] {
             assert!(said(code).is_row_fault(), "{code}");
         }
-        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only, full.
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only,
+        // full.
         for code in [
             "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
         ] {

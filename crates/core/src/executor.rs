@@ -93,8 +93,8 @@ pub(crate) fn start_unhinted(
     }
 }
 
-/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn here and
-/// now, and a task only if that is not its last.
+/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn
+/// here and now, and a task only if that is not its last.
 pub(crate) fn start_at_once(
     node: &Arc<Shared>,
     locked: LockedJob,
@@ -168,8 +168,8 @@ fn life(
             }
             Admission::End(ending, slot) => (ending, slot, None),
         };
-        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome is
-        // committed: if the next suspect took the node down before, this one would be blamed for it.
+        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome
+        // is committed: if the next suspect took the node down before, this one would be blamed for it.
         let (passed_on, kept) = if job.exclusive || suspect.is_some() {
             (slot, None)
         } else {

@@ -1,8 +1,8 @@
 //! Those who create jobs while everything around them breaks.
 //!
-//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of
-//! these ways: it commits and the hints leave; it commits and the process "dies" before they do (a hook that never fires); it rolls back;
-//! it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
+//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of these
+//! ways: it commits and the hints leave; it commits and the process "dies" before they do (a hook that never fires); it
+//! rolls back; it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
 //! middle of a COMMIT, so that the answer is lost. Whatever it was told goes into the ledger.
 
 use super::ledger::{Ledger, NotingPublisher};

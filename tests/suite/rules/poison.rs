@@ -92,8 +92,8 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     node.stop().await;
 }
 
-/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and a
-/// metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
+/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and
+/// a metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
 #[tokio::test]
 async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     // On a current-thread runtime every task of the node records here.

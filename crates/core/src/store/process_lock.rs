@@ -1,9 +1,9 @@
 //! A lock on a file that ends with the process, and so proves its death.
 //!
-//! A node whose transport reaches no other process serves its database alone. It holds this lock and leaves its id in the
-//! file. The next process that gets the lock knows that the node which is named there has died, and ends its leases at once
-//! instead of waiting for them (protocol rule 33). Where the lock is taken, the process of the node that is named there lives:
-//! a second node is refused at once. Without the lock, leases end by time, as on every other store.
+//! A node whose transport reaches no other process serves its database alone. It holds this lock and leaves its id in
+//! the file. The next process that gets the lock knows that the node which is named there has died, and ends its leases
+//! at once instead of waiting for them (protocol rule 33). Where the lock is taken, the process of the node that is
+//! named there lives: a second node is refused at once. Without the lock, leases end by time, as on every other store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};

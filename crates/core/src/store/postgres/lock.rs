@@ -22,9 +22,10 @@ use crate::store::{LockTerms, Locked, Refusal};
 const DUPLICATE: &str = "23505";
 
 /// Row locks first, with SKIP LOCKED: a job that is being completed or moved is seen as such, and nobody's row is
-/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is inserted plainly:
-/// asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the time. A lease that was
-/// written between the statement's beginning and its lock of the row makes it fail as a whole; then [`LOCK`] is asked.
+/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is
+/// inserted plainly: asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the
+/// time. A lease that was written between the statement's beginning and its lock of the row makes it fail as a whole;
+/// then [`LOCK`] is asked.
 macro_rules! lock_new {
     ($unsuspended:expr) => {
         concat!(
