@@ -41,8 +41,8 @@ const ORDER_SLACK: i64 = 500_000;
 /// Nodes put a job into quarantine after so many strikes.
 const QUARANTINE: usize = 3;
 
-/// The bound of rule 24 counts from the death of a node, at most a lease before the lease's end: a sweep interval and two
-/// seconds are left.
+/// The bound of rule 24 counts from the death of a node, at most a lease before the lease's end: a sweep interval and
+/// two seconds are left.
 const TAKEOVER: i64 = 3_000_000;
 
 /// Run it all.

@@ -113,6 +113,7 @@ async fn ten_thousand_jobs_are_created_in_few_statements() {
     tx.commit().await.unwrap();
     let calls = calls(&fleet.store).await;
     let all: i64 = calls.iter().map(|(calls, _)| calls).sum();
-    // Four inserts. The others are of the transaction: what BEGIN and a commit that is checked send, each in one message.
+    // Four inserts. The others are of the transaction: what BEGIN and a commit that is checked send, each in one
+    // message.
     assert!(all <= 10, "{all} statements: {calls:#?}");
 }

@@ -20,7 +20,8 @@ fn seed() -> u64 {
     now.expect("the clock is right").as_secs()
 }
 
-/// Nodes with the concurrency, the locks and the messages of docs/performance.md: nothing there is bought with a promise.
+/// Nodes with the concurrency, the locks and the messages of docs/performance.md: nothing there is bought with a
+/// promise.
 fn benchmark() -> Options {
     Options {
         concurrency: 2_048,

@@ -29,8 +29,8 @@ mod suspending;
 mod timers;
 mod world;
 
-/// A test of each case on each store. The store in memory has no transactions, lanes and schemas; one mutex makes each of
-/// its transitions atomic, so that concurrency has nothing to show.
+/// A test of each case on each store. The store in memory has no transactions, lanes and schemas; one mutex makes each
+/// of its transitions atomic, so that concurrency has nothing to show.
 macro_rules! conformance {
     ($($module:ident {
         $(everywhere [$($case:ident,)+])?

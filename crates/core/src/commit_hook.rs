@@ -363,8 +363,8 @@ impl Inner {
     }
 }
 
-/// Hints older than [`HookOptions::max_age`] are given up, and each attempt to publish ends in its own time. A buffer in which
-/// nothing has moved for so many times that long, and this long, is not about to.
+/// Hints older than [`HookOptions::max_age`] are given up, and each attempt to publish ends in its own time. A buffer
+/// in which nothing has moved for so many times that long, and this long, is not about to.
 const STUCK: u32 = 3;
 const STUCK_AT_LEAST: Duration = Duration::from_secs(120);
 /// So many lanes that can't be published to are remembered.

@@ -1,10 +1,10 @@
 //! Completion: outcomes are committed in batches, each guarded by its fence.
 //!
-//! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low
-//! load an outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an
-//! exclusive job, so that one leaves beside a batch that is under way, as a full batch does. A batch that the
-//! database could not take is tried again for as long as the node runs: an outcome counts while its lease has this owner and
-//! fence, however long the database was away.
+//! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low load an
+//! outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an exclusive job, so
+//! that one leaves beside a batch that is under way, as a full batch does. A batch that the database could not take is
+//! tried again for as long as the node runs: an outcome counts while its lease has this owner and fence, however long
+//! the database was away.
 
 mod stuck;
 
@@ -33,8 +33,8 @@ use stuck::{Refused, keep_trying};
 
 pub(crate) use stuck::room;
 
-/// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it holds
-/// no more jobs than it must while outcomes can't be committed.
+/// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it
+/// holds no more jobs than it must while outcomes can't be committed.
 const BATCH: usize = 512;
 const SMALL_BATCH: usize = 64;
 /// Batches that may be under way at once.
@@ -302,8 +302,8 @@ impl Committed {
     }
 }
 
-/// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease in
-/// it can be trusted any more.
+/// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease
+/// in it can be trusted any more.
 async fn settle<'a, F, Fut>(
     node: &Shared,
     operation: &'static str,

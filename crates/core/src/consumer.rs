@@ -18,8 +18,8 @@
 //! * A lock statement asks for fewer hints where **payloads are large** ([`lock_size`]).
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
-//!   [rescued](crate::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more than a
-//!   quarter of the slots.
+//!   [rescued](crate::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more
+//!   than a quarter of the slots.
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 

@@ -11,7 +11,8 @@ pub struct Created {
     pub ready: Vec<Ready>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
-    /// Names the transaction, so that a lost COMMIT answer can be asked after; see [`Store::committed`](crate::Store::committed).
+    /// Names the transaction, so that a lost COMMIT answer can be asked after; see
+    /// [`Store::committed`](crate::Store::committed).
     pub transaction: Option<TransactionId>,
 }
 

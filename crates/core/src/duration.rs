@@ -42,8 +42,8 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     Ok(duration)
 }
 
-/// Units with their seconds, in their order. Years and months have no fixed length, so there are none of them; engines write
-/// that.
+/// Units with their seconds, in their order. Years and months have no fixed length, so there are none of them; engines
+/// write that.
 const DATE_UNITS: &[(char, u128)] = &[('Y', 0), ('M', 0), ('W', 604_800), ('D', 86_400)];
 const TIME_UNITS: &[(char, u128)] = &[('H', 3_600), ('M', 60), ('S', 1)];
 

@@ -97,6 +97,13 @@ impl StoreError {
         }
     }
 
+    /// The server itself says that it is going away, is down, or lost the connection: SQLSTATE class 08, and 57P0x for
+    /// a shutdown, a crash and a start. It may say so after a commit.
+    pub(crate) fn server_is_away(&self) -> bool {
+        self.sqlstate()
+            .is_some_and(|state| state.starts_with("08") || state.starts_with("57P0"))
+    }
+
     /// Two transactions were in each other's way (deadlock, serialization failure, SQLite busy): the
     /// same call may work now.
     #[must_use]
@@ -114,7 +121,7 @@ impl StoreError {
     /// Goes away by itself: the database restarts, the network is cut, a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        if self.is_conflict() {
+        if self.is_conflict() || self.server_is_away() {
             return true;
         }
         match self {
@@ -124,14 +131,10 @@ impl StoreError {
                 | sqlx::Error::PoolTimedOut
                 | sqlx::Error::WorkerCrashed
                 | sqlx::Error::Protocol(_) => true,
-                // Class 08: connection; 53: resources; 57P0x: shutdown, crash, not ready; 57014: timeout.
-                sqlx::Error::Database(db) => db.code().is_some_and(|c| {
-                    c.starts_with("08")
-                        || c.starts_with("53")
-                        || c.starts_with("57P0")
-                        || c == "57014"
-                        || c == "25006"
-                }),
+                // Class 53: resources; 57014: timeout; 25006: read-only.
+                sqlx::Error::Database(db) => db
+                    .code()
+                    .is_some_and(|c| c.starts_with("53") || c == "57014" || c == "25006"),
                 _ => false,
             },
             _ => false,
@@ -142,20 +145,15 @@ impl StoreError {
     #[must_use]
     pub(crate) fn is_absence(&self) -> bool {
         match self {
-            Self::Database(sqlx::Error::Database(said)) => said
-                .code()
-                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P0")),
-            Self::Database(error) => {
-                matches!(error, sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed)
-            }
-            _ => false,
+            Self::Database(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
+            _ => self.server_is_away(),
         }
     }
 
-    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and 54;
-    /// SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't be
-    /// read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything of
-    /// the connection are not.
+    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and
+    /// 54; SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't
+    /// be read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything
+    /// of the connection are not.
     #[must_use]
     pub fn is_row_fault(&self) -> bool {
         match self {
@@ -186,10 +184,7 @@ impl StoreError {
     #[must_use]
     pub fn changed_nothing(&self) -> bool {
         match self {
-            // Class 08: connection; 57P0x: shutdown, crash. The server may say so after a commit.
-            Self::Database(sqlx::Error::Database(e)) => !e
-                .code()
-                .is_some_and(|c| c.starts_with("08") || c.starts_with("57P0")),
+            Self::Database(sqlx::Error::Database(_)) => !self.server_is_away(),
             Self::Database(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
@@ -254,7 +249,8 @@ mod tests {
         ] {
             assert!(said(code).is_row_fault(), "{code}");
         }
-        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only, full.
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only,
+        // full.
         for code in [
             "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
         ] {
@@ -262,5 +258,23 @@ mod tests {
         }
         assert!(!StoreError::Timeout(Duration::from_secs(1)).is_row_fault());
         assert!(StoreError::BadRow(String::new()).is_row_fault());
+    }
+
+    #[test]
+    fn a_server_that_goes_away_may_have_committed() {
+        for code in ["08006", "08P01", "57P01", "57P03"] {
+            let error = said(code);
+            assert!(error.server_is_away() && error.is_absence(), "{code}");
+            assert!(error.is_transient() && !error.changed_nothing(), "{code}");
+        }
+        // Out of connections, a cancelled statement, read-only: the server is there.
+        for code in ["53300", "57014", "25006"] {
+            let error = said(code);
+            assert!(!error.server_is_away() && !error.is_absence(), "{code}");
+            assert!(error.is_transient() && error.changed_nothing(), "{code}");
+        }
+        // SQLite's codes are no SQLSTATE.
+        assert!(!said("8").server_is_away());
+        assert!(!StoreError::Timeout(Duration::from_secs(1)).server_is_away());
     }
 }

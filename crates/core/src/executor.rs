@@ -93,8 +93,8 @@ pub(crate) fn start_unhinted(
     }
 }
 
-/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn here and
-/// now, and a task only if that is not its last.
+/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn
+/// here and now, and a task only if that is not its last.
 pub(crate) fn start_at_once(
     node: &Arc<Shared>,
     locked: LockedJob,
@@ -168,8 +168,8 @@ fn life(
             }
             Admission::End(ending, slot) => (ending, slot, None),
         };
-        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome is
-        // committed: if the next suspect took the node down before, this one would be blamed for it.
+        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome
+        // is committed: if the next suspect took the node down before, this one would be blamed for it.
         let (passed_on, kept) = if job.exclusive || suspect.is_some() {
             (slot, None)
         } else {
@@ -591,22 +591,22 @@ fn failure(
         },
         Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
     };
-    let dead = to == Destination::DeadLetter;
-    let attempts_left = match &to {
-        Destination::Retry { retries, .. } => *retries,
-        _ => 0,
+    let outcome = match &to {
+        Destination::DeadLetter => {
+            tracing::warn!(
+                job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
+                "the job failed and becomes a dead letter; correct what the error names, then `jobwire jobs retry` it"
+            );
+            "dead-letter"
+        }
+        Destination::Retry { retries, .. } => {
+            tracing::info!(
+                job = %job.id, job_type = %job.job_type, outcome, attempts_left = retries, error = %error.message,
+                "the attempt failed"
+            );
+            outcome
+        }
     };
-    if dead {
-        tracing::warn!(
-            job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
-            "the job failed and becomes a dead letter; correct what the error names, then `jobwire jobs retry` it"
-        );
-    } else {
-        tracing::info!(
-            job = %job.id, job_type = %job.job_type, outcome, attempts_left, error = %error.message,
-            "the attempt failed"
-        );
-    }
     Ending::Failed {
         failure: Failure {
             held: held.clone(),
@@ -614,7 +614,7 @@ fn failure(
             message: Some(cut(error.message, MESSAGE_BYTES)),
             stack: error.stack.map(|s| cut(s, MESSAGE_BYTES * 16)),
         },
-        outcome: if dead { "dead-letter" } else { outcome },
+        outcome,
     }
 }
 

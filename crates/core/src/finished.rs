@@ -48,10 +48,11 @@ pub(crate) struct Finished {
     pub(crate) job: Arc<Job>,
     pub(crate) ending: Ending,
     pub(crate) finished_at: Instant,
-    /// The slot of an exclusive job, for the next one of its instance; those of a suspect. Until its outcome is committed.
+    /// The slot of an exclusive job, for the next one of its instance; those of a suspect. Until its outcome is
+    /// committed.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
-    /// The slot of any other, until its outcome is accepted: nothing more is locked while outcomes can't be committed as
-    /// fast as jobs end.
+    /// The slot of any other, until its outcome is accepted: nothing more is locked while outcomes can't be committed
+    /// as fast as jobs end.
     pub(crate) kept: Option<OwnedSemaphorePermit>,
 }
 

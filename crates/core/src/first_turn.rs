@@ -1,20 +1,21 @@
 //! How long the jobs of a type keep their thread when they are first given it.
 //!
-//! A job that was locked alone is begun by whoever locked it, before that one looks after anything else: it starts sooner than
-//! in a task that has to wait for its turn. That is right for handlers that soon wait for something or are soon done, as
-//! nearly all do, and wrong for those that compute or block: meanwhile nothing would be locked. Which of the two a handler is shows
-//! in what it did before.
+//! A job that was locked alone is begun by whoever locked it, before that one looks after anything else: it starts
+//! sooner than in a task that has to wait for its turn. That is right for handlers that soon wait for something or are
+//! soon done, as nearly all do, and wrong for those that compute or block: meanwhile nothing would be locked. Which of
+//! the two a handler is shows in what it did before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A turn that is no longer than this hardly delays the next lock: that alone takes longer. Where jobs come one by one nothing is
-/// in the processor's caches: with a limit of 50 µs a handler that only sends a few bytes was never short (ADR 0022).
+/// A turn that is no longer than this hardly delays the next lock: that alone takes longer. Where jobs come one by one
+/// nothing is in the processor's caches: with a limit of 50 µs a handler that only sends a few bytes was never short
+/// (ADR 0022).
 const SHORT: Duration = Duration::from_micros(250);
 /// So many short turns in a row make the next one likely to be short.
 const ENOUGH: u32 = 16;
-/// One that is longer than this comes of what the handler does, not of a machine that was busy elsewhere: from then on it takes
-/// twice as many short ones.
+/// One that is longer than this comes of what the handler does, not of a machine that was busy elsewhere: from then on
+/// it takes twice as many short ones.
 const LONG: Duration = Duration::from_millis(10);
 const MOST: u32 = 4_096;
 
@@ -45,8 +46,8 @@ impl FirstTurns {
         }
     }
 
-    /// Whoever gave a job its first turn had the thread back after so long. With everything around the handler that may be twice as long as a
-    /// short turn.
+    /// Whoever gave a job its first turn had the thread back after so long. With everything around the handler that may
+    /// be twice as long as a short turn.
     pub(crate) fn note_whole(&self, took: Duration) {
         if took > SHORT * 2 {
             self.note_long(took);

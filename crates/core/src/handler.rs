@@ -30,9 +30,9 @@
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
 //! | panic, timeout | as `retry` |
 //!
-//! Handlers share the threads of the node's runtime, with whatever else runs on it: what computes or blocks for more than a
-//! fraction of a millisecond belongs in `tokio::task::spawn_blocking`. None may keep its thread (`block_on`, `block_in_place`) to
-//! wait for another job: nobody may be left to lock that one.
+//! Handlers share the threads of the node's runtime, with whatever else runs on it: what computes or blocks for more
+//! than a fraction of a millisecond belongs in `tokio::task::spawn_blocking`. None may keep its thread (`block_on`,
+//! `block_in_place`) to wait for another job: nobody may be left to lock that one.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -164,8 +164,8 @@ pub struct Running<P = ()> {
     pub(crate) transaction: HandlerTransaction,
 }
 
-/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`, `job.stop.is_cancelled()`,
-/// or, to hand it on, `CancellationToken::clone(&job.stop)`.
+/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`,
+/// `job.stop.is_cancelled()`, or, to hand it on, `CancellationToken::clone(&job.stop)`.
 #[derive(Clone)]
 pub struct Stop(pub(crate) StopSignal);
 

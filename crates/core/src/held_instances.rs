@@ -1,12 +1,13 @@
 //! The instances whose exclusive job this node runs, and what it may say of them without the database.
 //!
-//! A hint for an instance that is held is refused: whoever finishes takes the next ([`Refusal::InstanceHeld`]). While the
-//! holder is a job of this node, the node knows that by itself:
+//! A hint for an instance that is held is refused: whoever finishes takes the next ([`Refusal::InstanceHeld`]). While
+//! the holder is a job of this node, the node knows that by itself:
 //!
 //! * **Its job runs**, under a lease that is trusted: a job whose hint is here was committed before the statement that
-//!   will end the holder is even sent, so that statement's snapshot shows it to whoever is passed the instance. Refused.
-//! * **Its end is under way**: that statement may be older than the hinted job. Refused, too, but the hint is *owed*: if
-//!   nobody took the instance over, the end has not seen the job, and the hint is looked at again.
+//!   will end the holder is even sent, so that statement's snapshot shows it to whoever is passed the instance.
+//!   Refused.
+//! * **Its end is under way**: that statement may be older than the hinted job. Refused, too, but the hint is *owed*:
+//!   if nobody took the instance over, the end has not seen the job, and the hint is looked at again.
 //! * **The lock turns out to be lost**: another node may have ended the holder long ago. Whatever was refused is owed.
 //!
 //! One owed hint an instance and lane is enough: any of them starts the first job in turn, and that one's end takes the
@@ -59,7 +60,8 @@ impl HeldInstances {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job was locked. What its forerunner owed, its own end will see. An answer that comes late is of a lock that is lost.
+    /// A job was locked. What its forerunner owed, its own end will see. An answer that comes late is of a lock that is
+    /// lost.
     pub(crate) fn hold(&self, held: &Held) {
         let Some(instance) = &held.instance else {
             return;
@@ -105,7 +107,8 @@ impl HeldInstances {
         if hint.id == holder.held.id || !trusts(&holder.held) {
             return false;
         }
-        // The first one is enough, and the first late one: of those that came before nothing is owed unless the lock is lost.
+        // The first one is enough, and the first late one: of those that came before nothing is owed unless the lock is
+        // lost.
         let known = holder.owed.iter().position(|owed| owed.place == place);
         if known.is_some_and(|at| !holder.ends || holder.owed.get(at).is_some_and(|owed| owed.late))
         {

@@ -222,8 +222,8 @@ pub struct Job {
     pub custom_values: Option<Box<RawValue>>,
     /// W3C trace context of the creator.
     pub trace_parent: Option<String>,
-    /// What of the job's row can't be read, and was replaced by a default. Such a job runs no handler and becomes a dead
-    /// letter; no handler sees one.
+    /// What of the job's row can't be read, and was replaced by a default. Such a job runs no handler and becomes a
+    /// dead letter; no handler sees one.
     pub unreadable: Option<String>,
 }
 

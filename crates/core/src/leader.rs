@@ -12,8 +12,8 @@
 //!      ▲    silent for an interval │     │ every interval: turn; in between: "I live"
 //!      └────── "I live" heard ─────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
-//! The leader's lease is no longer than a job's, so a job of a dead node is taken over within a job's lease, one interval
-//! and two seconds, also where the dead node led (protocol rule 24).
+//! The leader's lease is no longer than a job's, so a job of a dead node is taken over within a job's lease, one
+//! interval and two seconds, also where the dead node led (protocol rule 24).
 //!
 //! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
 //! ([`voice`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
@@ -256,7 +256,8 @@ impl Leader {
         }
         node.alarm
             .answered(Asker::Turn, sent, report.now, report.next_due);
-        // Leases count only with their jobs; both are counted up to a limit.
+        // Every lease of a job is counted. Executable jobs are, up to a limit; beyond it their number is an estimate
+        // that may be too small: then some are taken to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();

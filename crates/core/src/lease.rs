@@ -61,8 +61,8 @@ impl Lease {
     }
 }
 
-/// A token that is made when somebody gives the signal or wants to wait for it. Most jobs end before either, and two tokens
-/// for each, with what their clones count under a lock, were a twentieth of what a node spends on a job.
+/// A token that is made when somebody gives the signal or wants to wait for it. Most jobs end before either, and two
+/// tokens for each, with what their clones count under a lock, were a twentieth of what a node spends on a job.
 #[derive(Default)]
 pub(crate) struct Signal(OnceLock<CancellationToken>);
 
@@ -136,8 +136,8 @@ impl LeaseBook {
         self.length
     }
 
-    /// A job that was locked by a statement, which was sent at `sent`, starts. `None` where the answer is so late that the
-    /// lease was seen to otherwise.
+    /// A job that was locked by a statement, which was sent at `sent`, starts. `None` where the answer is so late that
+    /// the lease was seen to otherwise.
     pub(crate) fn hold(&self, held: Held, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
         // One step: a look in between would not know this lease.
         let mut entries = self.entries();
@@ -163,7 +163,8 @@ impl LeaseBook {
         self.under_way().looked(sent)
     }
 
-    /// The look is over. Returns those of the leases that it found of which no answer told; their jobs are expected to start.
+    /// The look is over. Returns those of the leases that it found of which no answer told; their jobs are expected to
+    /// start.
     pub(crate) fn end_look(&self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
         self.under_way().end_look(unknown)
     }

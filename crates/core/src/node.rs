@@ -50,7 +50,7 @@ use crate::quarantine::Suspects;
 use crate::renewal;
 use crate::row_batch::RowPause;
 use crate::shared::Shared;
-use crate::store::{LockTerms, ProcessLock, RowTerms, Store, Turn, TurnOutcome};
+use crate::store::{LockTerms, ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
 use crate::transport::{MAX_MEMBER_TYPES, Transport};
@@ -277,14 +277,17 @@ impl Node {
         builder.options.validate().map_err(StartError::Options)?;
         builder.store.check().await?.ready()?;
         let id = builder.id;
-        let process_lock = if builder.transport.is_single_node() {
-            builder.store.succeed(id).await?
-        } else {
-            None
-        };
+        let (mut process_lock, mut alive) = (None, None);
+        if builder.transport.is_single_node() {
+            match builder.store.succeed(id).await? {
+                Succession::Ours(lock) => process_lock = Some(lock),
+                Succession::HeldBy(node) => alive = Some(node),
+                Succession::Unknown => {}
+            }
+        }
         // Before the first turn: a node that may not lock must not lead.
         builder.store.begin_locking().await?;
-        ensure_alone(id, &*builder.store, &*builder.transport, &builder.options).await?;
+        ensure_alone(id, &builder, alive).await?;
         let (shared, queue, own_hints) = builder.share();
         let draining = shared.draining.clone();
         gauge!(m::SLOTS).set(shared.options.concurrency as f64);
@@ -399,14 +402,14 @@ fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     keepers
 }
 
-/// An in-process node serves its database alone: its hints reach nobody else. A leader that has died is
-/// waited for until its lease ends.
+/// An in-process node serves its database alone: its hints reach nobody else. A leader that has perhaps died is waited
+/// for until its lease ends; the node `alive` has not.
 async fn ensure_alone(
     id: NodeId,
-    store: &dyn Store,
-    transport: &dyn Transport,
-    options: &NodeOptions,
+    builder: &NodeBuilder,
+    alive: Option<NodeId>,
 ) -> Result<(), StartError> {
+    let (transport, options) = (&builder.transport, &builder.options);
     let turn = Turn {
         node: id,
         lease: options.leader_lease(),
@@ -424,7 +427,7 @@ async fn ensure_alone(
             leader,
             transport: theirs,
             remaining,
-        } = store.take_turn(&turn).await?
+        } = builder.store.take_turn(&turn).await?
         else {
             return Ok(());
         };
@@ -433,7 +436,7 @@ async fn ensure_alone(
         if fits || mixed_fleet {
             return Ok(());
         }
-        if waited {
+        if waited || alive == Some(leader) {
             return Err(StartError::NotAlone {
                 leader,
                 transport: theirs,
@@ -442,7 +445,7 @@ async fn ensure_alone(
         waited = true;
         tracing::info!(
             %leader, transport = theirs, seconds = remaining.as_secs_f64(),
-            "another node holds this database; waiting in case it has died"
+            "another node leads on this database; whether it has died is known when its lease has ended"
         );
         tokio::time::sleep(remaining + Duration::from_millis(100)).await;
     }

@@ -19,9 +19,9 @@ pub struct NodeOptions {
     /// How often the leader looks for expired locks while anything waits or runs; a third as often when
     /// idle. Default 10 s.
     pub sweep_interval: Duration,
-    /// A job is suspected to have lost its hint only when it was ready so long before the marker left. Not less than the
-    /// hook's largest hint age plus the broker's confirm timeout, which stand in for it where it is shorter (protocol
-    /// rule 16). Default 15 s.
+    /// A job is suspected to have lost its hint only when it was ready so long before the marker left. Not less than
+    /// the hook's largest hint age plus the broker's confirm timeout, which stand in for it where it is shorter
+    /// (protocol rule 16). Default 15 s.
     pub suspect_after: Duration,
     /// When hints could not be received or not be published for so long, take jobs from the database until
     /// they can; `None` for never: then jobs wait for the broker. Default 5 s.
@@ -138,8 +138,8 @@ impl NodeOptions {
         self.lease.min(self.sweep_interval * 5 / 2)
     }
 
-    /// The age from which a job is suspected to have lost its hint, over a broker with this confirm timeout: a hint may be
-    /// published that late (protocol rule 16).
+    /// The age from which a job is suspected to have lost its hint, over a broker with this confirm timeout: a hint may
+    /// be published that late (protocol rule 16).
     #[must_use]
     pub fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
         self.suspect_after

@@ -1,10 +1,10 @@
 //! Reconciliation: the leases that name this node, and the book that it keeps of them, are made to agree.
 //!
 //! The answer to a statement may be lost after the statement committed. Then the database holds leases for this node of
-//! which the node knows nothing: a job that was locked, or the next sibling that a completion took over. Nothing would run
-//! them until the leases end. So after any unknown outcome, and with each renewal, the node asks once which leases name it
-//! that are not in its book ([`Store::unknown`](crate::store::Store::unknown)). Each of them is adopted into a free slot, or
-//! released (protocol rule 6). An idle node asks nothing.
+//! which the node knows nothing: a job that was locked, or the next sibling that a completion took over. Nothing would
+//! run them until the leases end. So after any unknown outcome, and with each renewal, the node asks once which leases
+//! name it that are not in its book ([`Store::unknown`](crate::store::Store::unknown)). Each of them is adopted into a
+//! free slot, or released (protocol rule 6). An idle node asks nothing.
 //!
 //! ```text
 //!   statement ──► no answer ──► doubt ──► look: leases that name this node and are not in its book

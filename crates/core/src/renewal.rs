@@ -1,9 +1,9 @@
 //! Renewal: the task that keeps this node's leases alive while their jobs run.
 //!
-//! It looks at the [book](crate::lease) twelve times a lease, and asks the database only where something is to be said: a
-//! lease that is older than a third of its length, a [doubt](crate::under_way), a strike to take back. After each renewal it
-//! also [reconciles](crate::reconciliation) the book with the database, in a task of its own: a reconciliation that hangs or
-//! gets no connection delays no renewal.
+//! It looks at the [book](crate::lease) twelve times a lease, and asks the database only where something is to be said:
+//! a lease that is older than a third of its length, a [doubt](crate::under_way), a strike to take back. After each
+//! renewal it also [reconciles](crate::reconciliation) the book with the database, in a task of its own: a
+//! reconciliation that hangs or gets no connection delays no renewal.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -79,9 +79,9 @@ pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
     }
 }
 
-/// The occurrence after `job`, if there is one: a copy of its row, whose values fit because the row's do. It is due one interval after the last due date, but never before
-/// `now`, the database's clock as far as it is known (after a long outage it goes on from there, without a
-/// burst of what was missed).
+/// The occurrence after `job`, if there is one: a copy of its row, whose values fit because the row's do. It is due one
+/// interval after the last due date, but never before `now`, the database's clock as far as it is known (after a long
+/// outage it goes on from there, without a burst of what was missed).
 #[must_use]
 pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;

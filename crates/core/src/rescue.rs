@@ -1,18 +1,19 @@
 //! Rescue: jobs whose holder has died start before the jobs that wait behind them in their lane.
 //!
-//! The hint of a rescued job would stand at the tail of its lane, behind everything that waits there. So the leader does
-//! not publish it: it **addresses** the job to one node over the control channel, and that node puts the hint at the head
-//! of the lane. The next free slot of that lane there takes it.
+//! The hint of a rescued job would stand at the tail of its lane, behind everything that waits there. So the leader
+//! does not publish it: it **addresses** the job to one node over the control channel, and that node puts the hint at
+//! the head of the lane. The next free slot of that lane there takes it.
 //!
-//! * The node serves the job's type and receives its lane. Of several, the one with the most free slots by its last word
-//!   gets the job; where none has any, the jobs are spread evenly.
+//! * The node serves the job's type and receives its lane. Of several, the one with the most free slots by its last
+//!   word gets the job; where none has any, the jobs are spread evenly.
 //! * A node that has just lost leases by their end is passed over: it may be dead.
-//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not addressed: its hint takes
-//!   its place at the tail, and it runs alone ([`quarantine`](crate::quarantine)).
-//! * A node that can take no hint that way, as an older program, is not addressed. Where no node can, the hint is published.
+//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not addressed: its hint
+//!   takes its place at the tail, and it runs alone ([`quarantine`](crate::quarantine)).
+//! * A node that can take no hint that way, as an older program, is not addressed. Where no node can, the hint is
+//!   published.
 //!
-//! An addressed job may be lost on the way, like any hint. Its lease still has no owner then, so a later turn of the leader
-//! finds it again, at any backlog.
+//! An addressed job may be lost on the way, like any hint. Its lease still has no owner then, so a later turn of the
+//! leader finds it again, at any backlog.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -7,11 +7,11 @@
 //!   runs. So a handler that is slower than it declared costs no more than a lease, and the connection is not held
 //!   across it.
 //! * **Lost**, with its connection or because this node was silent for too long: then nothing has happened. What still
-//!   runs is asked to stop, all are hinted again, and for [`PAUSE`] this node holds nothing by its row: whatever took so
-//!   long here may do so again, and a lease bears it.
+//!   runs is asked to stop, all are hinted again, and for [`PAUSE`] this node holds nothing by its row: whatever took
+//!   so long here may do so again, and a lease bears it.
 //!
-//! What is plainly done frees its slot at once, since a batch and the number of batches are bounded. Everything else keeps
-//! it until the queue of outcomes has accepted it.
+//! What is plainly done frees its slot at once, since a batch and the number of batches are bounded. Everything else
+//! keeps it until the queue of outcomes has accepted it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -223,8 +223,8 @@ impl Batch {
         self.open.remove(&held.id);
     }
 
-    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation finds and
-    /// releases them, since their handlers may still run.
+    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation
+    /// finds and releases them, since their handlers may still run.
     fn give_up(&self, changed_nothing: bool) {
         self.node.row_pause.begin();
         let held = || self.open.values().map(|(held, _)| held);

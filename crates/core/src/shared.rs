@@ -122,8 +122,8 @@ impl Shared {
         self.leases.asks(within, statement).await
     }
 
-    /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name this
-    /// node are looked at, and a strike that was counted against the lock is taken back.
+    /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name
+    /// this node are looked at, and a strike that was counted against the lock is taken back.
     pub(crate) fn may_have_lost(&self, held: Held) {
         self.is_in_doubt(&held);
         self.leases.note_lost(held);
@@ -136,8 +136,8 @@ impl Shared {
         self.leases.note_used(held);
     }
 
-    /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as there
-    /// is room and this node takes work.
+    /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as
+    /// there is room and this node takes work.
     pub(crate) fn let_go(&self, held: &Held, end: End) {
         self.leases.forget(held);
         for owed in self.instances.end(held, end) {

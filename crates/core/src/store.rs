@@ -5,11 +5,12 @@
 //!
 //! Three rules hold for all methods:
 //! * **Guards name (id, owner, fence)**, and no time. A statement that changes a locked job names all three; it changes
-//!   nothing where the lease names another owner, another fence, or none. Only [`take_turn`](Store::take_turn) clears an
-//!   owner, so a lease that ran out is as good as any other until the leader's turn has looked at it.
+//!   nothing where the lease names another owner, another fence, or none. Only [`take_turn`](Store::take_turn) clears
+//!   an owner, so a lease that ran out is as good as any other until the leader's turn has looked at it.
 //! * **Time is the database's.** Leases and due dates are written and compared by its clock.
-//! * **Lock order** is instance rows, then leases, then job rows, each sorted by its key. A statement that takes jobs locks
-//!   job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at all.
+//! * **Lock order** is instance rows, then leases, then job rows, each sorted by its key. A statement that takes jobs
+//!   locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at
+//!   all.
 
 mod answer;
 
@@ -50,7 +51,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, SuspensionScope};
 pub use poison::StuckBatch;
-pub use process_lock::ProcessLock;
+pub use process_lock::{ProcessLock, Succession};
 pub use rows::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
@@ -78,9 +79,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.check().await.map(drop)
     }
 
-    /// A node is about to lock jobs through this store: from now on its fences lie beyond all that were handed out before,
-    /// also by a server that has crashed since (protocol rule 1). Locking does it, too; here what is missing for it is
-    /// said at the start.
+    /// A node is about to lock jobs through this store: from now on its fences lie beyond all that were handed out
+    /// before, also by a server that has crashed since (protocol rule 1). Locking does it, too; here what is missing
+    /// for it is said at the start.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
     }
@@ -96,8 +97,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Push the end of these leases to `lease` from now, also of those that ran out. Waits for no row.
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed>;
 
-    /// Leases that name this owner and have none of these fences, renewed: what the owner holds without knowing it, since
-    /// an answer was lost. One statement; it reads every lease.
+    /// Leases that name this owner and have none of these fences, renewed: what the owner holds without knowing it,
+    /// since an answer was lost. One statement; it reads every lease.
     async fn unknown(
         &self,
         owner: NodeId,
@@ -137,8 +138,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Make due timers executable.
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers>;
 
-    /// The same, and lock those that `terms` allow, of these lanes, that are neither exclusive nor suspended: a timer that
-    /// is due alone costs one statement less. For a few; the others come back as ready.
+    /// The same, and lock those that `terms` allow, of these lanes, that are neither exclusive nor suspended: a timer
+    /// that is due alone costs one statement less. For a few; the others come back as ready.
     async fn take_due_timers(
         &self,
         terms: &LockTerms,
@@ -158,12 +159,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the leases of
-    /// that node, and its leadership, end at once. Returns the proof of this node's own death for the next one: it has to be
-    /// kept until the node has ended.
-    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the
+    /// leases of that node, and its leadership, end at once. Where it can prove that another such node lives, it says
+    /// so.
+    async fn succeed(&self, node: NodeId) -> Result<Succession> {
         let _ = node;
-        Ok(None)
+        Ok(Succession::Unknown)
     }
 
     /// Stop leading.
@@ -211,9 +212,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         retries: i32,
     ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)>;
 
-    /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and
-    /// when it is created or fails later. Returns how many jobs moved, and what is to be hinted: where the first job of an
-    /// instance was put aside, the next one is ready.
+    /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and when it is created
+    /// or fails later. Returns how many jobs moved, and what is to be hinted: where the first job of an instance was
+    /// put aside, the next one is ready.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)>;
 
     /// Is the order of exclusive jobs strict?
@@ -221,9 +222,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Make the order of exclusive jobs strict, or not, for every node on this database: no job of an instance starts while an
-    /// elder sibling waits for a retry, is suspended, or is a dead letter. An operator who retries or deletes the elder one
-    /// lets the others go on. A store need not offer it.
+    /// Make the order of exclusive jobs strict, or not, for every node on this database: no job of an instance starts
+    /// while an elder sibling waits for a retry, is suspended, or is a dead letter. An operator who retries or deletes
+    /// the elder one lets the others go on. A store need not offer it.
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
         let _ = strict;
         Err(StoreError::Config(format!(
@@ -308,8 +309,8 @@ pub trait SqlStore: Store + Clone {
         Box::pin(std::future::pending())
     }
 
-    /// Wait for a permit to hold a connection for a transaction of an application or a handler. One connection has no permit, so
-    /// that the leader's turn, timers and failures get through.
+    /// Wait for a permit to hold a connection for a transaction of an application or a handler. One connection has no
+    /// permit, so that the leader's turn, timers and failures get through.
     ///
     /// # Errors
     /// None ended in time.

@@ -122,8 +122,8 @@ impl Sweeper {
         self.send_outstanding(node, due, now - age(node)).await;
     }
 
-    /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a lane.
-    /// False where one could not be sent.
+    /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a
+    /// lane. False where one could not be sent.
     async fn send_outstanding(
         &mut self,
         node: &Shared,

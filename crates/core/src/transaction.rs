@@ -283,6 +283,12 @@ async fn committed<S: SqlStore>(
     let answer = answer(store, 1, async { Ok(committing.await) }).await;
     match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()).into())) {
         Ok(()) => {}
+        // A refusal by the database is final.
+        Err(refusal @ StoreError::Database(sqlx::Error::Database(_)))
+            if !refusal.server_is_away() =>
+        {
+            return Err(failed_before(refusal));
+        }
         Err(StoreError::Database(error)) => {
             let fate = learn_fate(store, created, error).await;
             fate.map_err(failed_before)?;
@@ -319,17 +325,12 @@ fn lost_answer(deadline: Duration) -> sqlx::Error {
     ))
 }
 
-/// COMMIT failed. A refusal by the database is final; a broken connection says nothing, so ask for the
-/// transaction by its id (protocol rule 29).
+/// COMMIT failed with its connection, which says nothing: ask for the transaction by its id (protocol rule 29).
 async fn learn_fate<S: SqlStore>(
     store: &S,
     created: &Created,
     error: sqlx::Error,
 ) -> Result<(), StoreError> {
-    if matches!(&error, sqlx::Error::Database(e) if !e.code().is_some_and(|c| c.starts_with("57P0") || c.starts_with("08")))
-    {
-        return Err(error.into());
-    }
     let Some(transaction) = &created.transaction else {
         return Err(StoreError::CommitUnknown(error));
     };

@@ -135,7 +135,8 @@ pub trait Publisher: Send + Sync + 'static {
     /// As [`publish`](Self::publish).
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError>;
 
-    /// How long [`publish`](Self::publish) may wait for the broker's confirm: so much younger than its commit a hint may arrive.
+    /// How long [`publish`](Self::publish) may wait for the broker's confirm: so much younger than its commit a hint
+    /// may arrive.
     fn confirm_timeout(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,16 +1,17 @@
 //! Statements under way that may write leases for this node, and what became of those without an answer.
 //!
-//! A lease that names this node is usually in its [`LeaseBook`](crate::lease::LeaseBook), since the answer that told of it
-//! was noted there. It is not while the statement is under way, nor after its answer was lost. This module tells the two
-//! apart, so that [`reconciliation`](crate::reconciliation) adopts or releases only leases that no answer will tell of
-//! (protocol rule 6):
+//! A lease that names this node is usually in its [`LeaseBook`](crate::lease::LeaseBook), since the answer that told of
+//! it was noted there. It is not while the statement is under way, nor after its answer was lost. This module tells the
+//! two apart, so that [`reconciliation`](crate::reconciliation) adopts or releases only leases that no answer will tell
+//! of (protocol rule 6):
 //!
 //! * A statement is **under way** from before it is sent until its answer is noted. An answer's leases are **expected**
 //!   until the jobs start.
-//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no longer be working on the
-//!   statement and a look that was sent after that has been answered.
-//! * While a **look** at the database is open, the fences of all answers are remembered, and of all jobs that start: the look
-//!   may see their leases, which were not on its list when it began. (A job that is held by its row gets its lease later.)
+//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no longer be working on
+//!   the statement and a look that was sent after that has been answered.
+//! * While a **look** at the database is open, the fences of all answers are remembered, and of all jobs that start:
+//!   the look may see their leases, which were not on its list when it began. (A job that is held by its row gets its
+//!   lease later.)
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -148,8 +149,8 @@ impl UnderWay {
         self.answered.is_none() && self.doubt.is_some_and(|doubt| now >= doubt.next_look)
     }
 
-    /// A look begins. Answers whose jobs have not started for `patience` are forgotten: a look tells of them again. Returns
-    /// the fences that are still expected; `None` where another look is open.
+    /// A look begins. Answers whose jobs have not started for `patience` are forgotten: a look tells of them again.
+    /// Returns the fences that are still expected; `None` where another look is open.
     pub(crate) fn begin_look(&mut self, now: Instant, patience: Duration) -> Option<Vec<Fence>> {
         if self.answered.is_some() {
             return None;

@@ -1,9 +1,9 @@
 //! Jobs whose rows can't be read (protocol rule 37).
 //!
-//! A value that no program can read, written by other hands, fails neither the statement that locks the job nor the other
-//! jobs of its batch: the job is locked like any other ([`Job::unreadable`]), runs no handler, and ends as a dead letter
-//! that names the column. Where 100 went that way within a minute, the fault may be this program's: the job waits in the
-//! timer table, and no attempt is spent.
+//! A value that no program can read, written by other hands, fails neither the statement that locks the job nor the
+//! other jobs of its batch: the job is locked like any other ([`Job::unreadable`]), runs no handler, and ends as a dead
+//! letter that names the column. Where 100 went that way within a minute, the fault may be this program's: the job
+//! waits in the timer table, and no attempt is spent.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

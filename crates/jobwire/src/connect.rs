@@ -32,9 +32,16 @@ impl Database {
     /// # Errors
     /// Where the database can't be reached.
     pub async fn connect(settings: &Settings) -> Result<Self, Error> {
+        Self::reach(settings, true).await
+    }
+
+    /// `create`: a SQLite file that does not exist is made.
+    async fn reach(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
         let connected = if url.scheme() == "sqlite" {
-            SqliteStore::connect_with(url.expose(), settings.sqlite_options())
+            let mut options = settings.sqlite_options();
+            options.create = create;
+            SqliteStore::connect_with(url.expose(), options)
                 .await
                 .map(Self::Sqlite)
         } else {
@@ -51,11 +58,7 @@ impl Database {
     /// Where the database can't be reached, has no job tables, or those of a newer program.
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
         let database = Self::connect(settings).await?;
-        database
-            .prepare()
-            .await
-            .map_err(|source| unusable(&settings.database_url, source))?;
-        Ok(database)
+        database.fit_for_use(settings).await
     }
 
     /// The same for commands that look for jobs: a SQLite file is not made, since there would be none in it.
@@ -63,15 +66,15 @@ impl Database {
     /// # Errors
     /// As [`Database::open`], and where there is no such file.
     pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
-        let url = &settings.database_url;
-        if url.scheme() == "sqlite" {
-            let mut options = settings.sqlite_options();
-            options.create = false;
-            let store = SqliteStore::connect_with(url.expose(), options).await;
-            let store = store.map_err(|source| unusable(url, source))?;
-            store.close().await;
-        }
-        Self::open(settings).await
+        let database = Self::reach(settings, false).await?;
+        database.fit_for_use(settings).await
+    }
+
+    async fn fit_for_use(self, settings: &Settings) -> Result<Self, Error> {
+        self.prepare()
+            .await
+            .map_err(|source| unusable(&settings.database_url, source))?;
+        Ok(self)
     }
 
     async fn prepare(&self) -> Result<(), StoreError> {

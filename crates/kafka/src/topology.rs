@@ -5,11 +5,11 @@
 //! | `<prefix>.lane.<lane>` | hints | a setting | a setting |
 //! | `<prefix>.control` | what nodes tell each other | 1 | an hour |
 //!
-//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by publishers); what exists is only looked at. A difference to the
-//! settings that costs latency or hints is a warning, never an error: the topic may belong to somebody
-//! else. Rights needed: Describe on every topic; Read on lanes and control, and on the groups; Write on
-//! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and `DescribeConfigs`
-//! only with `declare`.
+//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by publishers); what
+//! exists is only looked at. A difference to the settings that costs latency or hints is a warning, never an error: the
+//! topic may belong to somebody else. Rights needed: Describe on every topic; Read on lanes and control, and on the
+//! groups; Write on lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and
+//! `DescribeConfigs` only with `declare`.
 //!
 //! With tokens (OAUTHBEARER) topics are only used: the client library gives its administrative client none.
 

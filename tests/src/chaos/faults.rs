@@ -1,7 +1,7 @@
-//! The faults, and who suffers them.
+//! The faults that a chaos run injects.
 //!
-//! Each is a task: it hurts, waits, and heals. Faults overlap, but a server or node that suffers one is
-//! spared the next until it is well again.
+//! Each fault is a task: it breaks a node or a server, waits, and repairs it. Faults overlap; but a node or server that
+//! is broken already gets no second fault.
 
 use super::flood::flood;
 use super::ledger::Ledger;
@@ -23,55 +23,55 @@ use tokio::task::JoinSet;
 /// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
-    /// kill -9 of a node; another one starts in its place, maybe with a shifted clock.
+    /// A node gets SIGKILL; a new process takes its place, perhaps with a shifted clock.
     KillNode,
-    /// SIGTERM to a node; another one starts.
+    /// A node gets SIGTERM; a new process takes its place.
     StopNode,
-    /// SIGSTOP of a node for longer than its lease.
+    /// A node gets SIGSTOP, and SIGCONT up to twelve seconds later.
     FreezeNode,
-    /// All connections of a node to the database are reset.
+    /// The connections of a node to the database are reset.
     CutDatabase,
-    /// The same to the broker.
+    /// The connections of a node to the broker are reset.
     CutBroker,
-    /// Nothing passes between a node and the database, and nobody is told.
+    /// The connections of a node to the database stay open and carry no byte in either direction.
     StallDatabase,
-    /// The same between a node and the broker.
+    /// The connections of a node to the broker stay open and carry no byte in either direction.
     StallBroker,
-    /// Requests reach the database, answers don't come back.
+    /// The database gets the requests of a node; no answer comes back.
     HalfOpenDatabase,
-    /// The same with the broker.
+    /// The broker gets the messages of a node; no answer comes back.
     HalfOpenBroker,
-    /// A node's connections to the database are slow.
+    /// The connections of a node to the database are slow.
     SlowDatabase,
-    /// New connections of a node to the broker are refused, and the old ones are cut.
+    /// The connections of a node to the broker are reset, and new ones are refused.
     RefuseBroker,
-    /// The broker stops in good order, and starts again.
+    /// The broker shuts down in good order, and starts again.
     StopBroker,
     /// The broker crashes, and starts again.
     KillBroker,
-    /// The broker stands still with its connections open.
+    /// The broker gets SIGSTOP; its connections stay open.
     FreezeBroker,
-    /// All messages of the lane are thrown away.
+    /// The queue or topic of the lane loses its messages.
     Purge,
-    /// The queue or topic is deleted.
+    /// The queue or topic of the lane is deleted.
     DeleteQueue,
-    /// RabbitMQ takes no messages: its disk is said to be full.
+    /// RabbitMQ takes no messages: its limit for free disk space is set above what there is.
     Alarm,
-    /// The database is restarted: clients are disconnected.
+    /// The database shuts down in good order, and starts again.
     RestartDatabase,
     /// The database crashes, and recovers.
     CrashDatabase,
-    /// The database is away for longer than the leases.
+    /// The database is away for longer than a lease lasts.
     LoseDatabase,
-    /// The clock of the database jumps ahead by more than a lease.
+    /// The clock of the database jumps ahead, most often by more than a lease.
     JumpClock,
     /// A foreign program writes rows that make no sense.
     WriteNonsense,
-    /// More jobs at once, and longer ones, than the nodes can do in many seconds.
+    /// Jobs are created that keep all nodes busy for many seconds.
     Flood,
-    /// `pg_terminate_backend` on all connections of nodes.
+    /// `pg_terminate_backend` ends all connections to the database.
     TerminateBackends,
-    /// Hints that are doubled, reordered, late, or for jobs that never were.
+    /// Forged hints are published: doubled ones, late ones, and hints of jobs that do not exist.
     ForgeHints,
 }
 
@@ -82,7 +82,7 @@ use Fault::{
     StopNode, TerminateBackends, WriteNonsense,
 };
 
-/// Each as often as it stands here.
+/// The lots to draw from; a fault that stands here twice is drawn twice as often.
 const LOTS: [Fault; 40] = [
     KillNode,
     KillNode,
@@ -154,7 +154,7 @@ impl Faults {
         }
     }
 
-    /// Wait a while, then let something go wrong.
+    /// Wait a while, then inject a fault.
     ///
     /// # Panics
     /// If something could not be healed.
@@ -165,7 +165,7 @@ impl Faults {
         while let Some(ended) = self.running.try_join_next() {
             ended.unwrap_or_else(|error| panic!("a fault could not be healed: {error}"));
         }
-        // Everything is drawn whether it is used or not, so that a seed means the same next time.
+        // Each fault takes the same draws, used or not: a seed always leads to the same faults.
         let fault = *LOTS.choose(&mut self.random).unwrap_or(&KillNode);
         let victim = self.random.random_range(0..self.world.nodes.len());
         let length = self.random.random_range(0.2..1.0);
@@ -185,7 +185,7 @@ impl Faults {
     }
 
     fn shift(&mut self) -> Option<String> {
-        // A clock that is ahead makes ids that sort into the future.
+        // A process whose clock is ahead makes ids that sort after those of the others.
         let shifts = [
             None,
             None,
@@ -199,7 +199,7 @@ impl Faults {
         Some(shift.to_owned())
     }
 
-    /// Wait until everything is well.
+    /// Wait until the faults under way have ended, and repair the network.
     ///
     /// # Panics
     /// If something could not be healed.
@@ -218,7 +218,7 @@ struct Injection {
     ledger: Ledger,
     injected: Arc<Mutex<Injected>>,
     victim: Arc<tokio::sync::Mutex<Node>>,
-    /// From 0 to 1.
+    /// How long the fault lasts, as a share of its longest time: from 0.2 to 1.
     length: f64,
     shift: Option<String>,
     random: SmallRng,
@@ -317,7 +317,7 @@ impl Injection {
             proxy.set(*direction, Flow::Stall);
         }
         self.last(seconds).await;
-        // Half of the time the connections die of it, as after a failover.
+        // Half of the stalls end with a reset of the connections, as a failover does.
         if self.length > 0.6 {
             proxy.cut();
         }
@@ -417,20 +417,17 @@ impl Injection {
         self.began(fault, "");
         let since = self.world.clock.now();
         match fault {
-            LoseDatabase => {
-                postgres.stop(Stop::Fast).await;
+            RestartDatabase | CrashDatabase | LoseDatabase => {
+                let how = if fault == CrashDatabase {
+                    Stop::Immediate
+                } else {
+                    Stop::Fast
+                };
+                postgres.stop(how).await;
                 self.last(4.0).await;
-                tokio::time::sleep(self.world.lease()).await;
-                postgres.start_again().await;
-            }
-            RestartDatabase => {
-                postgres.stop(Stop::Fast).await;
-                self.last(4.0).await;
-                postgres.start_again().await;
-            }
-            CrashDatabase => {
-                postgres.stop(Stop::Immediate).await;
-                self.last(4.0).await;
+                if fault == LoseDatabase {
+                    tokio::time::sleep(self.world.lease()).await;
+                }
                 postgres.start_again().await;
             }
             _ => {
@@ -450,7 +447,7 @@ impl Injection {
     async fn write_nonsense(mut self) {
         self.began(WriteNonsense, "");
         let rows = 5 + (45.0 * self.length) as usize;
-        // The database may be away; what was written until then is enough.
+        // Where the database goes away the rows that were written before are enough.
         if let Ok(mut connection) = PgConnection::connect(&self.world.url).await {
             let written = nonsense::write(&mut connection, &mut self.random, rows);
             let _ = tokio::time::timeout(Duration::from_secs(20), written).await;
@@ -468,7 +465,7 @@ impl Injection {
         let lane = Lane::default();
         for hints in jobs.chunks(200) {
             let hints = hints.iter().map(|id| Hint {
-                // Also the name of an instance that has no such job.
+                // Some hints name an instance, whether their job belongs to it or not.
                 instance: self.random.random_bool(0.1).then(|| "p0-0-1".to_owned()),
                 ..Hint::new(*id)
             });

@@ -3,9 +3,8 @@
 use super::ledger::Ledger;
 use super::workload::Kind;
 use super::world::World;
-use crate::history::Outcome;
 use crate::wait::within;
-use jobwire_core::{JobId, Jobs, NewJob, Store, StoreError};
+use jobwire_core::{JobId, Jobs, NewJob, Store};
 use serde_json::json;
 use std::time::Duration;
 
@@ -35,12 +34,7 @@ pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
         transaction.create_many(jobs).await?;
         transaction.commit().await
     };
-    let outcome = match created.await {
-        Ok(_) => Outcome::Committed,
-        Err(StoreError::CommitUnknown(_)) => Outcome::Unknown,
-        Err(_) => Outcome::RolledBack,
-    };
-    ledger.settle(&ids, outcome);
+    ledger.ended(&ids, &created.await);
     store.close().await;
 }
 

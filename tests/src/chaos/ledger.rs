@@ -6,7 +6,7 @@ use crate::history::{Micros, Outcome};
 use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Marker};
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
-use jobwire_core::{JobId, Lane};
+use jobwire_core::{JobId, Lane, StoreError};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,6 +63,16 @@ impl Ledger {
             });
             known.outcome = Some(outcome);
         }
+    }
+
+    /// Their transaction has ended with this answer, to its COMMIT or to a statement before.
+    pub fn ended<T>(&self, ids: &[JobId], answer: &Result<T, StoreError>) {
+        let outcome = match answer {
+            Ok(_) => Outcome::Committed,
+            Err(StoreError::CommitUnknown(_)) => Outcome::Unknown,
+            Err(_) => Outcome::RolledBack,
+        };
+        self.settle(ids, outcome);
     }
 
     fn published(&self, hints: &[Hint]) {

@@ -33,7 +33,8 @@ pub struct Options {
     pub concurrency: usize,
     /// Whether locks wait for the database's disk.
     pub durable_locks: bool,
-    /// How many hints leave in one message at most; now and then that many jobs and more are created in one transaction.
+    /// How many hints leave in one message at most; now and then that many jobs and more are created in one
+    /// transaction.
     pub hints_per_message: usize,
     /// From one fault to the next, on average.
     pub pace: Duration,

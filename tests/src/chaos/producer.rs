@@ -1,8 +1,8 @@
 //! Those who create jobs while everything around them breaks.
 //!
-//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of
-//! these ways: it commits and the hints leave; it commits and the process "dies" before they do (a hook that never fires); it rolls back;
-//! it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
+//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of these
+//! ways: it commits and the hints leave; it commits and the process "dies" before they do (a hook that never fires); it
+//! rolls back; it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
 //! middle of a COMMIT, so that the answer is lost. Whatever it was told goes into the ledger.
 
 use super::ledger::{Ledger, NotingPublisher};
@@ -192,18 +192,8 @@ impl Producer {
             self.ledger.settle(&ids, Outcome::RolledBack);
             return true;
         }
-        let answer = transaction.commit().await;
-        self.settle(&ids, answer.as_ref().err());
+        self.ledger.ended(&ids, &transaction.commit().await);
         true
-    }
-
-    fn settle(&self, ids: &[JobId], error: Option<&StoreError>) {
-        let outcome = match error {
-            None => Outcome::Committed,
-            Some(StoreError::CommitUnknown(_)) => Outcome::Unknown,
-            Some(_) => Outcome::RolledBack,
-        };
-        self.ledger.settle(ids, outcome);
     }
 
     /// A hook that never fires: the process died right after its commit.
@@ -216,11 +206,9 @@ impl Producer {
             return false;
         }
         drop(hook);
-        let outcome = match transaction.commit().await {
-            Ok(()) => Outcome::Committed,
-            Err(_) => Outcome::Unknown,
-        };
-        self.ledger.settle(ids, outcome);
+        let answer = transaction.commit().await;
+        self.ledger
+            .ended(ids, &answer.map_err(StoreError::CommitUnknown));
         true
     }
 
@@ -255,11 +243,9 @@ impl Producer {
             self.ledger.settle(&ids, Outcome::RolledBack);
             return true;
         }
-        let outcome = match transaction.commit().await {
-            Ok(()) => Outcome::Committed,
-            Err(_) => Outcome::Unknown,
-        };
-        self.ledger.settle(&ids, outcome);
+        let answer = transaction.commit().await;
+        self.ledger
+            .ended(&ids, &answer.map_err(StoreError::CommitUnknown));
         true
     }
 }

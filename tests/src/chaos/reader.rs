@@ -4,6 +4,7 @@
 //! made to one job are read together, and become one or two events.
 
 use super::ledger::Known;
+use super::nonsense::NONSENSE;
 use super::recorder;
 use super::workload::Kind;
 use crate::history::{Checker, Creation, Entry, Event, Limits, Micros, Outcome, Place, Report};
@@ -18,8 +19,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// One job after the other, each in its order. A server that does not keep the times of commits (`visible`) is judged
-/// by the times of the changes. Rows of a foreign writer
-/// ([`NONSENSE`](super::nonsense::NONSENSE)) are left out.
+/// by the times of the changes. Jobs of a foreign writer ([`NONSENSE`]) are left out.
 const HISTORY: &str = "
 SELECT number, micros(at) AS at, micros(began) AS began,
     micros(coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean
@@ -27,7 +27,7 @@ SELECT number, micros(at) AS at, micros(began) AS began,
     transaction::text::bigint AS transaction, what, job, owner, fence, micros(expires_at) AS expires_at, old_owner, old_fence,
     old_strikes, strikes, alone, retries, hints, micros(due_at) AS due_at, seq, instance, exclusive, type, payload, correlation, repeat, answer
 FROM chaos.history h
-WHERE NOT EXISTS (SELECT FROM chaos.history f WHERE f.job = h.job AND f.correlation = '00000000-0000-4000-8000-006e6f6e7365')
+WHERE NOT EXISTS (SELECT FROM chaos.history f WHERE f.job = h.job AND f.correlation = 'NONSENSE')
 ORDER BY job, number";
 
 /// Microseconds since 1970, exactly.
@@ -98,8 +98,10 @@ pub async fn check(
         };
         found.insert(JobId(row.try_get(0)?), place);
     }
-    // A function of a temporary schema needs its name.
-    let history = HISTORY.replace("micros(", "pg_temp.micros(");
+    // A function of a temporary schema needs its name, and the declaration of a cursor takes no parameters.
+    let history = HISTORY
+        .replace("micros(", "pg_temp.micros(")
+        .replace("NONSENSE", &NONSENSE.to_string());
     let mut checker = Checker::new(limits);
     let mut kinds = Kinds::default();
     let mut job: Option<JobId> = None;

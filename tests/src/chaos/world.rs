@@ -69,7 +69,7 @@ pub struct World {
     /// What the database's clock shows.
     pub clock: ServerClock,
     calendar: StdMutex<Calendar>,
-    /// What happened that no fault explains.
+    /// Events that no fault explains.
     surprises: StdMutex<Vec<String>>,
     /// How often nodes were started.
     pub starts: AtomicU64,
@@ -136,7 +136,7 @@ impl World {
         self.options.nodes * self.options.concurrency
     }
 
-    /// What disturbed the whole run so far.
+    /// The disturbances so far: outages, jumps of the clock, faults of nodes.
     #[must_use]
     pub fn calendar(&self) -> Calendar {
         self.with_calendar(|calendar| calendar.clone())
@@ -147,7 +147,7 @@ impl World {
         work(&mut calendar.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wait until what was broken counts no more.
+    /// Wait until the last disturbance in the calendar has ended, and note the beginning of the calm.
     pub async fn quiet(&self) {
         let end = self.with_calendar(|calendar| calendar.end());
         let left = end.unwrap_or(0) - self.clock.now().timestamp_micros();
@@ -156,7 +156,7 @@ impl World {
         self.with_calendar(|calendar| calendar.calm(now));
     }
 
-    /// A server was away from this moment until now. It counts until all have come back to it.
+    /// A server was away from this moment until now. The outage counts until its clients are back.
     pub fn outage_since(&self, from: DateTime<Utc>) {
         let until = self.clock.now() + self.options.lease + BACK_WITHIN;
         self.with_calendar(|calendar| {
@@ -183,14 +183,14 @@ impl World {
         self.with_calendar(|calendar| calendar.jump(to, by, doubted));
     }
 
-    /// Note something that no fault explains.
+    /// Note an event that no fault explains.
     pub fn surprise(&self, what: String) {
         self.say(&what);
         let surprises = self.surprises.lock();
         surprises.unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What no fault explains.
+    /// The events that no fault explains.
     #[must_use]
     pub fn surprises(&self) -> Vec<String> {
         let surprises = self.surprises.lock();
@@ -205,8 +205,8 @@ impl World {
         }
     }
 
-    /// A node's process starts; returns when it is ready. It can't while the database is away: then it
-    /// ends, and is started again.
+    /// Start the process of a node, and wait until it is ready. While the database is away the process ends, and is
+    /// started again.
     pub async fn start_node(&self, node: &mut Node, shift: Option<&str>) {
         for _ in 0..200 {
             self.starts.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// No node ended that nobody ended.
+    /// Start each node again that ended by itself, and note a surprise.
     pub async fn look_after_nodes(&self) {
         for node in &self.nodes {
             let Ok(mut node) = node.try_lock() else {

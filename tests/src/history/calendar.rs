@@ -60,8 +60,8 @@ impl Calendar {
             .max()
     }
 
-    /// By how much the clock jumped between two moments. A leader that is new and has heard no beat believes the clock that it
-    /// sees: where something else was broken, too, nothing is known.
+    /// By how much the clock jumped between two moments. A leader that is new and has heard no beat believes the clock
+    /// that it sees: where something else was broken, too, nothing is known.
     pub(super) fn jumped_alone(&self, from: Micros, until: Micros) -> Micros {
         let alone = !self.outage_between(from, until) && self.hurt_between(from, until) == 0;
         if alone { self.jumped(from, until) } else { 0 }
@@ -73,8 +73,8 @@ impl Calendar {
         between.map(|jump| jump.by).sum()
     }
 
-    /// Whether a server was away, the clock jumped, or several nodes were hurt between two moments: one of them left its
-    /// jobs, and the other ones may have no free slot for them.
+    /// Whether a server was away, the clock jumped, or several nodes were hurt between two moments: one of them left
+    /// its jobs, and the other ones may have no free slot for them.
     pub(super) fn is_disturbed(&self, from: Micros, until: Micros) -> bool {
         let doubted = |jump: &Jump| jump.to - jump.by <= until && from <= jump.to + jump.doubted;
         self.jumps.iter().any(doubted)

@@ -18,7 +18,8 @@ pub struct Limits {
     pub handlers: bool,
     /// At most so many jobs may have been hinted again by the sweeper.
     pub rehints: Option<u64>,
-    /// A job with so many strikes may become a dead letter whatever its handler answered; the strikes are in the history.
+    /// A job with so many strikes may become a dead letter whatever its handler answered; the strikes are in the
+    /// history.
     pub quarantine: Option<usize>,
     /// What disturbed the run.
     pub calendar: Calendar,

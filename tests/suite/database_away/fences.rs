@@ -1,5 +1,5 @@
-//! What a server has forgotten after a crash, or never heard of before its promotion, it does not hand out again: fences only
-//! grow (rule 1).
+//! What a server has forgotten after a crash, or never heard of before its promotion, it does not hand out again:
+//! fences only grow (rule 1).
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use jobwire_tests::{Flow, Postgres, Program, Proxy, Running, Stop, eventually, h
 use super::{SOON, endpoint, event, until_problem, until_ready};
 use crate::fleet::Fleet;
 
-/// Nothing can be written there, so nothing starts there.
+/// A standby takes no writes: a node does not start on it.
 #[tokio::test]
 async fn a_standby_is_refused_at_the_start_with_the_reason() {
     let primary = Postgres::start().await;
@@ -31,7 +31,7 @@ async fn a_standby_is_refused_at_the_start_with_the_reason() {
     }
 }
 
-/// What the producer knows to be committed, in order.
+/// The jobs whose COMMIT was answered, in order.
 type Known = Arc<Mutex<Vec<JobId>>>;
 
 /// Creates jobs one after the other until it is aborted, whatever becomes of the database.
@@ -54,8 +54,8 @@ async fn refused_as_gone(endpoint: &str) -> Option<u64> {
     count.parse().ok()
 }
 
-/// The primary dies under load, its standby has not received the last commits, and the address leads to it
-/// from now on. What exists there is done once; hints of what never existed there are settled and counted.
+/// The primary dies under load before its standby has received the last commits, and the address leads to the standby
+/// from then on. Each job that exists there is done once; the hints of the others are settled and counted.
 #[tokio::test]
 async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let mut primary = Postgres::start().await;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use jobwire::commands::enqueue::FIELDS;
 use jobwire_core::{JobFilter, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 
@@ -19,28 +20,7 @@ async fn the_lines_and_fields_of_the_guide_are_accepted() {
     assert!(said.contains(&format!("{count} jobs created")), "{said}");
     // The page and the help name each field that a line may have.
     let help = succeeds(jobwire(&home, &["enqueue", "--help"])).await;
-    for field in [
-        "type",
-        "payload",
-        "process_instance",
-        "execution",
-        "process_definition",
-        "element",
-        "tenant",
-        "category",
-        "deployment",
-        "priority",
-        "exclusive",
-        "retries",
-        "retry_policy",
-        "due_at",
-        "repeat",
-        "repeat_until",
-        "correlation_id",
-        "lane",
-        "custom_values",
-        "trace_parent",
-    ] {
+    for field in FIELDS {
         assert!(guide.contains(&format!("`{field}`")), "{field}");
         assert!(help.contains(field), "{field} in {help}");
     }

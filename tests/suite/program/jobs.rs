@@ -163,6 +163,21 @@ async fn all_that_match_are_retried_or_deleted() {
 }
 
 #[tokio::test]
+async fn ids_beside_filters_are_refused() {
+    let home = Scratch::new();
+    let id = one_job(&home, r#"{"type":"noop"}"#).await;
+    for action in ["delete", "retry"] {
+        let both = ["jobs", action, &id, "--type", "http"];
+        let said = fails(jobwire(&home, &both), 2).await;
+        assert!(
+            said.contains("ids") && said.contains("filters") && said.contains("not both"),
+            "{action}: {said}"
+        );
+    }
+    assert_eq!(all(&store(&home).await).await.len(), 1);
+}
+
+#[tokio::test]
 async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed() {
     let home = Scratch::new();
     let file = lines(&home, r#"{"type":"http","payload":7}"#, 2);

@@ -178,18 +178,6 @@ async fn a_broker_that_refuses_the_password_is_one_clear_line() {
     );
 }
 
-#[tokio::test]
-async fn a_second_embedded_node_on_the_same_file_is_refused() {
-    let home = Scratch::new();
-    // With something that waits, its leader is heard of every 8 s, and led for 20.
-    let unserved = lines(&home, r#"{"type":"mine"}"#, 1);
-    succeeds(jobwire(&home, &["enqueue", &unserved])).await;
-    let quick = ["--sweep-interval", "8s"];
-    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(quick)).await;
-    let said = fails(jobwire(&home, &ANY_PORT).args(quick), 1).await;
-    assert!(said.contains("serves its database alone"), "{said}");
-}
-
 /// Its process is proven dead by the lock that ended with it: neither its leases nor its leadership are waited for.
 #[tokio::test]
 async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
@@ -209,6 +197,16 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
         (job.lock_owner.is_some() && job.lock_owner != dead).then_some(())
     })
     .await;
+}
+
+/// The lock on the file proves that the first node lives: its lease is not waited for.
+#[tokio::test]
+async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
+    let home = Scratch::new();
+    let patient = ["--lease", "30m", "--sweep-interval", "20m"];
+    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
+    let said = fails(jobwire(&home, &ANY_PORT).args(patient), 1).await;
+    assert!(said.contains("serves its database alone"), "{said}");
 }
 
 #[tokio::test]

@@ -99,12 +99,15 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
     assert_eq!(lane["ids"], json!(ids), "{found}");
     assert_eq!(all().await, before, "nothing is changed");
 
-    eventually("the same in words", SOON, || async {
+    let said = eventually("the same in words", SOON, || async {
         let said = asked(&fleet, &["--wait", "30s"]).await;
         let all = said.contains("1 living node heard") && said.contains("orphan in default");
-        all.then_some(())
+        all.then_some(said)
     })
     .await;
+    for part in ["would be left alone", "nothing was changed"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
 }
 
 #[tokio::test]

@@ -105,8 +105,8 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
     .await;
 }
 
-/// On SQLite a statement that fails undoes only itself, unless it ends the transaction. Then the one connection that writes
-/// can be used all the same.
+/// On SQLite a statement that fails undoes only itself, unless it ends the transaction. Then the one connection that
+/// writes can be used all the same.
 #[tokio::test]
 async fn on_sqlite_a_commit_of_a_transaction_that_has_ended_is_an_error_and_hints_nothing() {
     let published = Published::default();

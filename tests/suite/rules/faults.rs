@@ -1,5 +1,5 @@
-//! Rule 29: the database's faults are not the job's. It runs again under the same lock, no sibling passes it, and no attempt
-//! is spent.
+//! Rule 29: the database's faults are not the job's. It runs again under the same lock, no sibling passes it, and no
+//! attempt is spent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Jobs that end faster than their outcomes can be committed: no more is locked than slots and the queue of outcomes hold.
+//! Jobs that end faster than their outcomes can be committed: no more is locked than slots and the queue of outcomes
+//! hold.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Rule 9: a handler may isolate its transaction more strictly. Then that transaction can't see who is next in the instance;
-//! whoever it is is hinted after the commit. Nobody sweeps here.
+//! Rule 9: a handler may isolate its transaction more strictly. Then that transaction can't see who is next in the
+//! instance; whoever it is is hinted after the commit. Nobody sweeps here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A node answers by itself for the instances that its own jobs hold, and forgets no sibling over it. Nobody sweeps here.
+//! A node answers by itself for the instances that its own jobs hold, and forgets no sibling over it. Nobody sweeps
+//! here.
 
 use std::sync::Arc;
 

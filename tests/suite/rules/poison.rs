@@ -16,6 +16,23 @@ async fn sql(world: &World, statements: &str) {
     statements.execute(world.store.pool()).await.unwrap();
 }
 
+/// From now on the database deletes no job whose element is `bad`, as if another table referred to it.
+async fn refuse_to_delete_bad_jobs(world: &World) {
+    sql(
+        world,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'still referenced' USING ERRCODE = 'foreign_key_violation';
+         END $$;
+         CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
+             FOR EACH ROW WHEN (OLD.element = 'bad') EXECUTE FUNCTION refuse()",
+    )
+    .await;
+}
+
+async fn delete_bad_jobs_again(world: &World) {
+    sql(world, "DROP TRIGGER refuse ON jobwire.job").await;
+}
+
 /// A handler that notes its job's element.
 fn notes_element(
     notes: &Notes,
@@ -75,8 +92,8 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     node.stop().await;
 }
 
-/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and a
-/// metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
+/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and
+/// a metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
 #[tokio::test]
 async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     // On a current-thread runtime every task of the node records here.
@@ -85,15 +102,7 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let notes = Notes::default();
-    sql(
-        &world,
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             RAISE EXCEPTION 'still referenced' USING ERRCODE = 'foreign_key_violation';
-         END $$;
-         CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
-             FOR EACH ROW WHEN (OLD.element = 'bad') EXECUTE FUNCTION refuse()",
-    )
-    .await;
+    refuse_to_delete_bad_jobs(&world).await;
     let node = world
         .node()
         .handler("note", notes_element(&notes))
@@ -126,7 +135,7 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
         text.contains("jobwire_stuck_batches{operation=\"complete\"} 1"),
         "{text}"
     );
-    sql(&world, "DROP TRIGGER refuse ON jobwire.job").await;
+    delete_bad_jobs_again(&world).await;
     world.until_empty().await;
     eventually("nothing to be stuck", SOON, || async {
         node.health().stuck.is_empty().then_some(())
@@ -142,15 +151,7 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
 async fn many_outcomes_that_are_refused_stop_no_other() {
     const BAD: usize = 300;
     let world = World::new().await;
-    sql(
-        &world,
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             RAISE EXCEPTION 'still referenced' USING ERRCODE = 'foreign_key_violation';
-         END $$;
-         CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
-             FOR EACH ROW WHEN (OLD.element = 'bad') EXECUTE FUNCTION refuse()",
-    )
-    .await;
+    refuse_to_delete_bad_jobs(&world).await;
     let node = world
         .node()
         .handler("note", |_: Running<()>| async { Ok(Outcome::Done) })
@@ -181,7 +182,7 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
     world.until_left(BAD as i64 + 20).await;
     let letters = "SELECT count(*) FROM jobwire.dead_letter_job WHERE type = 'doomed'";
     assert_eq!(world.count(letters).await, 20);
-    sql(&world, "DROP TRIGGER refuse ON jobwire.job").await;
+    delete_bad_jobs_again(&world).await;
     node.stop().await;
 }
 

@@ -1,5 +1,5 @@
-//! Rows that are bad and fit all the same, among good ones, on a node that works: the good ones run, and what becomes of the
-//! bad ones is to be seen.
+//! Rows that are bad and fit all the same, among good ones, on a node that works: the good ones run, and what becomes
+//! of the bad ones is to be seen.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The tables take what fits, whoever writes it, and nothing else; what is there and does not fit is set aside (migration 0002).
+//! The tables take what fits, whoever writes it, and nothing else; what is there and does not fit is set aside
+//! (migration 0002).
 
 use std::time::Duration;
 

@@ -25,7 +25,8 @@ async fn lock_and_complete(w: &World<PgStore>, owner: NodeId, hint: &Hint) {
     assert_eq!(settled.applied, [hint.id]);
 }
 
-/// Plain jobs take one statement each, exclusive ones a transaction: with a single connection for both, each is given it.
+/// Plain jobs take one statement each, exclusive ones a transaction: with a single connection for both, each is given
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_at_hand_is_given_to_whoever_waits() {
     let url = shared::postgres().await.create_database().await;

@@ -170,8 +170,12 @@ pub(super) async fn an_unserved_first_sibling_blocks<S: Bench>(w: &World<S>) {
     // Not for this node, but perhaps for another: it is hinted.
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
-    assert_eq!(w.refusal(worker, &hints[2]).await, Some(Refusal::Unserved));
-    assert_eq!(w.refusal(worker, &hints[1]).await, Some(Refusal::Unserved));
+    let locked = w.lock(worker, &hints[1..]).await;
+    let refused = |at: usize| (hints[at].id, Refusal::Unserved);
+    assert_eq!(locked.refused, [refused(1), refused(2)]);
+    // The second one is served, and waits for the first.
+    let unserved = |at: usize| (hints[at].id, "unserved".to_owned());
+    assert_eq!(locked.unserved, [unserved(1), unserved(2)]);
 }
 
 pub(super) async fn an_unserved_sibling_is_not_hinted_over_and_over<S: Bench>(w: &World<S>) {

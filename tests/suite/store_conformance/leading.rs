@@ -48,7 +48,7 @@ pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
     assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
 }
 
-/// Written by other hands, or before the database's clock was set back.
+/// A foreign program wrote the leader's row, or the database's clock was set back after it was written.
 pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -68,7 +68,7 @@ pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: Sql
     }
 }
 
-/// Else the jobs that wait would not be looked for.
+/// The leader looks for lost hints only where more jobs are executable than run: a lease without a job must not count.
 pub(super) async fn a_lease_without_a_job_counts_as_no_running_job<S: SqlBench>(w: &World<S>) {
     let hints = w.ready(vec![work(), work()]).await;
     w.hold(node(), &hints[0]).await;
@@ -122,7 +122,7 @@ pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &Worl
     let view = w.view(hints[0].id).await.unwrap();
     assert!((report.now - view.ready_at).num_seconds().abs() < 30);
     assert_eq!(view.lock_owner, None);
-    // Counted once, by whoever came first: the leader.
+    // The leader has counted the strike; the lock that follows counts none.
     assert_eq!(w.hold(node(), &hints[0]).await.strikes, 1);
     assert_eq!(w.hold(node(), &hints[1]).await.strikes, 1);
     assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Locked));
@@ -153,7 +153,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
     }
 }
 
-/// Protocol rule 25: the database's clock shows what it can't show yet.
+/// Protocol rule 25: the database's clock lies outside of the window in which the leader expects it.
 pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     w.hold(node(), &hint).await;
@@ -181,7 +181,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
     }
 }
 
-/// A hint may be lost, also that of a rescued job: its lease tells of it until a node has locked it.
+/// The hint of a rescued job may be lost: its lease brings the job back into a turn until a node has locked it.
 pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(vec![

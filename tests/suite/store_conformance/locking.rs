@@ -25,6 +25,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     assert_eq!(locked.refused.len(), hints.len());
     assert_eq!(why(&locked, hints[0].id), Some(Refusal::Locked));
     assert_eq!(why(&locked, hints[1].id), Some(Refusal::Unserved));
+    assert_eq!(locked.unserved, [(hints[1].id, "unserved".to_owned())]);
     // It went to the suspended table: to the executable one it is gone.
     assert_eq!(why(&locked, hints[2].id), Some(Refusal::Gone));
     assert_eq!(why(&locked, finished), Some(Refusal::Gone));

@@ -70,6 +70,16 @@ async fn make_due<S: SqlBench>(w: &World<S>) {
     w.store.execute(all_due).await;
 }
 
+/// So many timers that the database refuses have been due for longer than the good ones.
+async fn bad_timers_before_good_ones<S: SqlBench>(w: &World<S>, bad: usize) {
+    let poison = || work().delay(Duration::from_secs(3600)).element("poison");
+    w.create((0..bad).map(|_| poison()).collect()).await;
+    due(w).await;
+    let longer = "UPDATE {s}timer_job SET due_at = due_at - {second} WHERE element = 'poison'";
+    w.store.execute(longer).await;
+    refuse(w, "INSERT", "job").await;
+}
+
 /// The bad job is the only dead letter, under its own id, with the reason and with the row as it was.
 async fn is_set_aside<S: SqlBench>(w: &World<S>, bad: JobId) {
     assert_eq!(w.rows("dead_letter_job").await, 1);
@@ -350,13 +360,7 @@ pub(super) async fn of_a_small_page_one_row_is_set_aside<S: SqlBench>(w: &World<
 
 /// More refused rows than a page has stand before the good ones; of whatever kind the error is.
 pub(super) async fn a_page_of_bad_timers_stops_no_timer_behind_it<S: SqlBench>(w: &World<S>) {
-    let bad = || work().delay(Duration::from_secs(3600)).element("poison");
-    w.create((0..30).map(|_| bad()).collect()).await;
-    make_due(w).await;
-    due(w).await;
-    let longer = "UPDATE {s}timer_job SET due_at = due_at - {second} WHERE element = 'poison'";
-    w.store.execute(longer).await;
-    refuse(w, "INSERT", "job").await;
+    bad_timers_before_good_ones(w, 30).await;
     let mut moved = 0;
     for _ in 0..10 {
         // A page of which nothing gets through is an error.
@@ -366,7 +370,8 @@ pub(super) async fn a_page_of_bad_timers_stops_no_timer_behind_it<S: SqlBench>(w
     assert_eq!(moved, GOOD);
 }
 
-/// All that a turn would mark is refused: the node leads all the same, else nobody would.
+/// The database refuses every row that the turn would mark. The node leads all the same: the next one would be refused
+/// the same rows, and no node would lead.
 pub(super) async fn a_turn_of_which_no_row_commits_leads<S: SqlBench>(w: &World<S>) {
     w.create((0..5).map(|_| work().element("poison")).collect())
         .await;
@@ -382,13 +387,7 @@ pub(super) async fn a_turn_of_which_no_row_commits_leads<S: SqlBench>(w: &World<
 
 /// A node that runs nothing takes a few timers at a time.
 pub(super) async fn bad_timers_stop_no_few_behind_them<S: SqlBench>(w: &World<S>) {
-    let bad = || work().delay(Duration::from_secs(3600)).element("poison");
-    w.create((0..60).map(|_| bad()).collect()).await;
-    make_due(w).await;
-    due(w).await;
-    let longer = "UPDATE {s}timer_job SET due_at = due_at - {second} WHERE element = 'poison'";
-    w.store.execute(longer).await;
-    refuse(w, "INSERT", "job").await;
+    bad_timers_before_good_ones(w, 60).await;
     let (terms, lanes) = (terms(node()), [Lane::default()]);
     let mut moved = 0;
     // A slow machine may take more than one.

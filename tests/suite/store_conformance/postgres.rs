@@ -119,8 +119,8 @@ async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
     assert!(settled.next.is_empty() && settled.ready.is_empty());
 }
 
-/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance; if something does, nobody younger
-/// runs beside it.
+/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance; if something does, nobody
+/// younger runs beside it.
 #[tokio::test]
 async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
     let w = World::<PgStore>::open().await;
@@ -280,8 +280,8 @@ async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
     assert!(w.store.get(hints[0].id).await.unwrap().is_some());
 }
 
-/// An error that should go away by itself comes again and again, and each time takes longer than a search may: a row is the
-/// reason.
+/// An error that should go away by itself comes again and again, and each time takes longer than a search may: a row is
+/// the reason.
 #[tokio::test]
 async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
     let w = World::<PgStore>::open().await;

@@ -1,4 +1,5 @@
-//! Protocol rule 14, where the order is strict: a job that can't go on keeps its younger siblings waiting, whatever it waits for.
+//! Protocol rule 14, where the order is strict: a job that can't go on keeps its younger siblings waiting, whatever it
+//! waits for.
 
 use std::time::Duration;
 

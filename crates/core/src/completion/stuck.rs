@@ -1,8 +1,8 @@
 //! Outcomes that the database refuses while it takes the others of their batch, and that could not be set aside.
 //!
-//! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again, alone,
-//! until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`] apart. At most [`AT_ONCE`] wait so; more hold up the batches that they came in, which
-//! the node's slots then feel.
+//! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again,
+//! alone, until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`]
+//! apart. At most [`AT_ONCE`] wait so; more hold up the batches that they came in, which the node's slots then feel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,19 +80,21 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
         let mut in_doubt = false;
         let held = refused.held();
         let fate = loop {
+            let its_turn = async {
+                tokio::time::sleep(pause).await;
+                // One at a time, in the order in which they come.
+                let _turn = node.refused_turn.lock().await;
+                tokio::time::sleep(EACH).await;
+            };
             tokio::select! {
                 biased;
                 () = node.ended.cancelled() => {
                     node.let_go(held, End::Unsure);
                     break AttemptFate::Unknown;
                 }
-                () = tokio::time::sleep(pause) => {}
+                () = its_turn => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // One at a time, in the order in which they come.
-            let turn = node.refused_turn.lock().await;
-            tokio::time::sleep(EACH).await;
-            drop(turn);
             let sent = Instant::now();
             match refused.commit(&node).await {
                 Ok(settled) if settled.left.is_empty() => {

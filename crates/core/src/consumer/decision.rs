@@ -86,10 +86,11 @@ impl Consumer {
                 Refusal::Unserved => {
                     unserved.push(id);
                     if let Some(more) = self.unserved.now() {
+                        let of = locked.unserved.iter().find(|(of, _)| *of == id);
+                        let job_type = of.map(|(_, job_type)| tracing::field::display(job_type));
                         tracing::warn!(
-                        job = %id, more,
-                        "no handler for this job's type on this node; register one, or give the type a lane of its own (`jobwire jobs \
-                             show` names the type)"
+                            job = %id, job_type, more,
+                            "this node has no handler for the type of a job; register one, or give the type a lane of its own"
                         );
                     }
                 }

@@ -1,9 +1,9 @@
 //! The database's faults are not the job's (protocol rule 29).
 //!
-//! Where the transaction of a handler could not be opened, lost its connection or could not be completed, nothing of it was
-//! committed. The job runs again under the same lock: its instance stays held, so that no sibling passes it, and no attempt is
-//! spent. That ends with the trust in the lease, with the type's timeout, and when the node stops its jobs; then the job is
-//! given back.
+//! Where the transaction of a handler could not be opened, lost its connection or could not be completed, nothing of it
+//! was committed. The job runs again under the same lock: its instance stays held, so that no sibling passes it, and no
+//! attempt is spent. That ends with the trust in the lease, with the type's timeout, and when the node stops its jobs;
+//! then the job is given back.
 //!
 //! A job that has run may be the cause, as one whose statement takes the server's process down. So where the database
 //! answers another connection at once, the fault counts, and the third fault is a failure of the job.

@@ -32,8 +32,8 @@ impl Default for Voice {
 }
 
 impl Voice {
-    /// Can this leader publish, and does it hear other nodes? True when it is time to make room for one of those; none is left
-    /// where it leads again, until it is heard.
+    /// Can this leader publish, and does it hear other nodes? True when it is time to make room for one of those; none
+    /// is left where it leads again, until it is heard.
     pub(super) fn makes_room(&mut self, now: Instant, publishing: bool, others: bool) -> bool {
         if publishing {
             *self = Self {

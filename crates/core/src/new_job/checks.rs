@@ -1,7 +1,7 @@
 //! The checks that a new job must pass.
 //!
-//! Lengths, sizes and ranges are also checks of the tables (migration 0002), for writers that pass by the library. Syntax is
-//! judged here and in `jobwire.create_job` only, which answers with the same messages: a test compares them.
+//! Lengths, sizes and ranges are also checks of the tables (migration 0002), for writers that pass by the library.
+//! Syntax is judged here and in `jobwire.create_job` only, which answers with the same messages: a test compares them.
 
 use chrono::Datelike;
 
@@ -10,8 +10,8 @@ use crate::new_job::NewJob;
 use crate::repeat::{BadRepeat, Repeat};
 use crate::retry::RetryPolicy;
 
-/// The largest payload, in bytes of JSON, and the largest custom values. Larger data belongs into a table of its own, its
-/// key into the payload: a payload is read with every lock.
+/// The largest payload, in bytes of JSON, and the largest custom values. Larger data belongs into a table of its own,
+/// its key into the payload: a payload is read with every lock.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// The largest of the other text fields, in bytes.
 pub const MAX_FIELD_BYTES: usize = 1024;

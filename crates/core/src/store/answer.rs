@@ -7,8 +7,8 @@ use super::Result;
 use crate::error::StoreError;
 use crate::metrics as m;
 
-/// Wait for an answer as long as it may take. Connections are suspected, so that they are replaced, where no answer came (before
-/// this one is let go), and where the server only reads: the address may lead to the primary by now.
+/// Wait for an answer as long as it may take. Connections are suspected, so that they are replaced, where no answer
+/// came (before this one is let go), and where the server only reads: the address may lead to the primary by now.
 pub(crate) async fn answer_within<T>(
     within: Duration,
     suspect: impl FnOnce(),

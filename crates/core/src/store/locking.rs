@@ -47,6 +47,9 @@ pub struct Locked {
     /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
     /// be another one of the same instance; the hinted id then stands in neither list.
     pub refused: Vec<(JobId, Refusal)>,
+    /// The type that this node does not serve, for each that is refused as [`Refusal::Unserved`]: the job's own, or
+    /// that of the first job of its instance.
+    pub unserved: Vec<(JobId, String)>,
 }
 
 /// What a node that hints don't reach takes from a lane (protocol rule 28).

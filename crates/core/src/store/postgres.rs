@@ -104,14 +104,14 @@ pub struct PgOptions {
     /// must not pause longer between two of its statements. Creators' transactions are not limited.
     /// Give it the nodes' lease. Default 30 s, as that one's.
     pub idle_in_transaction_timeout: Duration,
-    /// Whether a lock waits until the disk has it. Without, jobs start sooner by the time of one flush, and a
-    /// crash of the server forgets the locks of its last half second, and the strikes that came with them: those jobs run again,
-    /// and what their first runs say is refused, as where a lease has ended. Completions always wait, and so do the locks of
-    /// exclusive jobs. Default true.
+    /// Whether a lock waits until the disk has it. Without, jobs start sooner by the time of one flush, and a crash of
+    /// the server forgets the locks of its last half second, and the strikes that came with them: those jobs run again,
+    /// and what their first runs say is refused, as where a lease has ended. Completions always wait, and so do the
+    /// locks of exclusive jobs. Default true.
     pub durable_locks: bool,
-    /// Where a connection may go without verified TLS: to this machine only, or anywhere, for networks that are trusted or encrypt
-    /// by themselves. To another machine the URL's `sslmode` is `verify-full` where it names none, and a weaker one is refused
-    /// unless this allows it. Default: this machine.
+    /// Where a connection may go without verified TLS: to this machine only, or anywhere, for networks that are trusted
+    /// or encrypt by themselves. To another machine the URL's `sslmode` is `verify-full` where it names none, and a
+    /// weaker one is refused unless this allows it. Default: this machine.
     pub plaintext: Plaintext,
 }
 
@@ -140,7 +140,8 @@ pub struct PgStore {
     suspended: Suspended,
     /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
     row_turns: Option<Arc<Semaphore>>,
-    /// Permits for transactions of applications and handlers on `line`. One connection has none: it stays free for the node.
+    /// Permits for transactions of applications and handlers on `line`. One connection has none: it stays free for the
+    /// node.
     turns: Arc<Semaphore>,
     /// The longest silence in a transaction on `hot`.
     silence: Duration,
@@ -169,8 +170,8 @@ impl PgStore {
     /// Connect.
     ///
     /// # Errors
-    /// A URL that can't be read or leads to another machine without verified TLS ([`PgOptions::plaintext`]), or what the
-    /// server says.
+    /// A URL that can't be read or leads to another machine without verified TLS ([`PgOptions::plaintext`]), or what
+    /// the server says.
     pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
         let connect = address::connect_options(url, options.plaintext)?;
         // Poolers refuse start-up parameters that they don't know, this one among them; we need it nowhere.
@@ -208,8 +209,8 @@ impl PgStore {
                 within,
             }
         };
-        // Two lock and two complete. All but one may hold rows, for a tenth of a second: with one less, a drain with row locks was a
-        // tenth slower.
+        // Two lock and two complete. All but one may hold rows, for a tenth of a second: with one less, a drain with
+        // row locks was a tenth slower.
         let hot = (options.max_connections / 2).clamp(1, 4);
         let rest = options.max_connections.max(hot + 2) - hot;
         let hot_commits = if options.durable_locks {

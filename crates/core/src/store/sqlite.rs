@@ -45,7 +45,7 @@ use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery,
     ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store,
-    SuspensionScope, TransactionId, Turn, TurnOutcome,
+    Succession, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -150,8 +150,9 @@ impl SqliteStore {
         let in_memory = is_in_memory(url);
         let in_file = !in_memory;
         let writer = pool(1)
-            // SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). Then sqlx's own ROLLBACK fails, and it
-            // begins no other transaction on this connection. A file is opened again; a database in memory has no other.
+            // SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). Then sqlx's own ROLLBACK fails,
+            // and it begins no other transaction on this connection. A file is opened again; a database in memory has
+            // no other.
             .after_release(move |connection, _| {
                 Box::pin(async move {
                     // A ROLLBACK that was queued is over then.
@@ -182,8 +183,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Fences never repeat (protocol rule 1): the power may have failed before the last ones had reached the disk. So each
-    /// opening leaps, and waits for the disk once.
+    /// Fences never repeat (protocol rule 1): the power may have failed before the last ones had reached the disk. So
+    /// each opening leaps, and waits for the disk once.
     async fn leap(&self) -> Result<(), sqlx::Error> {
         let mut writer = self.writer.acquire().await?;
         sqlx::raw_sql("PRAGMA synchronous = FULL")
@@ -353,8 +354,8 @@ fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOptions> {
         .foreign_keys(true))
 }
 
-/// Payloads may be secrets: a file that does not exist yet is made for this user alone. SQLite gives the files beside it
-/// (`-wal`, `-shm`) the same rights. Where it can't be made, the first statement says why.
+/// Payloads may be secrets: a file that does not exist yet is made for this user alone. SQLite gives the files beside
+/// it (`-wal`, `-shm`) the same rights. Where it can't be made, the first statement says why.
 fn make_private(path: &Path) {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -552,29 +553,29 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn succeed(&self, node: NodeId) -> Result<Option<ProcessLock>> {
+    async fn succeed(&self, node: NodeId) -> Result<Succession> {
         let Some(path) = &self.lock_file else {
-            return Ok(None);
+            return Ok(Succession::Unknown);
         };
         let mut lock = match ProcessLock::take(path) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Ok(None),
+            Ok(Succession::Ours(lock)) => lock,
+            Ok(theirs) => return Ok(theirs),
             Err(error) => {
                 tracing::warn!(
                     file = %path.display(), %error,
                     "the file can't be locked; after a crash, jobs that ran wait for their leases to end"
                 );
-                return Ok(None);
+                return Ok(Succession::Unknown);
             }
         };
         if let Some(dead) = lock.predecessor() {
             let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
             tracing::info!(node = %dead, jobs, "the last node of this database has died; its leases end now");
         }
-        if let Err(error) = lock.name(Some(node)) {
+        if let Err(error) = lock.name(node) {
             tracing::warn!(file = %path.display(), %error, "the file can't be written");
         }
-        Ok(Some(lock))
+        Ok(Succession::Ours(lock))
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
@@ -767,8 +768,8 @@ impl SqlStore for SqliteStore {
             .unwrap_or(Err(StoreError::Timeout(self.deadline)))
     }
 
-    /// A statement that fails undoes itself and leaves its transaction open, unless it ends it: then another one can be begun,
-    /// which its owner rolls back.
+    /// A statement that fails undoes itself and leaves its transaction open, unless it ends it: then another one can be
+    /// begun, which its owner rolls back.
     async fn ensure_intact(&self, connection: &mut SqliteConnection) -> Result<()> {
         match sqlx::raw_sql("BEGIN").execute(connection).await {
             Ok(_) => Err(StoreError::TransactionFailed),

@@ -78,8 +78,8 @@ pub struct TurnReport {
     pub term: i64,
     /// The database's clock when the turn began: what the turn itself marked became ready later.
     pub now: DateTime<Utc>,
-    /// Jobs whose lease has no owner any more, to be hinted first of all: since this turn, or since an earlier one and not
-    /// locked again.
+    /// Jobs whose lease has no owner any more, to be hinted first of all: since this turn, or since an earlier one and
+    /// not locked again.
     pub rescued: Vec<Rescued>,
     /// Jobs that nobody hinted yet; to be hinted.
     pub unhinted: Vec<Ready>,

@@ -1,7 +1,7 @@
 //! The first jobs of a backlog: is the last million of those that wait behind them felt?
 //!
-//! A backlog has waited for some time: the work that its creation left to the servers is done before the measurement. The
-//! rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
+//! A backlog has waited for some time: the work that its creation left to the servers is done before the measurement.
+//! The rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
 
 use std::time::Duration;
 

@@ -37,8 +37,8 @@ pub(super) struct Cost {
     pub(super) statements_per_job: Option<f64>,
     /// The same without those of the transactions that created the jobs.
     pub(super) statements_per_job_after_creation: Option<f64>,
-    /// How much of that no job asks for: the leader's turns, and the settings of new connections. It grows with time, not
-    /// with jobs.
+    /// How much of that no job asks for: the leader's turns, and the settings of new connections. It grows with time,
+    /// not with jobs.
     pub(super) housekeeping_statements_per_job: Option<f64>,
     pub(super) wal_bytes_per_job: Option<f64>,
     pub(super) database_cpu_micros_per_job: Option<f64>,

@@ -99,8 +99,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Filling leaves work behind: the database writes to disk and clears away, the broker tidies up. What has waited for
-    /// long is found with all that done, so do it, and wait until the machine has little left to do.
+    /// Filling leaves work behind: the database writes to disk and clears away, the broker tidies up. What has waited
+    /// for long is found with all that done, so do it, and wait until the machine has little left to do.
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;

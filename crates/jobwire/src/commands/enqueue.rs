@@ -25,18 +25,24 @@ use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::output::count;
 use crate::settings::Settings;
+pub use parse::FIELDS;
 use progress::Progress;
 use read::{Batch, Reader, Source};
 
-const FIELDS_HELP: &str = "\
-Fields of a line: type, payload, process_instance, exclusive, due_at, retries, retry_policy, repeat, repeat_until,
-priority, lane, execution, process_definition, element, tenant, category, deployment, correlation_id, custom_values,
-trace_parent. Only type is needed (docs/jobs.md). For example:
-  {\"type\": \"sleep\", \"payload\": {\"ms\": 500}, \"process_instance\": \"order-17\", \"retry_policy\": \"R5/PT5M\"}";
+/// What the help says at its end.
+fn fields_help() -> String {
+    let lines: Vec<String> = FIELDS.chunks(8).map(|some| some.join(", ")).collect();
+    let fields = lines.join(",\n  ");
+    format!(
+        "Fields of a line (docs/jobs.md); only type is needed:\n  {fields}\nFor example:\n  {EXAMPLE}"
+    )
+}
+
+const EXAMPLE: &str = r#"{"type": "sleep", "payload": {"ms": 500}, "process_instance": "order-17", "retry_policy": "R5/PT5M"}"#;
 
 /// Arguments.
 #[derive(Debug, Args)]
-#[command(after_help = FIELDS_HELP)]
+#[command(after_help = fields_help())]
 pub struct EnqueueArgs {
     /// The file; `-` or nothing: standard input
     #[arg(value_name = "FILE")]

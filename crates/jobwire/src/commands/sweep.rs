@@ -223,25 +223,30 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         row(
             "expired",
             c.expired,
-            "the next turn takes the lock off and hints them",
+            "the leader's next turn would take the lock off and hint them",
         ),
-        row("unhinted", c.unhinted, "the next turn hints them"),
+        row(
+            "unhinted",
+            c.unhinted,
+            "the leader's next turn would hint them",
+        ),
         row(
             "left-over instance",
             c.left_over_instances,
-            "the next leader frees them",
+            "the next leader would free them",
         ),
     ];
     for (lane, of) in &report.lanes {
         let what = match (of.answered, of.ids.as_slice()) {
             (false, _) => format!(
-                "unknown: the lane's marker was not back after {wait:?}: what lies before it is not decided yet, or nobody consumes; the sweeper leaves such a lane alone"
+                "unknown: the lane's marker was not back after {wait:?}: the hints before it are not decided yet, or no node \
+                 consumes them; the sweeper would leave such a lane alone"
             ),
-            (true, []) => "nothing to do".to_owned(),
+            (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {
                 let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
                 format!(
-                    "hinted again when the leader's marker is back: {}",
+                    "would be hinted again when the leader's marker is back: {}",
                     ids.join(", ")
                 )
             }
@@ -253,23 +258,23 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             "ready",
             c.ready,
             if has_broker {
-                "their hints are on the way, orphans excepted"
+                "would be left alone: their hints are on the way, orphans excepted"
             } else {
-                "the node has their hints; hinted again when it starts"
+                "would be left alone: the node has their hints, or hints them when it starts"
             },
         ),
         row(
             "instance held",
             c.instance_held,
-            "left alone: whoever releases the instance hints the next",
+            "would be left alone: the job that holds the instance hints the next one at its end",
         ),
-        row("suspended", c.suspended, "left alone"),
+        row("suspended", c.suspended, "would be left alone"),
         row(
             "unserved type",
             c.unserved,
-            "left alone: no living node serves their type",
+            "would be left alone: no living node serves their type",
         ),
-        row("running", c.running, "left alone"),
+        row("running", c.running, "would be left alone"),
     ]);
     if has_broker {
         output::line(format_args!(
@@ -278,9 +283,10 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         ))?;
         if report.nodes == 0 {
             output::line(
-                "without a living node nothing is hinted, and no lane is asked; start one, or listen longer with --wait",
+                "without a living node nothing would be hinted, and no lane was asked; start a node, or listen longer with --wait",
             )?;
         }
     }
-    output::table(["class", "jobs", "what the sweeper would do"], &rows)
+    output::table(["class", "jobs", "what the sweeper would do"], &rows)?;
+    output::line("nothing was changed: this was a dry run; the leading node sweeps by itself")
 }

@@ -10,15 +10,16 @@
 //! | 408, 429, 5xx, no answer within 30 s, network, a host that this node may not call | by the retry policy; one attempt spent |
 //! | other 4xx, a payload that can't be sent | dead letter |
 //!
-//! A host that this node may not call is no reason for a dead letter: another node of the fleet may be allowed to, or this one
-//! after its settings were completed.
+//! A host that this node may not call is no reason for a dead letter: another node of the fleet may be allowed to, or
+//! this one after its settings were completed.
 //!
 //! Every call carries `Idempotency-Key`, the job's id, the same at every attempt, and `Jobwire-Fence`, which
 //! only grows: with them the service can refuse a repeated call, and one of a worker that lost its lock.
 //!
 //! Who creates a job chooses where this process connects to (SSRF), so: only hosts that the operator named
-//! ([`AllowList`]); a name is resolved once and connected to at that address, never at a private one
-//! (`resolver`); no redirects; no proxies from the environment; at most 8 KiB of an answer are read, and the first 1,000 characters kept, escaped.
+//! ([`AllowList`]); a name is resolved once and connected to at that address, never at a private one (`resolver`); no
+//! redirects; no proxies from the environment; at most 8 KiB of an answer are read, and the first 1,000 characters
+//! kept, escaped.
 
 mod allow;
 mod request;

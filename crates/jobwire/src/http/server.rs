@@ -1,9 +1,9 @@
 //! Connections to the endpoints: few, short, and none that keeps another one out.
 //!
-//! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] for everything; there is
-//! no keep-alive, so there is nothing idle. At most [`MOST`] are open: the next one ends the oldest. An honest request is
-//! answered within milliseconds, so the oldest of so many is one that does not finish; and a flood of such
-//! connections takes neither the descriptors of the process, which its database needs, nor the turn of a probe.
+//! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] for everything; there is no
+//! keep-alive, so there is nothing idle. At most [`MOST`] are open: the next one ends the oldest. An honest request is
+//! answered within milliseconds, so the oldest of so many is one that does not finish; and a flood of such connections
+//! takes neither the descriptors of the process, which its database needs, nor the turn of a probe.
 
 use std::collections::VecDeque;
 use std::time::Duration;

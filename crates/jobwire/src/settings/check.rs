@@ -6,6 +6,7 @@ use std::time::Duration;
 use jobwire_core::StoreError;
 use jobwire_core::store::postgres::address::connect_options;
 use jobwire_core::transport::Plaintext;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::handlers::AllowList;
 
@@ -58,11 +59,9 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
 
 /// A filter of one word that is no level names a module, and silences all others: nearly always a misspelt level.
 fn not_a_level(filter: &str) -> Option<&str> {
-    let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let word = filter.trim();
     let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
-    let known = levels.iter().any(|level| level.eq_ignore_ascii_case(word));
-    (plain && !word.is_empty() && !known).then_some(word)
+    (plain && word.parse::<LevelFilter>().is_err()).then_some(word)
 }
 
 fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {

@@ -99,8 +99,8 @@ impl Single<'_> {
         });
     }
 
-    /// What a lock of the row excludes, the database excludes: a lease that is older, and is there. One that is newer was
-    /// written after the row lock had been lost.
+    /// What a lock of the row excludes, the database excludes: a lease that is older, and is there. One that is newer
+    /// was written after the row lock had been lost.
     pub(super) fn row_held(&mut self, owner: NodeId, fence: Fence) {
         self.counts().row_locks += 1;
         if let Some(lock) = self.lock

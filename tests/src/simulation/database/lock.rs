@@ -82,6 +82,7 @@ impl Database {
                 ours.push(row.job.clone());
                 continue;
             } else {
+                locked.unserved.push((id, row.job.job_type.clone()));
                 Refusal::Unserved
             };
             locked.refused.push((id, why));
@@ -116,8 +117,13 @@ impl Database {
                     locked.jobs.push(job);
                 }
                 Err(why) => {
-                    let refused = hinted.into_iter().map(|id| (id, why));
-                    locked.refused.extend(refused);
+                    let first = self.first_free(&name).filter(|_| why == Refusal::Unserved);
+                    let unserved = first.map(|job| job.job_type.clone());
+                    for id in hinted {
+                        let job_type = unserved.clone();
+                        locked.unserved.extend(job_type.map(|of| (id, of)));
+                        locked.refused.push((id, why));
+                    }
                 }
             }
         }
@@ -138,6 +144,15 @@ impl Database {
         tried
     }
 
+    /// The first ready job of an instance.
+    fn first_free(&self, name: &str) -> Option<&Job> {
+        let siblings = self.siblings(name);
+        let mut free = siblings
+            .into_iter()
+            .filter(|row| !self.is_locked(row.job.id) || self.takes_owned(row.job.id));
+        free.next().map(|row| &row.job)
+    }
+
     fn take_first_of(&mut self, terms: &LockTerms, name: &str) -> Result<LockedJob, Refusal> {
         let held = match self.doors.get(name) {
             None => false,
@@ -151,12 +166,7 @@ impl Database {
         if held && !self.has(Bug::SkipsTheInstance) {
             return Err(Refusal::InstanceHeld);
         }
-        let siblings = self.siblings(name);
-        let mut free = siblings
-            .into_iter()
-            .filter(|row| !self.is_locked(row.job.id) || self.takes_owned(row.job.id));
-        let first = free.next().map(|row| row.job.clone());
-        let Some(job) = first else {
+        let Some(job) = self.first_free(name).cloned() else {
             self.doors.remove(name);
             return Err(Refusal::Gone);
         };

@@ -32,8 +32,8 @@ const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
 
-/// An application's statements are planned as the server thinks best, as everywhere; so is our insert, which reads no table
-/// that grows. Planned anew each time, one job took three quarters of its time to plan (0.31 of 0.43 ms).
+/// An application's statements are planned as the server thinks best, as everywhere; so is our insert, which reads no
+/// table that grows. Planned anew each time, one job took three quarters of its time to plan (0.31 of 0.43 ms).
 macro_rules! creators {
     ($level:literal) => {
         concat!(
@@ -87,12 +87,13 @@ pub(super) async fn begin_creating(
     begin_with(line, creators(isolation)).await
 }
 
-/// Where a statement has failed, COMMIT rolls back and is answered like any other by sqlx, which does not look at what the
-/// server says that it did. The empty SELECT fails there, and COMMIT, which comes in the same message, is not reached.
+/// Where a statement has failed, COMMIT rolls back and is answered like any other by sqlx, which does not look at what
+/// the server says that it did. The empty SELECT fails there, and COMMIT, which comes in the same message, is not
+/// reached.
 ///
-/// sqlx has to end what it believes to be open. So another transaction is begun, an empty one, and its ROLLBACK leaves with the
-/// question that the pool asks of each connection that comes back. (Asking beforehand is a round trip more: with a client beside
-/// the server 0.11 ms instead of 0.08 for a row in an unlogged table.)
+/// sqlx has to end what it believes to be open. So another transaction is begun, an empty one, and its ROLLBACK leaves
+/// with the question that the pool asks of each connection that comes back. (Asking beforehand is a round trip more:
+/// with a client beside the server 0.11 ms instead of 0.08 for a row in an unlogged table.)
 const COMMIT_INTACT: &str = "SELECT; COMMIT AND CHAIN";
 
 /// Commit a transaction of the pool, or fail.

@@ -14,13 +14,14 @@ use crate::error::StoreError;
 use crate::job::{Held, JobId, NodeId};
 use crate::store::{Completion, HandOver, Origin, Settled, instances};
 
-/// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest version
-/// of it. No guard names a time: a lease that ran out completes as long as it names this owner and fence (protocol rule 1).
+/// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest
+/// version of it. No guard names a time: a lease that ran out completes as long as it names this owner and fence
+/// (protocol rule 1).
 ///
-/// Both tables are read by the keys in hand and nothing is joined: this plan is kept, from when the tables were empty, and
-/// a join that was planned then reads them from end to end when they hold a million (128 completions took ten seconds).
-/// Each row's fence is looked up in a hashed set, which the CASE keeps from becoming a join; looking it up in the array
-/// compared each of 512 with half of the others.
+/// Both tables are read by the keys in hand and nothing is joined: this plan is kept, from when the tables were empty,
+/// and a join that was planned then reads them from end to end when they hold a million (128 completions took ten
+/// seconds). Each row's fence is looked up in a hashed set, which the CASE keeps from becoming a join; looking it up in
+/// the array compared each of 512 with half of the others.
 macro_rules! complete {
     ($when:expr, $also:literal) => {
         concat!(

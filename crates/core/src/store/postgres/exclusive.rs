@@ -39,10 +39,10 @@ pub(super) async fn enter(
 }
 
 /// The first ready job by creation order decides: whether it may be taken depends on its type, and on its row not being
-/// locked this instant, but no younger sibling overtakes it. An instance is held while the lease that its row names has an
-/// owner; no time is looked at. A free instance leaves no row: the sweeper would take that for left over, and hint it again
-/// and again. The candidate's row is found again by its place; one that was changed since stands elsewhere, and counts as
-/// busy.
+/// locked this instant, but no younger sibling overtakes it. An instance is held while the lease that its row names has
+/// an owner; no time is looked at. A free instance leaves no row: the sweeper would take that for left over, and hint
+/// it again and again. The candidate's row is found again by its place; one that was changed since stands elsewhere,
+/// and counts as busy.
 const TAKE_FIRST: &str = concat!(
     "
 WITH asked AS MATERIALIZED (
@@ -97,11 +97,11 @@ ORDER BY first.seq"
 );
 
 /// The same for instances whose last job was just ended by this transaction: nobody else holds them, so that no lease
-/// needs to be looked for before the first sibling is known. Nobody can write one while the instance's row is locked, so it
-/// is inserted plainly; a sibling that has one, whose holder died, counts as busy, and is hinted. This plan is kept, so no
-/// table is joined, and what was not taken is told apart by hashed sets. The instance's row is there, and changed by way of
-/// a conflict: an update from `first` is a join, which was planned for a table of one row and took three seconds for ten
-/// thousand.
+/// needs to be looked for before the first sibling is known. Nobody can write one while the instance's row is locked,
+/// so it is inserted plainly; a sibling that has one, whose holder died, counts as busy, and is hinted. This plan is
+/// kept, so no table is joined, and what was not taken is told apart by hashed sets. The instance's row is there, and
+/// changed by way of a conflict: an update from `first` is a join, which was planned for a table of one row and took
+/// three seconds for ten thousand.
 const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
@@ -149,6 +149,8 @@ FROM candidate WHERE id NOT IN (SELECT id FROM first)"
 pub(super) struct Tried {
     pub(super) instance: String,
     pub(super) result: Result<Box<LockedJob>, Refusal>,
+    /// The type of its first job, where that is not served here.
+    pub(super) unserved: Option<String>,
 }
 
 /// Lock the first ready job of each instance that nobody holds. The instances' rows must be locked.
@@ -182,6 +184,7 @@ async fn take(
             let (free, found, entered): (bool, bool, bool) =
                 (r.try_get(1)?, r.try_get(2)?, r.try_get(3)?);
             let fence: Option<i64> = r.try_get(4)?;
+            let mut unserved = None;
             let result = match fence {
                 Some(fence) => Ok(Box::new(LockedJob {
                     fence: Fence(fence),
@@ -189,13 +192,17 @@ async fn take(
                     job: row::job(r, 6)?,
                 })),
                 None if !free => Err(Refusal::InstanceHeld),
-                None if entered => Err(Refusal::Unserved),
+                None if entered => {
+                    unserved = r.try_get("type")?;
+                    Err(Refusal::Unserved)
+                }
                 None if found => Err(Refusal::Busy),
                 None => Err(Refusal::Gone),
             };
             Ok(Tried {
                 instance: r.try_get(0)?,
                 result,
+                unserved,
             })
         })
         .collect()
@@ -208,8 +215,8 @@ WHERE i.process_instance = ANY($1)
   AND NOT EXISTS (SELECT FROM jobwire.job_lease l
                   WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL)";
 
-/// Only of free instances: an instance's row may name a holder that has died. The subquery for the lease is a value, which can't
-/// be planned as a join.
+/// Only of free instances: an instance's row may name a holder that has died. The subquery for the lease is a value,
+/// which can't be planned as a join.
 const NEXT: &str = concat!(
     "
 SELECT ",
@@ -230,8 +237,8 @@ WHERE (SELECT l.job_id FROM jobwire.instance_lock i
     in_strict_order!("j")
 );
 
-/// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in an
-/// earlier statement; where it can't be taken here, say who is next.
+/// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in
+/// an earlier statement; where it can't be taken here, say who is next.
 pub(super) async fn take_next(
     connection: &mut PgConnection,
     terms: &LockTerms,
@@ -286,8 +293,8 @@ pub(super) async fn next(
     row::all_ready(&rows)
 }
 
-/// The same, after the commit of the transaction that freed the instances. A question before that commit would miss a job that
-/// commits in between and is refused. Where the question fails, the sweeper finds the jobs.
+/// The same, after the commit of the transaction that freed the instances. A question before that commit would miss a
+/// job that commits in between and is refused. Where the question fails, the sweeper finds the jobs.
 pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> {
     if instances.is_empty() {
         return Vec::new();

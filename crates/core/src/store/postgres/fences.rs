@@ -17,8 +17,8 @@ use crate::error::StoreError;
 
 /// More fences than are drawn between two flushes of the log.
 const LEAP: i64 = 1 << 32;
-/// A leap on a timeline leads at least so far for each timeline: beyond all that the former one handed out, also where a
-/// standby was promoted that never received the former leaps.
+/// A leap on a timeline leads at least so far for each timeline: beyond all that the former one handed out, also where
+/// a standby was promoted that never received the former leaps.
 const OF_A_TIMELINE: i64 = 1 << 48;
 /// The factor of the last timelines, so that the product fits.
 const TIMELINES: i64 = 32_000;
@@ -96,8 +96,8 @@ impl Fences {
         server: Server,
     ) -> Result<bool, sqlx::Error> {
         let Some(timeline) = server.timeline else {
-            // It would not notice its promotion. So it writes nothing then either: its first attempt fails, and all connections
-            // are replaced by new ones, which leap.
+            // It would not notice its promotion. So it writes nothing then either: its first attempt fails, and all
+            // connections are replaced by new ones, which leap.
             connection.execute(sqlx::raw_sql(READ_ONLY)).await?;
             return Ok(true);
         };

@@ -1,8 +1,9 @@
 //! The connections that lock and complete, kept at hand between two statements.
 //!
-//! The pool asks a connection that comes back whether it lives. That is a round trip after every statement, and where jobs come
-//! one by one it is under way while the job that was locked should start. So what answered is believed in here. It goes back to the
-//! pool where its answer was an error or did not come, and where somebody waits for a connection of the pool.
+//! The pool asks a connection that comes back whether it lives. That is a round trip after every statement, and where
+//! jobs come one by one it is under way while the job that was locked should start. So what answered is believed in
+//! here. It goes back to the pool where its answer was an error or did not come, and where somebody waits for a
+//! connection of the pool.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

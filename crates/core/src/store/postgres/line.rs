@@ -10,8 +10,9 @@
 //! A server that has become a standby is treated alike: whoever answers at the address now may be another.
 //! A wrong suspicion costs a few new connections.
 //!
-//! Where a connection says that it is gone, or an error that passes by itself, the idle ones are only **doubted**: each is asked
-//! whether it lives before it is used again. A server that was restarted would fail a statement on every one of them else.
+//! Where a connection says that it is gone, or an error that passes by itself, the idle ones are only **doubted**: each
+//! is asked whether it lives before it is used again. A server that was restarted would fail a statement on every one
+//! of them else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -22,9 +22,10 @@ use crate::store::{LockTerms, Locked, Refusal};
 const DUPLICATE: &str = "23505";
 
 /// Row locks first, with SKIP LOCKED: a job that is being completed or moved is seen as such, and nobody's row is
-/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is inserted plainly:
-/// asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the time. A lease that was
-/// written between the statement's beginning and its lock of the row makes it fail as a whole; then [`LOCK`] is asked.
+/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is
+/// inserted plainly: asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the
+/// time. A lease that was written between the statement's beginning and its lock of the row makes it fail as a whole;
+/// then [`LOCK`] is asked.
 macro_rules! lock_new {
     ($unsuspended:expr) => {
         concat!(
@@ -119,7 +120,7 @@ SELECT j.id, j.exclusive, j.process_instance, j.type = ANY($2), NOT ",
     not_suspended!("j"),
     ", NOT ",
     nothing_suspended!(),
-    "
+    ", j.type
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
@@ -275,9 +276,13 @@ impl PgStore {
                             .extend(others.map(|id| (id, Refusal::InstanceHeld)));
                         locked.jobs.push(*job);
                     }
-                    Err(why) => locked
-                        .refused
-                        .extend(hinted.into_iter().map(|id| (id, why))),
+                    Err(why) => {
+                        for id in hinted {
+                            let job_type = tried.unserved.clone();
+                            locked.unserved.extend(job_type.map(|of| (id, of)));
+                            locked.refused.push((id, why));
+                        }
+                    }
                 }
             }
         }
@@ -328,6 +333,7 @@ impl PgStore {
                 }
                 continue;
             } else {
+                locked.unserved.push((JobId(id), row.try_get(7)?));
                 Refusal::Unserved
             };
             locked.refused.push((JobId(id), why));

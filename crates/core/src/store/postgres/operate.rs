@@ -173,8 +173,8 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
     Ok((done, ready))
 }
 
-/// Of the attempts that a job has, used and left, those that are used when `$2` are left. So a revival changes how many are
-/// left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+/// Of the attempts that a job has, used and left, those that are used when `$2` are left. So a revival changes how many
+/// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
 macro_rules! used_attempts {
     () => {
         "least(greatest(retries::bigint + failures - $2, 0), 1000000000)::integer"

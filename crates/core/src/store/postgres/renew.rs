@@ -15,8 +15,8 @@ use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
 use crate::store::Renewed;
 
-/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner. A row that is
-/// named in `held` and missing in `free` is locked by another transaction.
+/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner. A row that
+/// is named in `held` and missing in `free` is locked by another transaction.
 const RENEW: &str = "
 WITH held AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l
@@ -35,8 +35,8 @@ WITH held AS MATERIALIZED (
 )
 SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed) FROM held";
 
-/// Leases that name this owner and are not known to it. They are renewed, since it decides about them now. One whose job is
-/// gone is left to the leader's turn.
+/// Leases that name this owner and are not known to it. They are renewed, since it decides about them now. One whose
+/// job is gone is left to the leader's turn.
 const UNKNOWN: &str = concat!(
     "
 WITH unknown AS MATERIALIZED (

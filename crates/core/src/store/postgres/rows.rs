@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// What was hinted or tried before, or has a lease already, goes by lease: there the deaths of its holders are counted,
-/// its failures are remembered, and its next occurrence is made. The lease is asked for as a value: that can't be planned
-/// as a join, which would read all leases.
+/// its failures are remembered, and its next occurrence is made. The lease is asked for as a value: that can't be
+/// planned as a join, which would read all leases.
 const HOLD: &str = concat!(
     "
 SELECT nextval('jobwire.fence_seq'), ",

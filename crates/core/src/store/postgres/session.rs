@@ -87,8 +87,8 @@ const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committe
 /// The server that a connection leads to, as far as sequences are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// When the server was started, and when it began to count: it begins anew after each recovery from a crash, also from
-    /// one that its main process survived.
+    /// When the server was started, and when it began to count: it begins anew after each recovery from a crash, also
+    /// from one that its main process survived.
     since: String,
     /// `None` on a standby.
     pub(super) timeline: Option<i64>,

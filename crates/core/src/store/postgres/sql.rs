@@ -10,8 +10,8 @@ macro_rules! moved_columns {
     };
 }
 
-/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job runs
-/// alone, and only a death while it runs alone counts: a job that waits beside another suspect is not to blame.
+/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job
+/// runs alone, and only a death while it runs alone counts: a job that waits beside another suspect is not to blame.
 macro_rules! strikes_count {
     ($t:literal) => {
         concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
@@ -130,8 +130,8 @@ macro_rules! not_suspended {
     };
 }
 
-/// No lease of this job, with or without an owner. Asked for as a value: that can't be planned as a join, which would read
-/// all leases.
+/// No lease of this job, with or without an owner. Asked for as a value: that can't be planned as a join, which would
+/// read all leases.
 macro_rules! unleased {
     ($t:literal) => {
         concat!(
@@ -142,8 +142,8 @@ macro_rules! unleased {
     };
 }
 
-/// The end of an insert into `jobwire.job_lease AS l`: a lease without an owner gets one, and keeps its strikes. A lease
-/// with an owner is never taken: only the leader's turn ends it (protocol rule 24).
+/// The end of an insert into `jobwire.job_lease AS l`: a lease without an owner gets one, and keeps its strikes. A
+/// lease with an owner is never taken: only the leader's turn ends it (protocol rule 24).
 macro_rules! or_take_ownerless {
     () => {
         "
@@ -166,9 +166,9 @@ macro_rules! unlocked {
     };
 }
 
-/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14). A timer
-/// that never ran has no hint yet, and does not count. A job that has to wait makes its younger siblings wait, so statements
-/// check the first sibling only.
+/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14).
+/// A timer that never ran has no hint yet, and does not count. A job that has to wait makes its younger siblings wait,
+/// so statements check the first sibling only.
 macro_rules! in_strict_order {
     ($t:literal) => {
         concat!(

@@ -15,8 +15,8 @@ use crate::error::StoreError;
 use crate::job::{Fence, JobId, Lane, LockedJob};
 use crate::store::{LockTerms, MovedTimers};
 
-/// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete and once
-/// to learn what is next (of 100,000 due timers that took most of the time).
+/// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete
+/// and once to learn what is next (of 100,000 due timers that took most of the time).
 macro_rules! move_due {
     ($where:expr, $returning:expr, $then:expr, $columns:expr, $joins:expr) => {
         concat!(

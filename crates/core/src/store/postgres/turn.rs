@@ -14,16 +14,17 @@ use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 
-/// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes, mark
-/// jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another node, and
-/// the only one that compares a lease with the clock (protocol rule 24). It changes only rows that it has locked, so two
-/// leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next turn (rule 9).
+/// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes,
+/// mark jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another
+/// node, and the only one that compares a lease with the clock (protocol rule 24). It changes only rows that it has
+/// locked, so two leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next
+/// turn (rule 9).
 ///
-/// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set back: it
-/// counts as ended.
+/// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set
+/// back: it counts as ended.
 ///
-/// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was lost, or
-/// no node had a free slot. They are hinted again at growing distances.
+/// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was
+/// lost, or no node had a free slot. They are hinted again at growing distances.
 macro_rules! take {
     ($late:literal, $other:literal) => {
         concat!(

@@ -3,6 +3,8 @@
 //! The instance's row names its holder, which counts while its lease has an owner (protocol rules 10
 //! to 12). There is one writer, so nobody comes through the door between a look and a change.
 
+use std::collections::HashMap;
+
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{in_strict_order, job_columns, ready_columns, suspended, unlocked};
@@ -76,6 +78,8 @@ DELETE FROM instance_lock WHERE process_instance IN (SELECT value FROM json_each
 pub(super) struct Tried {
     pub(super) instance: String,
     pub(super) result: Result<Box<LockedJob>, Refusal>,
+    /// The type of its first job, where that is not served here.
+    pub(super) unserved: Option<String>,
 }
 
 /// Those of the instances that nobody holds.
@@ -102,12 +106,13 @@ pub(super) async fn take_first(
         .bind(row::array(&terms.types[..])?)
         .fetch_all(&mut *connection)
         .await?;
-    let mut refused: std::collections::HashMap<&str, Refusal> = instances
+    let mut refused: HashMap<&str, Refusal> = instances
         .iter()
         .map(|name| (name.as_str(), Refusal::InstanceHeld))
         .collect();
     refused.extend(free.iter().map(|name| (name.as_str(), Refusal::Gone)));
     let mut firsts = Vec::with_capacity(rows.len());
+    let mut unserved = HashMap::new();
     for row in &rows {
         let job = row::job(row, 2)?;
         let name = job.exclusive_instance().unwrap_or_default();
@@ -116,6 +121,7 @@ pub(super) async fn take_first(
             firsts.push((job, row.try_get(1)?));
         } else if let Some(why) = refused.get_mut(name) {
             *why = Refusal::Unserved;
+            unserved.insert(name.to_owned(), job.job_type);
         }
     }
     let taken = lock::lease(connection, terms, now, firsts).await?;
@@ -131,11 +137,13 @@ pub(super) async fn take_first(
         .map(|(name, why)| Tried {
             instance: name.to_owned(),
             result: Err(why),
+            unserved: unserved.remove(name),
         })
         .collect();
     tried.extend(taken.into_iter().map(|job| Tried {
         instance: job.job.exclusive_instance().unwrap_or_default().to_owned(),
         result: Ok(Box::new(job)),
+        unserved: None,
     }));
     Ok(tried)
 }

@@ -114,9 +114,13 @@ pub(super) async fn lock_in(
                         .extend(others.map(|id| (id, Refusal::InstanceHeld)));
                     locked.jobs.push(*job);
                 }
-                Err(why) => locked
-                    .refused
-                    .extend(hinted.into_iter().map(|id| (id, why))),
+                Err(why) => {
+                    for id in hinted {
+                        let job_type = tried.unserved.clone();
+                        locked.unserved.extend(job_type.map(|of| (id, of)));
+                        locked.refused.push((id, why));
+                    }
+                }
             }
         }
     }
@@ -142,7 +146,8 @@ async fn lock_plain(
         let (served, held, suspended): (bool, bool, bool) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let job = row::job(row, 4)?;
-        found.insert(job.id);
+        let id = job.id;
+        found.insert(id);
         let why = if held {
             Refusal::Locked
         } else if suspended {
@@ -158,9 +163,10 @@ async fn lock_plain(
             free.push((job, row.try_get(3)?));
             continue;
         } else {
+            locked.unserved.push((job.id, job.job_type));
             Refusal::Unserved
         };
-        locked.refused.push((job.id, why));
+        locked.refused.push((id, why));
     }
     let gone = ids.iter().filter(|id| !found.contains(id));
     locked.refused.extend(gone.map(|id| (*id, Refusal::Gone)));

@@ -182,8 +182,8 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
-/// Of the attempts that a job has, used and left, those that are used when `?2` are left. So a revival changes how many are
-/// left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+/// Of the attempts that a job has, used and left, those that are used when `?2` are left. So a revival changes how many
+/// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
 macro_rules! used_attempts {
     () => {
         "min(max(retries + failures - ?2, 0), 1000000000)"

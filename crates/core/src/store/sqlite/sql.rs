@@ -148,8 +148,8 @@ macro_rules! in_scope {
     };
 }
 
-/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job runs
-/// alone, and only a death while it runs alone counts.
+/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job
+/// runs alone, and only a death while it runs alone counts.
 macro_rules! strikes_count {
     ($t:literal) => {
         concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")

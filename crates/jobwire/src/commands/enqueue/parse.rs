@@ -11,26 +11,26 @@ use uuid::Uuid;
 use super::UnknownFields;
 use crate::settings::closest;
 
-/// Every field that a line may have, by its name in the job table.
-pub(super) const FIELDS: [&str; 20] = [
+/// Every field that a line may have, by its name in the job table; those that are used most come first.
+pub const FIELDS: [&str; 20] = [
     "type",
     "payload",
     "process_instance",
+    "exclusive",
+    "due_at",
+    "retries",
+    "retry_policy",
+    "repeat",
+    "repeat_until",
+    "priority",
+    "lane",
     "execution",
     "process_definition",
     "element",
     "tenant",
     "category",
     "deployment",
-    "priority",
-    "exclusive",
-    "retries",
-    "retry_policy",
-    "due_at",
-    "repeat",
-    "repeat_until",
     "correlation_id",
-    "lane",
     "custom_values",
     "trace_parent",
 ];
