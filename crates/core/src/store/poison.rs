@@ -163,9 +163,8 @@ impl Refusals {
 
 /// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
 fn is_answer(error: &StoreError) -> bool {
-    error.sqlstate().is_some_and(|state| {
-        !state.starts_with("08") && !state.starts_with("57P0") && state != "25006"
-    })
+    let is_away = error.server_is_away() || error.is_read_only();
+    error.sqlstate().is_some() && !is_away
 }
 
 /// A row that became a dead letter.
