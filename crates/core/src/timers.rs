@@ -66,9 +66,11 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                     here = moved.locked.len(),
                     "due timers became executable"
                 );
-                crowd = moved.next_due.is_some_and(|due| due <= moved.now);
+                let more = moved.next_due.is_some_and(|due| due <= moved.now);
                 let none = moved.ready.is_empty() && moved.locked.is_empty();
-                let next_due = if crowd && none {
+                // Where nothing was moved, what is due is locked elsewhere, or became due while the statement ran.
+                crowd = more && !none;
+                let next_due = if more && none {
                     Some(moved.now + BUSY_PAUSE)
                 } else {
                     moved.next_due
