@@ -35,6 +35,8 @@ pub(crate) struct Assignment {
     pub(crate) paused: bool,
     /// Partitions are paused at the client.
     pub(crate) holding: bool,
+    /// The group's last rebalance is over, and these partitions are what it gave to this member.
+    pub(crate) placed: bool,
     /// Something was given back: fetch again.
     pub(crate) rewind: bool,
     /// An operator is needed; told once to the caller.
@@ -54,6 +56,7 @@ impl Assignment {
             ready: VecDeque::new(),
             paused: false,
             holding: false,
+            placed: false,
             rewind: false,
             problem: None,
         }
@@ -97,6 +100,7 @@ impl Assignment {
     }
 
     pub(crate) fn revoked(&mut self, partitions: impl Iterator<Item = i32>) {
+        self.placed = false;
         for partition in partitions {
             if let Some((epoch, _)) = self.partitions.remove(&partition) {
                 self.by_epoch.remove(&epoch);
@@ -115,6 +119,7 @@ impl Assignment {
     }
 
     pub(crate) fn revoke_all(&mut self) {
+        self.placed = false;
         self.partitions.clear();
         self.by_epoch.clear();
         self.stored.clear();

@@ -1,17 +1,7 @@
 //! One lane, received: a consumer of the lane's group, polled by a task of its own.
 //!
 //! The task never waits for a handler or for the database, so rebalances and heartbeats are served
-//! whatever the node does. It takes no more than the lane's share of the prefetch:
-//!
-//! ```text
-//!            share held                     held for 200 ms
-//!   polling ────────────► waiting for room ────────────────► partitions paused, polling events only
-//!      ▲                     │ room                             │ half of the share is free
-//!      └─────────────────────┴──────────────────────────────────┘
-//! ```
-//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses the
-//! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
-//! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
+//! whatever the node does. It takes no more than the lane's share of the prefetch: see [`crate::flow`].
 
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
@@ -31,7 +21,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance,
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::statistics::Statistics;
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,25 +30,17 @@ use crate::assignment::Assignment;
 use crate::connection::{Context, Link};
 use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
+use crate::flow::Flow;
 use crate::memory;
 use crate::options::KafkaOptions;
 use crate::topology::Topology;
 
-/// Without room for so long, the partitions are paused.
-const HOLD_AFTER: Duration = Duration::from_millis(200);
-/// After an error of the group or a seek that failed, try again.
-const AGAIN: Duration = Duration::from_millis(200);
 /// After a refusal or the end of a client, wait before the next.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A member without a partition for so long has fewer partitions than nodes before it.
-const LONELY: Duration = Duration::from_secs(30);
 /// The shortest time after which a join without an answer is given up.
 const SHORTEST_JOIN: Duration = Duration::from_secs(10);
 /// Messages decoded before the task looks at anything else.
 const BURST: usize = 256;
-
-/// How long the client may take to begin to fetch again from another offset.
-const SEEK: Duration = Duration::from_millis(100);
 
 type LaneConsumer = StreamConsumer<LaneContext>;
 pub(crate) type LaneClient = Arc<Elsewhere<LaneConsumer>>;
@@ -75,6 +57,22 @@ pub(crate) struct LaneState {
 }
 
 impl LaneState {
+    pub(crate) fn new(
+        lane: Lane,
+        share: usize,
+        topic: String,
+        epochs: Arc<AtomicU64>,
+        arrived: Arc<Notify>,
+    ) -> Self {
+        Self {
+            lane,
+            share: share.max(1),
+            assignment: Mutex::new(Assignment::new(topic, epochs)),
+            wake: Notify::new(),
+            arrived,
+        }
+    }
+
     pub(crate) fn assignment(&self) -> MutexGuard<'_, Assignment> {
         self.assignment
             .lock()
@@ -151,6 +149,7 @@ impl ConsumerContext for LaneContext {
         };
         tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
         assignment.assigned(numbers(list).into_iter());
+        assignment.placed = true;
         assignment.problem = None;
         // A client remembers what it paused also when it gets the partition for the second time.
         let told = if assignment.holding {
@@ -184,6 +183,8 @@ pub(crate) struct LaneTask {
 enum Ended {
     Stopped,
     Broken,
+    /// It gave its partitions up, and there is room again: the next client joins at once.
+    Released,
 }
 
 impl LaneTask {
@@ -202,13 +203,7 @@ impl LaneTask {
             ..
         } = topology;
         let topic = topology.endpoint.topic(lane);
-        let state = Arc::new(LaneState {
-            lane: lane.clone(),
-            share: share.max(1),
-            assignment: Mutex::new(Assignment::new(topic, epochs.clone())),
-            wake: Notify::new(),
-            arrived: arrived.clone(),
-        });
+        let state = LaneState::new(lane.clone(), share, topic, epochs.clone(), arrived.clone());
         Self {
             config: configuration(
                 config.clone(),
@@ -216,7 +211,7 @@ impl LaneTask {
                 share,
                 options,
             ),
-            state,
+            state: Arc::new(state),
             link: context.link.clone(),
             topology: topology.clone(),
             options: options.clone(),
@@ -246,6 +241,7 @@ impl LaneTask {
                         // Whoever waits for this task waits until the group has been left.
                         Ended::Stopped => gone.cancelled().await,
                         Ended::Broken => pause(&stop).await,
+                        Ended::Released => {}
                     }
                 }
                 Err(problem) => {
@@ -295,7 +291,10 @@ impl LaneTask {
         let commits = self.options.commit_interval;
         let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
         loop {
-            let (may_poll, look_again) = flow.steer(&state, consumer, &self.topic());
+            let Some((may_poll, look_again)) = flow.steer(&state, &***consumer, Instant::now())
+            else {
+                return Ended::Released;
+            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ended::Stopped,
@@ -394,138 +393,6 @@ impl LaneTask {
 
 async fn pause(stop: &CancellationToken) {
     let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
-}
-
-/// Whether to poll, to hold the partitions, to give them up.
-struct Flow {
-    release_after: Duration,
-    full_since: Option<Instant>,
-    paused_since: Option<Instant>,
-    alone_since: Option<Instant>,
-    released: bool,
-    warned: bool,
-}
-
-impl Flow {
-    fn new(release_after: Duration) -> Self {
-        Self {
-            release_after,
-            full_since: None,
-            paused_since: None,
-            alone_since: None,
-            released: false,
-            warned: false,
-        }
-    }
-
-    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look again.
-    fn steer(
-        &mut self,
-        state: &LaneState,
-        consumer: &LaneConsumer,
-        topic: &str,
-    ) -> (bool, Instant) {
-        let now = Instant::now();
-        let mut look_again = now + LONELY;
-        let (held, paused) = {
-            let assignment = state.assignment();
-            (assignment.held(), assignment.paused)
-        };
-        let full = held >= state.share;
-        self.full_since = full.then(|| self.full_since.unwrap_or(now));
-        self.paused_since = paused.then(|| self.paused_since.unwrap_or(now));
-
-        if !paused {
-            let seek = |at, offset| consumer.seek(topic, at, Offset::Offset(offset), SEEK);
-            if !state.assignment().rewind(seek) {
-                look_again = look_again.min(now + AGAIN);
-            }
-        }
-        let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
-        if paused || held_long {
-            hold(state, consumer);
-        } else if held <= state.share / 2 {
-            self.let_flow(state, consumer, topic, &mut look_again);
-        }
-        if let Some(full_since) = self.full_since
-            && !held_long
-        {
-            look_again = look_again.min(full_since + HOLD_AFTER);
-        }
-        if let Some(paused_since) = self.paused_since
-            && !self.released
-        {
-            if now >= paused_since + self.release_after {
-                tracing::info!(lane = %state.lane, "no slot was free for long; this node's partitions go to others");
-                consumer.unsubscribe();
-                self.released = true;
-            } else {
-                look_again = look_again.min(paused_since + self.release_after);
-            }
-        }
-        self.notice_loneliness(state, now);
-        // Events are to be served also while nothing may be taken.
-        let holding = state.assignment().holding;
-        (
-            !full || holding,
-            look_again.max(now + Duration::from_millis(1)),
-        )
-    }
-
-    fn let_flow(
-        &mut self,
-        state: &LaneState,
-        consumer: &LaneConsumer,
-        topic: &str,
-        look_again: &mut Instant,
-    ) {
-        if std::mem::take(&mut self.released)
-            && let Err(error) = consumer.subscribe(&[topic])
-        {
-            tracing::warn!(lane = %state.lane, %error, "could not join the group again; trying on");
-            self.released = true;
-            *look_again = Instant::now() + AGAIN;
-            return;
-        }
-        let mut assignment = state.assignment();
-        if assignment.holding {
-            let resumed = assignment.all().and_then(|all| consumer.resume(&all));
-            match resumed {
-                Ok(()) => assignment.holding = false,
-                Err(error) => {
-                    tracing::debug!(lane = %state.lane, %error, "partitions could not be resumed yet");
-                    *look_again = Instant::now() + AGAIN;
-                }
-            }
-        }
-    }
-
-    fn notice_loneliness(&mut self, state: &LaneState, now: Instant) {
-        let alone = !self.released && state.assignment().is_empty();
-        self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
-        self.warned &= alone;
-        if self.alone_since.is_some_and(|at| now >= at + LONELY) && !self.warned {
-            self.warned = true;
-            tracing::warn!(
-                lane = %state.lane,
-                "this node gets no partition of the lane's topic: it has fewer partitions than there are nodes; \
-                 add partitions"
-            );
-        }
-    }
-}
-
-fn hold(state: &LaneState, consumer: &LaneConsumer) {
-    let mut assignment = state.assignment();
-    if assignment.holding {
-        return;
-    }
-    // Before the call: what arrives from now on goes back.
-    assignment.holding = true;
-    let paused = assignment.all().and_then(|all| consumer.pause(&all));
-    if let Err(error) = paused {
-        tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
-    }
 }
 
 fn configuration(

@@ -73,6 +73,7 @@ mod control;
 mod ending;
 mod endpoint;
 mod error;
+mod flow;
 mod keys;
 mod lane;
 mod memory;

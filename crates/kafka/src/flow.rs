@@ -1,0 +1,304 @@
+//! When a lane's client polls, when it holds its partitions, and when it gives them up.
+//!
+//! ```text
+//!            share held                     held for 200 ms
+//!   polling ────────────► waiting for room ────────────────► partitions paused, polling events only
+//!      ▲                     │ room                             │ half of the share is free
+//!      └─────────────────────┴──────────────────────────────────┘
+//! ```
+//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses the
+//! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
+//! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
+//!
+//! Two rules keep a client from staying silent for ever, both because librdkafka (2.12) answers that all is
+//! well and forgets:
+//! - **A resume is repeated.** Pausing, resuming and the start of a fetch each draw a version of the partition
+//!   and then queue an operation, on different threads; an operation that is queued behind a newer one is
+//!   dropped (`rd_kafka_toppar_op_serve`). A resume of a partition that is not paused does nothing.
+//! - **A client that left its group does not join again.** Another client takes its place, with nothing left
+//!   over of the first one's partitions, positions and pauses.
+
+use std::time::Duration;
+
+use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::time::Instant;
+
+use crate::lane::LaneState;
+
+/// Without room for so long, the partitions are paused.
+const HOLD_AFTER: Duration = Duration::from_millis(200);
+/// After a resume or a seek that failed, try again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// A resume is repeated so often.
+const RESUME_EVERY: Duration = Duration::from_secs(1);
+/// A member without a partition for so long has fewer partitions than nodes before it.
+const LONELY: Duration = Duration::from_secs(30);
+/// How long the client may take to begin to fetch again from another offset.
+const SEEK: Duration = Duration::from_millis(100);
+
+/// What is asked of a client.
+pub(crate) trait Client {
+    fn pause(&self, partitions: &TopicPartitionList) -> KafkaResult<()>;
+    fn resume(&self, partitions: &TopicPartitionList) -> KafkaResult<()>;
+    fn seek(&self, topic: &str, partition: i32, offset: i64) -> KafkaResult<()>;
+    fn leave(&self);
+}
+
+impl<C: ConsumerContext + 'static> Client for StreamConsumer<C> {
+    fn pause(&self, partitions: &TopicPartitionList) -> KafkaResult<()> {
+        rdkafka::consumer::Consumer::pause(self, partitions)
+    }
+
+    fn resume(&self, partitions: &TopicPartitionList) -> KafkaResult<()> {
+        rdkafka::consumer::Consumer::resume(self, partitions)
+    }
+
+    fn seek(&self, topic: &str, partition: i32, offset: i64) -> Result<(), KafkaError> {
+        rdkafka::consumer::Consumer::seek(self, topic, partition, Offset::Offset(offset), SEEK)
+    }
+
+    fn leave(&self) {
+        self.unsubscribe();
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Flow {
+    release_after: Duration,
+    full_since: Option<Instant>,
+    paused_since: Option<Instant>,
+    alone_since: Option<Instant>,
+    resumed_at: Option<Instant>,
+    released: bool,
+    warned: bool,
+}
+
+impl Flow {
+    pub(crate) fn new(release_after: Duration) -> Self {
+        Self {
+            release_after,
+            full_since: None,
+            paused_since: None,
+            alone_since: None,
+            resumed_at: None,
+            released: false,
+            warned: false,
+        }
+    }
+
+    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look again; `None`
+    /// where another client is to take this one's place.
+    pub(crate) fn steer(
+        &mut self,
+        state: &LaneState,
+        client: &impl Client,
+        now: Instant,
+    ) -> Option<(bool, Instant)> {
+        let mut look_again = now + LONELY;
+        let (held, paused) = {
+            let assignment = state.assignment();
+            (assignment.held(), assignment.paused)
+        };
+        let full = held >= state.share;
+        self.full_since = full.then(|| self.full_since.unwrap_or(now));
+        self.paused_since = paused.then(|| self.paused_since.unwrap_or(now));
+
+        if !paused {
+            let mut assignment = state.assignment();
+            let topic = assignment.topic.clone();
+            if !assignment.rewind(|at, offset| client.seek(&topic, at, offset)) {
+                look_again = look_again.min(now + AGAIN);
+            }
+        }
+        let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
+        if paused || held_long {
+            hold(state, client);
+        } else if held <= state.share / 2 {
+            if self.released {
+                return None;
+            }
+            look_again = look_again.min(self.let_flow(state, client, now));
+        }
+        if let Some(full_since) = self.full_since
+            && !held_long
+        {
+            look_again = look_again.min(full_since + HOLD_AFTER);
+        }
+        if let Some(paused_since) = self.paused_since
+            && !self.released
+        {
+            if now >= paused_since + self.release_after {
+                tracing::info!(lane = %state.lane, "no slot was free for long; this node's partitions go to others");
+                client.leave();
+                self.released = true;
+            } else {
+                look_again = look_again.min(paused_since + self.release_after);
+            }
+        }
+        self.notice_loneliness(state, now);
+        // Events are to be served also while nothing may be taken.
+        let holding = state.assignment().holding;
+        Some((
+            !full || holding,
+            look_again.max(now + Duration::from_millis(1)),
+        ))
+    }
+
+    /// Returns when to do so again.
+    fn let_flow(&mut self, state: &LaneState, client: &impl Client, now: Instant) -> Instant {
+        let mut assignment = state.assignment();
+        if let Some(at) = self.resumed_at
+            && !assignment.holding
+            && now < at + RESUME_EVERY
+        {
+            return at + RESUME_EVERY;
+        }
+        match assignment.all().and_then(|all| client.resume(&all)) {
+            Ok(()) => {
+                assignment.holding = false;
+                self.resumed_at = Some(now);
+                now + RESUME_EVERY
+            }
+            Err(error) => {
+                tracing::debug!(lane = %state.lane, %error, "partitions could not be resumed yet");
+                now + AGAIN
+            }
+        }
+    }
+
+    fn notice_loneliness(&mut self, state: &LaneState, now: Instant) {
+        let alone = {
+            let assignment = state.assignment();
+            // In a rebalance, or without the group's coordinator, that is not decided yet.
+            assignment.placed && assignment.is_empty()
+        };
+        self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
+        self.warned &= alone;
+        if self.alone_since.is_some_and(|at| now >= at + LONELY) && !self.warned {
+            self.warned = true;
+            tracing::warn!(
+                lane = %state.lane,
+                "this node gets no partition of the lane's topic: it has fewer partitions than there are nodes; \
+                 add partitions"
+            );
+        }
+    }
+}
+
+fn hold(state: &LaneState, client: &impl Client) {
+    let mut assignment = state.assignment();
+    if assignment.holding {
+        return;
+    }
+    // Before the call: what arrives from now on goes back.
+    assignment.holding = true;
+    let paused = assignment.all().and_then(|all| client.pause(&all));
+    if let Err(error) = paused {
+        tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use jobwire_core::job::Lane;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    const RELEASE: Duration = Duration::from_secs(10);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Notes what it is asked.
+    #[derive(Default)]
+    struct Noted(RefCell<Vec<&'static str>>);
+
+    impl Noted {
+        fn note(&self, what: &'static str) -> KafkaResult<()> {
+            self.0.borrow_mut().push(what);
+            Ok(())
+        }
+
+        fn take(&self) -> Vec<&'static str> {
+            self.0.take()
+        }
+    }
+
+    impl Client for Noted {
+        fn pause(&self, _: &TopicPartitionList) -> KafkaResult<()> {
+            self.note("pause")
+        }
+
+        fn resume(&self, _: &TopicPartitionList) -> KafkaResult<()> {
+            self.note("resume")
+        }
+
+        fn seek(&self, _: &str, _: i32, _: i64) -> KafkaResult<()> {
+            self.note("seek")
+        }
+
+        fn leave(&self) {
+            let _ = self.note("leave");
+        }
+    }
+
+    fn lane() -> LaneState {
+        let epochs = Arc::new(AtomicU64::new(1));
+        let arrived = Arc::new(Notify::new());
+        LaneState::new(Lane::default(), 4, "topic".to_owned(), epochs, arrived)
+    }
+
+    #[test]
+    fn a_resume_is_repeated_since_the_client_may_have_dropped_it() {
+        let (state, client, now) = (lane(), Noted::default(), Instant::now());
+        let mut flow = Flow::new(RELEASE);
+        state.assignment().paused = true;
+        assert!(flow.steer(&state, &client, now).is_some());
+        assert_eq!(client.take(), ["pause"]);
+        state.assignment().paused = false;
+        let (_, look_again) = flow.steer(&state, &client, now).unwrap();
+        assert_eq!((client.take(), look_again), (vec!["resume"], now + SECOND));
+        assert!(flow.steer(&state, &client, now + SECOND / 2).is_some());
+        assert!(client.take().is_empty());
+        assert!(flow.steer(&state, &client, now + SECOND).is_some());
+        assert_eq!(client.take(), ["resume"]);
+    }
+
+    #[test]
+    fn a_client_that_left_its_group_is_replaced_when_there_is_room() {
+        let (state, client, now) = (lane(), Noted::default(), Instant::now());
+        let mut flow = Flow::new(RELEASE);
+        state.assignment().paused = true;
+        assert!(flow.steer(&state, &client, now).is_some());
+        assert!(flow.steer(&state, &client, now + RELEASE).is_some());
+        assert_eq!(client.take(), ["pause", "leave"]);
+        state.assignment().paused = false;
+        assert!(flow.steer(&state, &client, now + RELEASE * 2).is_none());
+        assert!(client.take().is_empty());
+    }
+
+    #[test]
+    fn only_a_member_that_the_group_gave_nothing_lacks_a_partition() {
+        let (state, client, now) = (lane(), Noted::default(), Instant::now());
+        let mut flow = Flow::new(RELEASE);
+        let mut warned = |seconds: u32| {
+            assert!(
+                flow.steer(&state, &client, now + SECOND * seconds)
+                    .is_some()
+            );
+            flow.warned
+        };
+        // Without the group's coordinator.
+        assert!(!warned(0) && !warned(60));
+        state.assignment().placed = true;
+        assert!(!warned(61) && warned(91));
+        // A rebalance begins.
+        state.assignment().revoke_all();
+        assert!(!warned(200));
+    }
+}
