@@ -112,7 +112,14 @@ async fn ten_thousand_jobs_are_created_in_few_statements() {
         .unwrap();
     tx.commit().await.unwrap();
     let calls = calls(&fleet.store).await;
-    let all: i64 = calls.iter().map(|(calls, _)| calls).sum();
+    // A slow machine may open another connection: its settings are no part of a creation.
+    let of_a_connection = ["SET ", "SELECT concat_ws($1, extract($2 FROM pg_postmaster"];
+    let is_setting = |query: &str| {
+        !query.starts_with("SET LOCAL")
+            && of_a_connection.iter().any(|text| query.starts_with(text))
+    };
+    let counted = calls.iter().filter(|(_, query)| !is_setting(query));
+    let all: i64 = counted.map(|(calls, _)| calls).sum();
     // Four inserts. The others are of the transaction: what BEGIN and a commit that is checked send, each in one
     // message.
     assert!(all <= 10, "{all} statements: {calls:#?}");
