@@ -9,6 +9,7 @@ mod first_turn;
 mod held_back;
 mod isolated;
 mod lone_timers;
+mod lost_answer;
 mod own_instances;
 mod packed;
 mod poison;
@@ -26,11 +27,11 @@ use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::hint::Hint;
 use jobwire_core::transport::{Publisher, Transport};
 use jobwire_core::{CommitHook, Lane, NewJob, Node, Outcome, PgStore, Running, Store};
-use jobwire_tests::{Direction, Flow, Proxy, eventually};
+use jobwire_tests::{Direction, Flow, eventually};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
 
-use crate::world::{Notes, SOON, World, quick};
+use crate::world::{Notes, SOON, World, proxy_before, quick};
 
 /// The node has had its first turn, in which it hints whatever waits: nothing that is created from now on.
 async fn until_first_turn(scraped: &PrometheusHandle) {
@@ -130,13 +131,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     let scraped = recorder.handle();
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
-    let address = url::Url::parse(&world.url).unwrap();
-    let server = format!(
-        "{}:{}",
-        address.host_str().unwrap(),
-        address.port().unwrap()
-    );
-    let proxy = Proxy::start(&server).await;
+    let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
     let hook = CommitHook::start(world.transport.publisher(), HookOptions::default());
     let jobs = store.jobs(hook);
@@ -174,17 +169,33 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     node.stop().await;
 }
 
+/// The same where a transaction creates nothing but timers.
+#[tokio::test]
+async fn a_lost_answer_to_a_commit_of_timers_is_asked_after() {
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
+    let jobs = store.jobs(CommitHook::disconnected());
+    let mut tx = jobs.begin().await.unwrap();
+    let later = NewJob::of("note", &()).delay(Duration::from_secs(3_600));
+    let id = tx.create(later).await.unwrap();
+    proxy.set(Direction::ToClient, Flow::Stall);
+    let committing = tokio::spawn(tx.commit());
+    eventually("the commit has reached the database", SOON, || async {
+        world.store.get(id).await.unwrap()
+    })
+    .await;
+    proxy.cut();
+    proxy.set(Direction::ToClient, Flow::Pass);
+    let committed = committing.await.unwrap();
+    committed.expect("the transaction has committed, whatever became of the answer");
+}
+
 /// Rule 29, the other way: COMMIT never arrived, so nothing exists and nothing is hinted.
 #[tokio::test]
 async fn a_commit_that_never_arrived_is_an_error() {
     let world = World::new().await;
-    let address = url::Url::parse(&world.url).unwrap();
-    let server = format!(
-        "{}:{}",
-        address.host_str().unwrap(),
-        address.port().unwrap()
-    );
-    let proxy = Proxy::start(&server).await;
+    let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
     let jobs = store.jobs(CommitHook::disconnected());
     let mut tx = jobs.begin().await.unwrap();
@@ -207,13 +218,7 @@ async fn a_commit_that_never_arrived_is_an_error() {
 #[tokio::test]
 async fn a_cancelled_begin_leaves_no_open_transaction() {
     let world = World::new().await;
-    let address = url::Url::parse(&world.url).unwrap();
-    let server = format!(
-        "{}:{}",
-        address.host_str().unwrap(),
-        address.port().unwrap()
-    );
-    let proxy = Proxy::start(&server).await;
+    let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
     let jobs = store.jobs(CommitHook::disconnected());
     let open = || {

@@ -189,6 +189,7 @@ conformance! {
             an_expired_leader_is_replaced,
             a_leader_whose_lease_no_leader_could_have_is_replaced,
             a_lease_without_a_job_counts_as_no_running_job,
+            a_lease_that_ends_later_than_any_node_asks_for_has_ended,
             a_lease_without_a_job_ends_with_its_time,
         ]
     }

@@ -8,7 +8,7 @@ use jobwire_core::{
     CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgOptions, PgStore,
     SqliteOptions, SqliteStore, Store, Transport,
 };
-use jobwire_tests::{eventually, shared};
+use jobwire_tests::{Proxy, eventually, shared};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -73,6 +73,13 @@ pub(crate) async fn patient(url: &str) -> PgStore {
     options.acquire_timeout = long;
     options.idle_in_transaction_timeout = long;
     PgStore::connect_with(url, options).await.unwrap()
+}
+
+/// A proxy before the server of this database.
+pub(crate) async fn proxy_before(url: &str) -> Proxy {
+    let server = url::Url::parse(url).unwrap();
+    let (host, port) = (server.host_str().unwrap(), server.port().unwrap());
+    Proxy::start(&format!("{host}:{port}")).await
 }
 
 /// The same for a file.

@@ -6,6 +6,9 @@
 //! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
 //!
 //! A new leader compares with what the last leader said in its beats. One that has heard no beat believes what it sees.
+//!
+//! While the database is away nobody renews. So a node that can't tell that the database has answered without a gap,
+//! since it was away, or since the node has just started, waits for one renewal period after the first answer.
 
 use std::time::Duration;
 
@@ -34,6 +37,8 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct DatabaseClock {
     last: Option<Seen>,
+    /// When the database is known to have answered last: this node, or the leader that was heard.
+    answered: Option<Instant>,
     doubted_until: Option<Instant>,
 }
 
@@ -58,8 +63,19 @@ impl DatabaseClock {
         self.last.filter(|seen| seen.received.elapsed() < MEMORY)
     }
 
+    /// The database has answered this node.
+    pub(crate) fn answered(&mut self) {
+        self.answered = Some(Instant::now());
+    }
+
+    /// For so long, or ever, nothing is known of an answer of the database: it may have been away.
+    pub(crate) fn is_unanswered_for(&self, time: Duration) -> bool {
+        self.answered.is_none_or(|at| at.elapsed() > time)
+    }
+
     /// The leader said that it shows this.
     pub(crate) fn heard(&mut self, now: DateTime<Utc>) {
+        self.answered();
         let received = Instant::now();
         self.last = Some(Seen {
             now,
@@ -188,6 +204,20 @@ mod tests {
         assert!(at(80) > window.until);
         assert!(clock.saw(at(80), Instant::now(), LEASE).is_some());
         assert!(clock.is_doubted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_between_answers_is_known_whoever_was_answered() {
+        let mut clock = DatabaseClock::default();
+        let period = Duration::from_secs(15);
+        assert!(clock.is_unanswered_for(period), "it has just started");
+        clock.answered();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        clock.heard(at(10));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!clock.is_unanswered_for(period));
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert!(clock.is_unanswered_for(period));
     }
 
     #[tokio::test(start_paused = true)]

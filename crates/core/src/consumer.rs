@@ -72,8 +72,9 @@ const WELL: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Hints of a node's own making that may wait; more go to the broker.
-pub(crate) const OWN_HINTS: usize = 1_024;
+/// Hints of a node's own making that may wait; more go to the broker. There is room for all that one turn of the leader
+/// rescues, so that none of it stands behind a backlog.
+pub(crate) const OWN_HINTS: usize = 8_192;
 /// Where they arrive; kept while the consumer is started again.
 pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;
 

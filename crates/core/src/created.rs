@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
+use crate::job::JobId;
 
 /// What was created in a transaction that has not committed yet.
 #[derive(Debug, Default)]
@@ -11,6 +12,8 @@ pub struct Created {
     pub ready: Vec<Ready>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
+    /// One of the jobs, whatever its state: where it is there, the transaction has committed.
+    pub(crate) witness: Option<JobId>,
     /// Names the transaction, so that a lost COMMIT answer can be asked after; see
     /// [`Store::committed`](crate::Store::committed).
     pub transaction: Option<TransactionId>,
@@ -21,6 +24,7 @@ impl Created {
     pub fn merge(&mut self, other: Self) {
         self.ready.extend(other.ready);
         self.timer = earliest(self.timer, other.timer);
+        self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
     }
 }

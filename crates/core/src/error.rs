@@ -118,6 +118,11 @@ impl StoreError {
         }
     }
 
+    /// A row stayed locked for longer than the statement waits.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.sqlstate().as_deref() == Some("55P03")
+    }
+
     /// Goes away by itself: the database restarts, the network is cut, a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {

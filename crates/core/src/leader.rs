@@ -62,8 +62,6 @@ struct Leader {
     leads_until: Instant,
     /// The last turn failed: the next one is not put off.
     failed: bool,
-    /// When the last turn was sent that was answered.
-    answered: Instant,
     /// Something waits or runs: turns come at the short interval.
     busy: bool,
     next_turn: Instant,
@@ -87,7 +85,6 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         term: None,
         leads_until: Instant::now(),
         failed: false,
-        answered: Instant::now(),
         busy: true,
         next_turn: Instant::now(),
         next_beat: Instant::now(),
@@ -137,7 +134,8 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
-                now: Some(self.clock.now()),
+                // Others take a beat with a time for an answer of the database.
+                now: (!self.failed).then(|| self.clock.now()),
             });
         }
         node.hook.tell(Control::NodeAlive {
@@ -173,7 +171,7 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        let away = self.failed && self.answered.elapsed() > patience;
+        let away = !node.transport.is_single_node() && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
         let turn = Turn {
             node: node.id,
@@ -191,9 +189,9 @@ impl Leader {
         let taken = node.store.take_turn(&turn).await;
         self.failed = taken.is_err();
         if !self.failed {
-            self.answered = sent;
+            self.clock.answered();
             if away {
-                // The database was away for so long that leases ran out: the living renew first (protocol rule 25).
+                // It may have been away for so long that leases ran out: the living renew first (protocol rule 25).
                 self.clock.doubt_for(patience);
             }
         }
@@ -271,7 +269,7 @@ impl Leader {
         gauge!(m::OLDEST_AGE).set(oldest);
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
-        if full(report.rescued.len()) || full(report.unhinted.len()) {
+        if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
             self.next_turn = Instant::now();
         }
         self.rescue(report.rescued);

@@ -96,7 +96,8 @@ async fn reconcile(node: Arc<Shared>, look: bool) {
     let lost = book.lost();
     if !lost.is_empty() {
         match node.store.absolve(&lost).await {
-            Ok(()) => book.absolved(lost.len()),
+            Ok(true) => book.absolved(lost.len()),
+            Ok(false) => {}
             Err(error) => {
                 tracing::debug!(jobs = lost.len(), %error, "strikes could not be taken back yet");
             }

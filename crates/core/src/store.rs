@@ -113,8 +113,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
     async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool>;
 
-    /// Take back the strikes that were counted against these locks: their node lives. Asking again changes nothing.
-    async fn absolve(&self, lost: &[Held]) -> Result<()>;
+    /// Take back the strikes that were counted against these locks: their node lives. Waits for no row; false where one
+    /// was locked. Asking again changes nothing.
+    async fn absolve(&self, lost: &[Held]) -> Result<bool>;
 
     /// Delete what is done, create next occurrences, hand instances over.
     async fn complete(

@@ -349,8 +349,8 @@ async fn learn_fate<S: SqlStore>(
 /// Is a job there that this transaction created? PostgreSQL may give the id of a transaction that a crash
 /// undid to a later one, which then commits in its name. (A job that is not there may also be done already.)
 async fn is_there<S: SqlStore>(store: &S, created: &Created) -> bool {
-    match created.ready.first() {
-        Some(ready) => matches!(store.get(ready.hint.id).await, Ok(Some(_))),
+    match created.witness {
+        Some(job) => matches!(store.get(job).await, Ok(Some(_))),
         None => false,
     }
 }

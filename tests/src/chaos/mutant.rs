@@ -217,7 +217,7 @@ impl Store for Mutant {
     fn outcome_within(&self) -> Duration {
         self.inner.outcome_within()
     }
-    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
         self.inner.absolve(lost).await
     }
 

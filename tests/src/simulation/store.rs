@@ -163,9 +163,10 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
         let lost = lost.to_vec();
-        self.call("absolve", move |db| db.absolve(&lost)).await
+        self.call("absolve", move |db| db.absolve(&lost)).await?;
+        Ok(true)
     }
 
     async fn complete(

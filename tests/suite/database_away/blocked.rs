@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use jobwire_core::{CommitHook, NewJob, PgOptions, PgStore, Store};
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::{Completion, HandOver, LockTerms, RowTerms, Turn, TurnOutcome};
+use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{eventually, shared};
 use serde_json::json;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use super::SOON;
 
@@ -24,7 +26,7 @@ async fn store() -> (String, PgStore) {
         "CREATE TABLE public.door (open boolean)",
         "INSERT INTO public.door VALUES (true)",
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
-         $$ BEGIN PERFORM FROM public.door FOR UPDATE; RETURN NEW; END $$",
+         $$ BEGIN PERFORM FROM public.door FOR UPDATE; RETURN coalesce(NEW, OLD); END $$",
         "CREATE TRIGGER wait BEFORE INSERT ON jobwire.job FOR EACH ROW
          WHEN (NEW.element = 'waits') EXECUTE FUNCTION public.wait()",
     ] {
@@ -50,6 +52,38 @@ async fn timers(store: &PgStore, many: usize, element: &str) {
     sqlx::query(due).execute(store.pool()).await.unwrap();
 }
 
+/// Holds what the triggers wait for, until it is rolled back.
+async fn shut(holder: &mut PgConnection) -> Transaction<'_, Postgres> {
+    let mut holds = holder.begin().await.unwrap();
+    sqlx::query("SELECT FROM public.door FOR UPDATE")
+        .execute(&mut *holds)
+        .await
+        .unwrap();
+    holds
+}
+
+/// A node holds so many jobs, those of `waits` with a trigger that waits at their end.
+async fn held(store: &PgStore, owner: NodeId, elements: &[&str]) -> Vec<LockedJob> {
+    let mut tx = store
+        .jobs(CommitHook::disconnected())
+        .begin()
+        .await
+        .unwrap();
+    let mut hints = Vec::new();
+    for element in elements {
+        let job = NewJob::of("noop", &json!({})).element(*element);
+        hints.push(Hint::new(tx.create(job).await.unwrap()));
+    }
+    tx.commit().await.unwrap();
+    let terms = LockTerms {
+        owner,
+        lease: Duration::from_secs(600),
+        types: vec!["noop".to_owned()].into(),
+        rows: RowTerms::default(),
+    };
+    store.lock(&terms, &hints).await.unwrap().jobs
+}
+
 /// Timers that one move brings.
 async fn moved(store: &PgStore) -> usize {
     let moved = store.move_due_timers(1_000).await;
@@ -62,11 +96,7 @@ async fn a_timer_whose_trigger_waits_for_a_lock_holds_up_no_other() {
     timers(&store, WAITING, "waits").await;
     timers(&store, GOOD, "").await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
-    let mut holds = holder.begin().await.unwrap();
-    sqlx::query("SELECT FROM public.door FOR UPDATE")
-        .execute(&mut *holds)
-        .await
-        .unwrap();
+    let holds = shut(&mut holder).await;
     // Three moves run into the deadline before it is taken for a row's doing; then each search comes a few rows closer.
     let got = Cell::new(0);
     eventually("the rows that wait are told apart", SOON, async || {
@@ -89,4 +119,78 @@ async fn a_timer_whose_trigger_waits_for_a_lock_holds_up_no_other() {
         (rest.get() == WAITING && store.stuck().is_empty()).then_some(())
     })
     .await;
+}
+
+/// The batch says what it left, so that each of those is tried alone.
+#[tokio::test]
+async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batch() {
+    let (url, store) = store().await;
+    let trigger = "CREATE TRIGGER wait_at_end BEFORE DELETE ON jobwire.job FOR EACH ROW
+        WHEN (OLD.element = 'waits') EXECUTE FUNCTION public.wait()";
+    sqlx::query(trigger).execute(store.pool()).await.unwrap();
+    let owner = NodeId::generate();
+    let jobs = held(&store, owner, &["", "", "waits", ""]).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let holds = shut(&mut holder).await;
+    let done = |job: &LockedJob| Completion {
+        held: job.held(),
+        next: None,
+        failed_before: false,
+    };
+    let batch: Vec<Completion> = jobs.iter().map(done).collect();
+    let settled = eventually("an answer that says what was left", SOON, async || {
+        store.complete(owner, &batch, &HandOver::Hint).await.ok()
+    })
+    .await;
+    assert!(settled.left.contains(&jobs[2].job.id), "{settled:?}");
+    for job in [&jobs[0], &jobs[1], &jobs[3]] {
+        if settled.left.contains(&job.job.id) {
+            let alone = store.complete(owner, &[done(job)], &HandOver::Hint).await;
+            assert_eq!(alone.unwrap().applied, [job.job.id]);
+        }
+    }
+    holds.rollback().await.unwrap();
+    let last = eventually("the last one is done", SOON, async || {
+        let last = store.complete(owner, &batch[2..3], &HandOver::Hint).await;
+        last.ok().filter(|settled| settled.left.is_empty())
+    })
+    .await;
+    assert_eq!(last.applied, [jobs[2].job.id]);
+}
+
+/// Several leases that can't be ended: the node leads all the same, and the others are ended.
+#[tokio::test]
+async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
+    let (url, store) = store().await;
+    let trigger = "CREATE TRIGGER wait_at_change BEFORE UPDATE ON jobwire.job FOR EACH ROW
+        WHEN (NEW.element = 'waits') EXECUTE FUNCTION public.wait()";
+    sqlx::query(trigger).execute(store.pool()).await.unwrap();
+    held(&store, NodeId::generate(), &["waits"; 8]).await;
+    let expire =
+        "UPDATE jobwire.job_lease SET expires_at = clock_timestamp() - interval '1 minute'";
+    sqlx::query(expire).execute(store.pool()).await.unwrap();
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let holds = shut(&mut holder).await;
+    let turn = Turn {
+        node: NodeId::generate(),
+        lease: Duration::from_secs(600),
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: None,
+        grace: Duration::ZERO,
+        types: vec!["noop".to_owned()].into(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+    };
+    eventually("the node leads", SOON, async || {
+        let turn = store.take_turn(&turn).await;
+        matches!(turn, Ok(TurnOutcome::Leads(_))).then_some(())
+    })
+    .await;
+    // And goes on leading.
+    for _ in 0..3 {
+        let turn = store.take_turn(&turn).await.unwrap();
+        assert!(matches!(turn, TurnOutcome::Leads(_)));
+    }
+    holds.rollback().await.unwrap();
 }

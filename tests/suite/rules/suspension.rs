@@ -4,15 +4,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use jobwire_core::store::SuspensionScope;
-use jobwire_core::{Hint, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
+use jobwire_core::store::{Destination, Failure, HandOver, SuspensionScope};
+use jobwire_core::{Hint, JobState, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::world::{
-    SOON, create, lock, refused, shut, soon, stop_at_commit, store, unswept, until_led,
-    until_waiting, work,
+    SOON, create, hold, lock, refused, shut, soon, stop_at_commit, store, unswept, until_led,
+    until_waiting, until_waiting_or_ended, work,
 };
 use crate::world::{Notes, World};
 
@@ -96,6 +97,40 @@ async fn refused_at_the_last_moment(job: NewJob) {
 async fn a_job_refused_while_an_activation_commits_is_hinted_by_it() {
     refused_at_the_last_moment(work("a").concurrent()).await;
     refused_at_the_last_moment(work("a")).await;
+}
+
+/// A job that fails is put aside for a suspension, and the end of that suspension comes before its commit.
+#[tokio::test]
+async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
+    let store = store().await;
+    let owner = NodeId::generate();
+    let hint = create(&store, work("a").concurrent()).await;
+    let job = hold(&store, owner, &hint).await;
+    store.suspend(&scope()).await.unwrap();
+    stop_at_commit(&store, "jobwire.job_lease").await;
+    let gate = shut(&store).await;
+    let failing = store.clone();
+    let failure = Failure {
+        held: job.held(),
+        to: Destination::Retry {
+            delay: Duration::from_secs(3600),
+            retries: 2,
+            failures: 1,
+        },
+        message: None,
+        stack: None,
+    };
+    let failing =
+        tokio::spawn(async move { failing.fail(owner, &[failure], &HandOver::Hint).await });
+    until_waiting(&store, 1).await;
+    let activating = store.clone();
+    let activation = tokio::spawn(async move { activating.activate(&scope()).await });
+    until_waiting_or_ended(&store, 2, &activation).await;
+    gate.rollback().await.unwrap();
+    soon(failing).await.unwrap().unwrap();
+    soon(activation).await.unwrap().unwrap();
+    let view = store.get(hint.id).await.unwrap().unwrap().0;
+    assert_eq!(view.state, JobState::Timer);
 }
 
 /// Try a hint; true when its job is held now.

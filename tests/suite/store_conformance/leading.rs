@@ -82,6 +82,27 @@ pub(super) async fn a_lease_without_a_job_counts_as_no_running_job<S: SqlBench>(
     assert_eq!((report.leased, report.executable), (0, 1));
 }
 
+/// Protocol rule 24: no node writes such a lease, and after the database's clock was set back by days no holder renews it.
+pub(super) async fn a_lease_that_ends_later_than_any_node_asks_for_has_ended<S: SqlBench>(
+    w: &World<S>,
+) {
+    let hints = w.ready(vec![work(), work()]).await;
+    let owner = node();
+    w.lock(owner, &hints).await;
+    let end = |hours: u32, id| {
+        format!(
+            "UPDATE {{s}}job_lease SET expires_at = {{now}} + {{second}} * {} WHERE job_id = '{id}'",
+            hours * 3600
+        )
+    };
+    w.store.execute(&end(24, hints[0].id)).await;
+    w.store.execute(&end(26, hints[1].id)).await;
+    let report = w.lead(node()).await;
+    assert_eq!(rescued(&report), [hints[1].id]);
+    assert_eq!(report.leased, 1);
+    w.hold(node(), &hints[1]).await;
+}
+
 pub(super) async fn a_follower_changes_nothing<S: Bench>(w: &World<S>) {
     let (leader, follower) = (node(), node());
     w.lead(leader).await;

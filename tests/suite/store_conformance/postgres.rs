@@ -6,7 +6,7 @@ use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
 
-use super::world::{SqlBench, World, ids, job_ids, node, take, terms, work};
+use super::world::{LEASE, SqlBench, World, ids, job_ids, node, take, terms, work};
 use crate::world::{SOON, until_waiting};
 
 #[tokio::test]
@@ -72,6 +72,85 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     let locked = locking.await.unwrap().unwrap();
     assert_eq!(job_ids(&locked.jobs), [hints[0].id, hints[2].id]);
     assert_eq!(locked.refused, [(hints[1].id, Refusal::Locked)]);
+}
+
+/// Protocol rule 9: what renews, clears strikes or ends leases waits for no row, and says which were busy.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work(), work()]).await;
+    let (living, dead) = (node(), node());
+    let held: Vec<_> = w.lock(living, &hints[..2]).await.jobs;
+    let lost = w.lock(dead, &hints[2..]).await.jobs;
+    for hint in &hints[2..] {
+        w.expire(hint.id).await;
+    }
+    // A lease without a job would be deleted.
+    w.store
+        .execute(
+            "INSERT INTO {s}job_lease (job_id, owner, fence, locked_at, expires_at)
+             VALUES (gen_random_uuid(), gen_random_uuid(), 1, now(), now() - interval '1 hour')",
+        )
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query(
+        "SELECT FROM jobwire.job_lease WHERE job_id = ANY($1)
+             OR NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = job_id) FOR UPDATE",
+    )
+    .bind([hints[0].id.0, hints[2].id.0])
+    .execute(&mut *other)
+    .await
+    .unwrap();
+
+    let both: Vec<_> = held.iter().map(LockedJob::held).collect();
+    let renewed = w.store.renew(living, LEASE, &both).await.unwrap();
+    assert_eq!(
+        (renewed.renewed, renewed.busy),
+        (vec![hints[1].id], vec![hints[0].id])
+    );
+    let report = w.lead(node()).await;
+    let rescued: Vec<JobId> = report.rescued.iter().map(|r| r.ready.hint.id).collect();
+    assert_eq!(rescued, [hints[3].id]);
+    let strikes: Vec<_> = lost.iter().map(LockedJob::held).collect();
+    sqlx::query("SELECT FROM jobwire.job_lease WHERE job_id = $1 FOR UPDATE")
+        .bind(hints[3].id.0)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    assert!(!w.store.absolve(&strikes).await.unwrap(), "one was locked");
+    other.rollback().await.unwrap();
+    assert!(w.store.absolve(&strikes).await.unwrap());
+    assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// Protocol rule 9: a transaction that hangs with the row of an instance locked delays no other job.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_an_instance_holds_up_no_other_job() {
+    let w = World::<PgStore>::open().await;
+    let jobs = ["locked", "inserted", "free"].map(|name| work().instance(name));
+    let hints = w.ready([vec![work()], jobs.into()].concat()).await;
+    w.store
+        .execute("INSERT INTO {s}instance_lock (process_instance) VALUES ('locked')")
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::raw_sql(
+        "SELECT FROM jobwire.instance_lock FOR UPDATE;
+         INSERT INTO jobwire.instance_lock (process_instance) VALUES ('inserted')",
+    )
+    .execute(&mut *other)
+    .await
+    .unwrap();
+    let locked = w.lock(node(), &hints[..2]).await;
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
+    assert_eq!(locked.refused, [(hints[1].id, Refusal::Busy)]);
+    // The rows of others are asked for all the same, and what is new is waited for no longer than what is there.
+    let locked = w.lock(node(), &[hints[1].clone(), hints[3].clone()]).await;
+    assert_eq!(job_ids(&locked.jobs), [hints[3].id]);
+    assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Busy));
+    other.rollback().await.unwrap();
+    for hint in &hints[1..3] {
+        assert_eq!(w.hold(node(), hint).await.job.id, hint.id);
+    }
 }
 
 /// What was locked before something went wrong is started, and the rest is tried again.

@@ -17,6 +17,7 @@ use crate::held_instances::End;
 use crate::job::Held;
 use crate::shared::Shared;
 use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
+use crate::supervisor::survived;
 
 /// Outcomes that wait apart.
 const AT_ONCE: usize = 1_000;
@@ -76,45 +77,61 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
     let node = node.clone();
     tokio::spawn(async move {
         let _room = room;
-        let mut pause = FIRST_PAUSE;
-        let mut in_doubt = false;
-        let held = refused.held();
-        let fate = loop {
-            let its_turn = async {
-                tokio::time::sleep(pause).await;
-                // One at a time, in the order in which they come.
-                let _turn = node.refused_turn.lock().await;
-                tokio::time::sleep(EACH).await;
-            };
-            tokio::select! {
-                biased;
-                () = node.ended.cancelled() => {
-                    node.let_go(held, End::Unsure);
-                    break AttemptFate::Unknown;
-                }
-                () = its_turn => {}
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-            let sent = Instant::now();
-            match refused.commit(&node).await {
-                Ok(settled) if settled.left.is_empty() => {
-                    let operation = refused.operation();
-                    let committed = settled_batch(&node, operation, &[held], settled, in_doubt);
-                    let fate = committed.fate(held.id);
-                    let settled = committed.settled;
-                    if matches!(refused, Refused::Released(_)) {
-                        node.hook.publish(Cause::GiveBack, settled.ready);
-                    } else {
-                        executor::follow_up(&node, settled, sent, Vec::new()).await;
-                    }
-                    break fate;
-                }
-                Ok(_) => {}
-                Err(error) => in_doubt |= !error.changed_nothing(),
-            }
-        };
-        if let Some(attempt) = attempt {
-            attempt.count(&node, fate);
+        let held = refused.held().clone();
+        if survived("refused", try_until_taken(&node, refused, attempt))
+            .await
+            .is_none()
+        {
+            // What became of it is unknown.
+            node.leases.lose(std::iter::once(&held));
+            node.let_go(&held, End::Unsure);
+            node.is_in_doubt(&held);
         }
     });
+}
+
+async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
+    let mut pause = FIRST_PAUSE;
+    // The answer to an earlier attempt may be lost.
+    let in_doubt = true;
+    let held = refused.held();
+    let fate = loop {
+        // One at a time, in the order in which they come: an attempt may wait as long as a statement may, and together
+        // they take no more than one connection from the node.
+        let its_turn = async {
+            tokio::time::sleep(pause).await;
+            let turn = node.refused_turn.lock().await;
+            tokio::time::sleep(EACH).await;
+            turn
+        };
+        let turn = tokio::select! {
+            biased;
+            () = node.ended.cancelled() => {
+                node.let_go(held, End::Unsure);
+                break AttemptFate::Unknown;
+            }
+            turn = its_turn => turn,
+        };
+        let sent = Instant::now();
+        let answer = refused.commit(node).await;
+        drop(turn);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if let Ok(settled) = answer
+            && settled.left.is_empty()
+        {
+            let operation = refused.operation();
+            let committed = settled_batch(node, operation, &[held], settled, in_doubt);
+            let fate = committed.fate(held.id);
+            let settled = committed.settled;
+            if matches!(refused, Refused::Released(_)) {
+                node.hook.publish(Cause::GiveBack, settled.ready);
+            } else {
+                executor::follow_up(node, settled, sent, Vec::new()).await;
+            }
+            break fate;
+        }
+    };
+    if let Some(attempt) = attempt {
+        attempt.count(node, fate);
+    }
 }

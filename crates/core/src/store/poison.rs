@@ -98,9 +98,16 @@ impl Refusals {
     }
 
     /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
-    fn passed(&self, operation: &'static str, rows: Option<impl Iterator<Item = JobId>>) {
+    fn passed(
+        &self,
+        operation: &'static str,
+        rows: Option<impl Iterator<Item = JobId>>,
+        changed_rows: bool,
+    ) {
         let mut state = self.state();
-        state.allowance.committed(operation, Instant::now());
+        if changed_rows {
+            state.allowance.committed(operation, Instant::now());
+        }
         state.stuck.passed(operation, rows);
     }
 
@@ -245,7 +252,8 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     match whole.await {
         Ok(settled) => {
             refusals.state().stuck.page_passed(operation, page);
-            refusals.passed(operation, Some(rows.iter().map(|row| row.held().id)));
+            let passed = rows.iter().map(|row| row.held().id);
+            refusals.passed(operation, Some(passed), settled.changed_rows());
             Ok(settled)
         }
         Err(error) if refusals.is_searched(operation, page, &error) => {
@@ -321,7 +329,8 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     if !T::PASSES_OVER || !refusals.searches_first(operation) {
         match whole.await {
             Ok(outcome) => {
-                refusals.passed(operation, None::<std::iter::Empty<JobId>>);
+                let rows = None::<std::iter::Empty<JobId>>;
+                refusals.passed(operation, rows, outcome.changed_rows());
                 return Ok(outcome);
             }
             Err(error) if refusals.is_searched(operation, None, &error) => {}

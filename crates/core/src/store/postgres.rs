@@ -24,6 +24,7 @@ mod fences;
 mod hot;
 mod insert;
 mod lanes;
+mod lately;
 mod line;
 mod lock;
 mod operate;
@@ -51,8 +52,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::fences::Fences;
 use self::hot::HotLine;
+use self::lately::Lately;
 use self::line::{Line, Suspicion};
-use self::lock::Suspended;
 use self::session::{Commits, Isolation, Plans};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page};
 use super::presence::Presence;
@@ -137,7 +138,10 @@ pub struct PgStore {
     hot: HotLine,
     /// Everything else.
     line: Line,
-    suspended: Suspended,
+    /// Something suspended was seen beside free jobs.
+    suspended: Lately,
+    /// The row of an instance was locked for longer than a lock statement waits.
+    rows_stay_locked: Lately,
     /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
     row_turns: Option<Arc<Semaphore>>,
     /// Permits for transactions of applications and handlers on `line`. One connection has none: it stays free for the
@@ -233,7 +237,8 @@ impl PgStore {
                 Commits::AsConfigured,
                 options.idle_in_transaction_timeout,
             ),
-            suspended: Suspended::default(),
+            suspended: Lately::default(),
+            rows_stay_locked: Lately::default(),
             turns: Arc::new(Semaphore::new(rest as usize - 1)),
             row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
             silence,
@@ -382,9 +387,11 @@ impl PgStore {
         });
         match activated.await? {
             Activated::AtOnce(ready) => Ok(ready),
-            Activated::InParts(ready) => {
-                self.run("activate", || suspend::forget(pool, scope))
-                    .await?;
+            // The suspension ends in one transaction with the rows that are still put aside: it forgets none.
+            Activated::InParts(mut ready) => {
+                let end = || suspend::activate(line, scope);
+                let rest = self.run("activate", end).await?;
+                ready.extend(rest.into_iter().flatten());
                 Ok(Some(ready))
             }
         }
@@ -473,7 +480,7 @@ impl Store for PgStore {
         .await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<()> {
+    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
         self.run("absolve", || renew::absolve(&self.renewals.pool, lost))
             .await
     }

@@ -440,8 +440,9 @@ impl Store for SqliteStore {
         self.run("run_alone", || self.note_alone(owner, held)).await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<()> {
-        self.run("absolve", || self.take_strikes_back(lost)).await
+    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
+        self.run("absolve", || self.take_strikes_back(lost)).await?;
+        Ok(true)
     }
 
     async fn complete(
@@ -672,10 +673,8 @@ impl Store for SqliteStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let whole = async move {
-            let end = || self.activate_scope(scope);
-            Ok(Activated::AtOnce(Some(self.run("activate", end).await?)))
-        };
+        let end = || self.end_suspension(scope);
+        let whole = async move { Ok(Activated::AtOnce(self.run("activate", end).await?)) };
         let found = |_| {
             let put_aside = || async { Ok(Found::of(self.put_aside(scope).await?, i64::MAX)) };
             self.run("activate", put_aside).boxed()
@@ -688,21 +687,25 @@ impl Store for SqliteStore {
             };
             part.boxed()
         });
-        match activated.await? {
-            Activated::AtOnce(ready) => Ok(ready.unwrap_or_default()),
-            Activated::InParts(back) => {
-                self.run("activate", || self.forget(scope)).await?;
-                // What came back is among these.
-                let waited = self.run("activate", || self.waited(scope)).await;
-                Ok(waited.unwrap_or_else(|error| {
-                    tracing::warn!(
-                        %error,
-                        "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
-                    );
-                    back
-                }))
+        let back = match activated.await? {
+            Activated::AtOnce(None) => return Ok(Vec::new()),
+            Activated::AtOnce(Some(ready)) => ready,
+            // The suspension ends in one transaction with the rows that are still put aside: it forgets none.
+            Activated::InParts(mut ready) => {
+                let rest = self.run("activate", end).await?;
+                ready.extend(rest.into_iter().flatten());
+                ready
             }
-        }
+        };
+        // What came back is among these.
+        let waited = self.run("activate", || self.waited(scope)).await;
+        Ok(waited.unwrap_or_else(|error| {
+            tracing::warn!(
+                %error,
+                "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
+            );
+            back
+        }))
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {

@@ -95,6 +95,8 @@ pub struct TurnReport {
     pub dead_letters: i64,
     /// Since when the oldest executable job has been ready.
     pub oldest_ready_at: Option<DateTime<Utc>>,
+    /// The turn was cut: more could be marked at once.
+    pub has_more: bool,
 }
 
 /// A job whose holder has died.

@@ -25,6 +25,8 @@ pub(in crate::store) trait Outcome: Send {
     /// Whether a page is one of several, so that a row that is not in it may be in another one.
     const IS_PAGED: bool = false;
 
+    /// Rows were changed: a part in which nothing was to be done does not show that the database takes any.
+    fn changed_rows(&self) -> bool;
     /// A part of the page committed.
     fn add(&mut self, part: Self);
     /// A row became a dead letter, and these became ready by it.
@@ -33,10 +35,16 @@ pub(in crate::store) trait Outcome: Send {
     fn left(&mut self, id: JobId);
     /// The search looked at rows up to this one, behind which there may be more.
     fn looked_at(&mut self, _last: Option<JobId>) {}
+    /// Rows wait that were not tried, and the next page gets some of them through.
+    fn has_more(&mut self) {}
 }
 
 impl Outcome for Settled {
     const TELLS_WHAT_IS_LEFT: bool = true;
+
+    fn changed_rows(&self) -> bool {
+        !self.applied.is_empty()
+    }
 
     fn add(&mut self, part: Self) {
         self.applied.extend(part.applied);
@@ -57,6 +65,10 @@ impl Outcome for Settled {
 }
 
 impl Outcome for MovedTimers {
+    fn changed_rows(&self) -> bool {
+        !(self.ready.is_empty() && self.locked.is_empty())
+    }
+
     fn add(&mut self, part: Self) {
         self.ready.extend(part.ready);
         self.locked.extend(part.locked);
@@ -75,6 +87,10 @@ impl Outcome for MovedTimers {
 
 impl Outcome for TurnOutcome {
     const STANDS_WITHOUT_ROWS: bool = true;
+
+    fn changed_rows(&self) -> bool {
+        matches!(self, Self::Leads(report) if !(report.rescued.is_empty() && report.unhinted.is_empty()))
+    }
 
     fn add(&mut self, part: Self) {
         match (self, part) {
@@ -97,9 +113,25 @@ impl Outcome for TurnOutcome {
     }
 
     fn left(&mut self, _: JobId) {}
+
+    fn looked_at(&mut self, last: Option<JobId>) {
+        if last.is_some() {
+            self.has_more();
+        }
+    }
+
+    fn has_more(&mut self) {
+        if let Self::Leads(report) = self {
+            report.has_more = true;
+        }
+    }
 }
 
 impl Outcome for Vec<Ready> {
+    fn changed_rows(&self) -> bool {
+        !self.is_empty()
+    }
+
     fn add(&mut self, part: Self) {
         self.extend(part);
     }
@@ -113,6 +145,10 @@ impl Outcome for Vec<Ready> {
 
 impl Outcome for OrphanPage {
     const IS_PAGED: bool = true;
+
+    fn changed_rows(&self) -> bool {
+        !self.ready.is_empty()
+    }
 
     fn add(&mut self, part: Self) {
         self.ready.extend(part.ready);
@@ -149,6 +185,13 @@ impl Activated {
 impl Outcome for Activated {
     const PASSES_OVER: bool = false;
 
+    fn changed_rows(&self) -> bool {
+        match self {
+            Self::AtOnce(ready) => ready.as_ref().is_some_and(|ready| !ready.is_empty()),
+            Self::InParts(ready) => !ready.is_empty(),
+        }
+    }
+
     fn add(&mut self, mut part: Self) {
         self.ready().append(part.ready());
     }
@@ -162,6 +205,10 @@ impl Outcome for Activated {
 
 impl Outcome for MovedPage {
     const PASSES_OVER: bool = false;
+
+    fn changed_rows(&self) -> bool {
+        self.moved > 0
+    }
 
     fn add(&mut self, part: Self) {
         self.moved += part.moved;

@@ -34,6 +34,8 @@ type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>>
 /// A page of rows, and what was found out about them.
 struct Search<R> {
     committed: bool,
+    /// A part that committed has changed rows.
+    changed_rows: bool,
     /// Rows that were refused alone, and why.
     refused: Vec<(R, StoreError)>,
     /// Parts that are still to be tried, the first one last. At most it is known that more rows with them were refused.
@@ -87,14 +89,18 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         }
     }
     if let Some(fault) = found.fault {
-        let stands = T::STANDS_WITHOUT_ROWS && !fault.is_transient();
+        // The page without rows has committed: the database is there.
+        let is_answer = super::is_answer(&fault);
+        let stands = T::STANDS_WITHOUT_ROWS && (!fault.is_transient() || is_answer);
+        let names_left = T::TELLS_WHAT_IS_LEFT && is_answer;
+        let is_complete = T::PASSES_OVER && (found.committed || stands || names_left);
         let fault = refusals.failed(operation, name, fault);
         // What was refused alone is passed over next time, and the rest of the page is tried.
         for (row, error) in &found.refused {
             refusals.left(operation, id(row), error.to_string());
             outcome.left(id(row));
         }
-        if !found.committed && !stands {
+        if !is_complete {
             refusals.goes_on_with(operation, name, untold);
             return Err(fault);
         }
@@ -103,7 +109,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         return Ok(outcome);
     }
     let now = Instant::now();
-    if found.committed {
+    if found.changed_rows {
         refusals.state().allowance.committed(operation, now);
     }
     let proven = refusals.state().allowance.takes_rows(operation, page, now);
@@ -152,6 +158,9 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         );
     }
     waiting().for_each(|row| outcome.left(row));
+    if found.changed_rows && !untold.is_empty() {
+        outcome.has_more();
+    }
     if !T::PASSES_OVER && !untold.is_empty() {
         return Err(StoreError::Config(format!(
             "`{operation}` was refused for too many rows: {} of {page} were not tried; correct the first ones \
@@ -186,16 +195,25 @@ async fn halve<R: Clone, T: Outcome>(
 ) -> Search<R> {
     let mut search = Search {
         committed: false,
+        changed_rows: false,
         refused: Vec::new(),
         untold: Vec::new(),
         fault: None,
     };
     let mut parts = 0;
+    let mut turned = false;
     let mut last = None;
     let began = Instant::now();
     let most = if T::PASSES_OVER { PARTS } else { MOST_PARTS };
     while let Some(mut rows) = open.pop() {
         if rows.is_empty() {
+            continue;
+        }
+        if parts == HOPELESS / 2 && !search.committed && !turned {
+            // Everything at this end is refused; the other end may not be.
+            turned = true;
+            open.insert(0, rows);
+            open.reverse();
             continue;
         }
         let settled = search.committed || !search.refused.is_empty();
@@ -212,6 +230,7 @@ async fn halve<R: Clone, T: Outcome>(
         match part(rows.clone()).await {
             Ok(done) => {
                 search.committed = true;
+                search.changed_rows |= done.changed_rows();
                 outcome.add(done);
             }
             Err(error)

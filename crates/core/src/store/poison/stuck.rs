@@ -98,8 +98,10 @@ impl StuckBatches {
 
     /// The page would fail again: its last ones all failed, or rows of the operation are refused.
     pub(super) fn comes_again(&self, operation: &'static str, page: Option<JobId>) -> bool {
+        let is_refused =
+            |(row, seen): (&Option<JobId>, &Instant)| row.is_some() && seen.elapsed() < FORGOTTEN;
         let refused = self.operations.get(operation);
-        let refused = refused.is_some_and(|entry| entry.rows.keys().any(Option::is_some));
+        let refused = refused.is_some_and(|entry| entry.rows.iter().any(is_refused));
         refused || self.keeps_failing(operation, page)
     }
 

@@ -7,6 +7,7 @@ use sqlx::{Connection, PgConnection, Postgres};
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::sql::unexpired;
 use super::{PgStore, complete, exclusive};
 use crate::error::StoreError;
 use crate::job::{Held, JobId, JobState, NodeId};
@@ -24,9 +25,13 @@ const INSTANCE: &str =
 const ENTER: &str = "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED";
 /// A lease that ran out protects no longer: only the leader's turn sets such a job aside, which would have cleared its
 /// owner.
-const IS_UNLOCKED: &str = "
-SELECT NOT EXISTS (SELECT FROM jobwire.job_lease
-                   WHERE job_id = $1 AND owner IS NOT NULL AND expires_at > clock_timestamp())";
+const IS_UNLOCKED: &str = concat!(
+    "
+SELECT NOT EXISTS (SELECT FROM jobwire.job_lease l
+                   WHERE job_id = $1 AND owner IS NOT NULL AND ",
+    unexpired!("l"),
+    ")"
+);
 
 /// The rows that a statement returns. The server tells of an error before it lets go of the rows that the statement had
 /// locked, and others would skip them: so where it has refused a statement, this waits until it has.

@@ -29,6 +29,7 @@ macro_rules! begin {
 
 const NODES: &str = begin!("");
 const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
+const IMPATIENTLY: &str = begin!("; SET LOCAL lock_timeout = 250");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
 
@@ -64,6 +65,14 @@ pub(super) async fn begin_durably(
     begin_with(line, DURABLY).await
 }
 
+/// A transaction of a node that waits a quarter of a second for a row at most: many jobs that have nothing to do with
+/// that row wait for this transaction.
+pub(super) async fn begin_impatiently(
+    line: &Line,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(line, IMPATIENTLY).await
+}
+
 /// A transaction of a node that looks at many jobs, each by its key. Its statements may take seconds while other
 /// nodes fill tables that were empty when the plan was made: a plan that reads those from end to end for every
 /// job took ten seconds for a page of ten thousand, and one that reads by key takes a tenth of a second.
@@ -73,10 +82,14 @@ pub(super) async fn begin_by_key(
     begin_with(line, BY_KEY).await
 }
 
-/// A transaction of a node that tries a part of a refused page. A row whose trigger or foreign key waits holds the others
-/// of its page up for a second, and not for as long as a statement may take.
-pub(super) async fn begin_part(line: &Line) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, PART).await
+/// A transaction of a node that tries these rows of a refused page. A row whose trigger or foreign key waits holds the
+/// others of its page up for a second, and not for as long as a statement may take. Without rows it has the time of any
+/// other statement.
+pub(super) async fn begin_part<R>(
+    line: &Line,
+    rows: &[R],
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(line, if rows.is_empty() { BY_KEY } else { PART }).await
 }
 
 /// A transaction of an application, which may think as long as it likes, and is isolated as the database says.

@@ -26,16 +26,51 @@ INSERT INTO jobwire.instance_lock AS i (process_instance)
 SELECT name FROM unnest($1::text[]) AS name ORDER BY name
 ON CONFLICT (process_instance) DO UPDATE SET fence = i.fence WHERE false";
 
-/// Lock the rows of these instances, sorted; make those that do not exist yet.
+/// The same for rows that no other transaction has locked. A row that another transaction has inserted and not yet
+/// committed is waited for.
+const ENTER_UNLOCKED: &str = "
+WITH there AS MATERIALIZED (
+    SELECT process_instance FROM jobwire.instance_lock WHERE process_instance = ANY($1)
+), unlocked AS MATERIALIZED (
+    SELECT process_instance FROM jobwire.instance_lock WHERE process_instance = ANY($1)
+    ORDER BY process_instance
+    FOR UPDATE SKIP LOCKED
+), made AS (
+    INSERT INTO jobwire.instance_lock (process_instance)
+    SELECT name FROM unnest($1::text[]) AS name
+    WHERE name NOT IN (SELECT process_instance FROM there)
+    ORDER BY name
+    ON CONFLICT DO NOTHING
+    RETURNING process_instance
+)
+SELECT process_instance FROM unlocked UNION ALL SELECT process_instance FROM made";
+
+/// What to do about instances whose rows another transaction has locked.
+#[derive(Clone, Copy)]
+pub(super) enum Enter {
+    /// Wait for them.
+    Waiting,
+    /// Leave them out.
+    Passing,
+}
+
+/// Lock the rows of these instances, sorted; make those that do not exist yet. Returns those that are locked now.
 pub(super) async fn enter(
     connection: &mut PgConnection,
     instances: &[String],
-) -> Result<(), StoreError> {
-    sqlx::query(ENTER)
-        .bind(instances)
-        .execute(connection)
-        .await?;
-    Ok(())
+    how: Enter,
+) -> Result<Vec<String>, StoreError> {
+    match how {
+        Enter::Waiting => {
+            let enter = sqlx::query(ENTER).bind(instances);
+            enter.execute(connection).await?;
+            Ok(instances.to_vec())
+        }
+        Enter::Passing => {
+            let enter = sqlx::query_scalar(ENTER_UNLOCKED).bind(instances);
+            Ok(enter.fetch_all(connection).await?)
+        }
+    }
 }
 
 /// The first ready job by creation order decides: whether it may be taken depends on its type, and on its row not being

@@ -59,7 +59,26 @@ WITH given AS MATERIALIZED (
     SELECT g.job_id, g.stack FROM given g JOIN moved m ON m.id = g.job_id WHERE g.stack IS NOT NULL
     ON CONFLICT (job_id) DO UPDATE SET stack = excluded.stack, written_at = clock_timestamp()
 )
-SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END FROM moved"
+SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END, NOT dead AND put_aside FROM moved"
+);
+
+/// No suspension ends before this transaction: then its end brings back what this transaction has put aside.
+const KEEP_SUSPENSIONS: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR KEY SHARE";
+
+/// What was put aside for a suspension that has ended meanwhile.
+const BACK_TO_TIMERS: &str = concat!(
+    "
+WITH back AS (
+    DELETE FROM jobwire.suspended_job j WHERE j.id = ANY($1) AND ",
+    not_suspended!("j"),
+    "
+    RETURNING j.*
+)
+INSERT INTO jobwire.timer_job (",
+    moved_columns!(),
+    ") SELECT ",
+    moved_columns!(),
+    " FROM back RETURNING due_at"
 );
 
 /// A century, in milliseconds: a longer wait would leave the range of dates.
@@ -119,10 +138,23 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await?;
         let mut settled = Settled::default();
+        let mut put_aside = Vec::new();
         for row in &rows {
-            settled.applied.push(JobId(row.try_get::<Uuid, _>(0)?));
+            let id: Uuid = row.try_get(0)?;
+            settled.applied.push(JobId(id));
             let due: Option<DateTime<Utc>> = row.try_get(1)?;
             settled.timer = earliest(settled.timer, due);
+            if row.try_get(2)? {
+                put_aside.push(id);
+            }
+        }
+        if !put_aside.is_empty() {
+            sqlx::query(KEEP_SUSPENSIONS).execute(&mut *tx).await?;
+            let back: Vec<DateTime<Utc>> = sqlx::query_scalar(BACK_TO_TIMERS)
+                .bind(put_aside)
+                .fetch_all(&mut *tx)
+                .await?;
+            settled.timer = earliest(settled.timer, back.into_iter().min());
         }
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::job::Lane;
+use crate::job::{JobId, Lane};
 use crate::new_job::NewJob;
 use crate::store::{Created, Origin, TransactionId};
 
@@ -130,7 +130,10 @@ async fn insert_chunk(
     let lanes: Option<Vec<String>> = row.try_get(4)?;
     let lanes = ids.into_iter().flatten().zip(lanes.into_iter().flatten());
     let mut ruled: HashMap<Uuid, Lane> = lanes.map(|(id, lane)| (id, Lane(lane))).collect();
+    // A timer is still there when a job is done already.
+    let witness = timers.iter().next().copied().map(JobId);
     Ok(Created {
+        witness: witness.or_else(|| jobs.first().map(|job| job.id)),
         ready: jobs
             .iter()
             .filter(|j| !timers.contains(&j.id.0))

@@ -1,14 +1,15 @@
 //! Locking what a batch of hints names.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
-use super::begin::begin;
+use super::begin::begin_impatiently;
+use super::exclusive::{Enter, Tried};
+use super::lately::Lately;
 use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked,
 };
@@ -60,27 +61,18 @@ const LOCK_NEW_UNSUSPENDED: &str = lock_new!(nothing_suspended!());
 /// For so long after something suspended was seen, it is expected to be there still.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// When something suspended was seen last, and free jobs beside it. Cheap to clone.
-#[derive(Clone, Default)]
-pub(super) struct Suspended(Arc<Mutex<Option<Instant>>>);
-
-impl Suspended {
-    fn last(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn was_seen(&self) {
-        *self.last() = Some(Instant::now());
-    }
-
-    /// How to lock what has no lease.
-    fn lock_new(&self) -> &'static str {
-        match *self.last() {
-            Some(seen) if seen.elapsed() < REMEMBERED => LOCK_NEW,
-            _ => LOCK_NEW_UNSUSPENDED,
-        }
+/// How to lock what has no lease, given when something suspended was seen last beside free jobs.
+fn lock_new_statement(suspended: &Lately) -> &'static str {
+    if suspended.within(REMEMBERED) {
+        LOCK_NEW
+    } else {
+        LOCK_NEW_UNSUSPENDED
     }
 }
+
+/// After a transaction kept an instance's row locked for longer than [`begin_impatiently`] waits, no row is waited for
+/// during this time: a transaction that hangs delays one lock statement a second, and no more.
+const UNWAITED: Duration = Duration::from_secs(1);
 
 /// As [`LOCK_NEW`], but where there may be leases: one without an owner is taken.
 /// Each lease has its ready row, so the full join finds what an inner one would; but it can't be planned
@@ -189,7 +181,14 @@ impl PgStore {
         ids: &[Uuid],
     ) -> Result<Vec<LockedJob>, StoreError> {
         let mut connection = self.hot.lend().await?;
-        match lock_by(self.suspended.lock_new(), &mut *connection, terms, ids).await {
+        match lock_by(
+            lock_new_statement(&self.suspended),
+            &mut *connection,
+            terms,
+            ids,
+        )
+        .await
+        {
             Ok(mut jobs) => {
                 connection.keep();
                 in_order(&mut jobs);
@@ -258,35 +257,76 @@ impl PgStore {
             self.classify(terms, plain, locked, &mut instances).await?;
         }
         if !instances.is_empty() {
-            let mut tx = begin(&self.line).await?;
-            let mut names: Vec<String> = instances.keys().cloned().collect();
-            names.sort_unstable();
-            exclusive::enter(&mut tx, &names).await?;
-            let tries = exclusive::take_first(&mut tx, terms, &names).await?;
-            tx.commit().await?;
-            for tried in tries {
-                let hinted = instances.remove(&tried.instance).unwrap_or_default();
-                match tried.result {
-                    Ok(job) => {
-                        // Of several hints for one instance only one is served; the others' jobs
-                        // are taken in turn when this one finishes.
-                        let others = hinted.into_iter().filter(|id| *id != job.job.id);
-                        locked
-                            .refused
-                            .extend(others.map(|id| (id, Refusal::InstanceHeld)));
-                        locked.jobs.push(*job);
-                    }
-                    Err(why) => {
-                        for id in hinted {
-                            let job_type = tried.unserved.clone();
-                            locked.unserved.extend(job_type.map(|of| (id, of)));
-                            locked.refused.push((id, why));
-                        }
+            self.lock_instances(terms, instances, locked).await?;
+        }
+        Ok(())
+    }
+
+    /// The first ready job of each of these instances. An instance whose row stays locked is busy.
+    async fn lock_instances(
+        &self,
+        terms: &LockTerms,
+        mut instances: HashMap<String, Vec<JobId>>,
+        locked: &mut Locked,
+    ) -> Result<(), StoreError> {
+        let mut names: Vec<String> = instances.keys().cloned().collect();
+        names.sort_unstable();
+        for tried in self.try_instances(terms, &names).await? {
+            let hinted = instances.remove(&tried.instance).unwrap_or_default();
+            match tried.result {
+                Ok(job) => {
+                    // Of several hints for one instance only one is served; the others' jobs
+                    // are taken in turn when this one finishes.
+                    let others = hinted.into_iter().filter(|id| *id != job.job.id);
+                    locked
+                        .refused
+                        .extend(others.map(|id| (id, Refusal::InstanceHeld)));
+                    locked.jobs.push(*job);
+                }
+                Err(why) => {
+                    for id in hinted {
+                        let job_type = tried.unserved.clone();
+                        locked.unserved.extend(job_type.map(|of| (id, of)));
+                        locked.refused.push((id, why));
                     }
                 }
             }
         }
+        let busy = instances.into_values().flatten();
+        let busy = busy.map(|id| (id, Refusal::Busy));
+        locked.refused.extend(busy);
         Ok(())
+    }
+
+    /// Try these instances. Those whose rows stay locked are left out.
+    async fn try_instances(
+        &self,
+        terms: &LockTerms,
+        names: &[String],
+    ) -> Result<Vec<Tried>, StoreError> {
+        if !self.rows_stay_locked.within(UNWAITED) {
+            match self.enter_and_take(terms, names, Enter::Waiting).await {
+                Err(error) if error.is_lock_timeout() => self.rows_stay_locked.note(),
+                tried => return tried,
+            }
+        }
+        match self.enter_and_take(terms, names, Enter::Passing).await {
+            Err(error) if error.is_lock_timeout() => Ok(Vec::new()),
+            tried => tried,
+        }
+    }
+
+    async fn enter_and_take(
+        &self,
+        terms: &LockTerms,
+        names: &[String],
+        how: Enter,
+    ) -> Result<Vec<Tried>, StoreError> {
+        let mut tx = begin_impatiently(&self.line).await?;
+        let entered = exclusive::enter(&mut tx, names, how).await?;
+        let tried = exclusive::take_first(&mut tx, terms, &entered).await?;
+        tx.commit().await?;
+        Ok(tried)
     }
 
     /// Why were these not locked as new ones? What may be free after all is tried once more.
@@ -329,7 +369,7 @@ impl PgStore {
             } else if served {
                 free.push(id);
                 if row.try_get(6)? {
-                    self.suspended.was_seen();
+                    self.suspended.note();
                 }
                 continue;
             } else {

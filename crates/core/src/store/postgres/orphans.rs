@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
-use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
+use super::sql::{in_turn, not_suspended, ready_columns, unexpired, unlocked};
 use super::{aside, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -62,7 +62,7 @@ pub(super) async fn find(
     these: Option<&[JobId]>,
 ) -> Result<Vec<Ready>, StoreError> {
     let mut tx = match these {
-        Some(_) => begin_part(line).await?,
+        Some(these) => begin_part(line, these).await?,
         None => begin_by_key(line).await?,
     };
     let mut find = sqlx::query(if these.is_some() { FIND_THESE } else { FIND })
@@ -86,7 +86,9 @@ const SWEEPABLE: &str = concat!(
     "
 WITH looked AS (
     SELECT CASE
-        WHEN l.owner IS NOT NULL AND l.expires_at > clock_timestamp() THEN 'running'
+        WHEN l.owner IS NOT NULL AND ",
+    unexpired!("l"),
+    " THEN 'running'
         WHEN l.owner IS NOT NULL THEN 'expired'
         WHEN j.hints = 0 THEN 'unhinted'
         WHEN NOT ",

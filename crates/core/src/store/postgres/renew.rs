@@ -142,22 +142,24 @@ pub(super) async fn unknown(
 
 /// A strike names the fence that it was counted against, so it is taken back once, however often this is asked.
 const ABSOLVE: &str = "
-WITH struck AS (
+WITH struck AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
+    WHERE l.struck = d.fence AND l.strikes > 0
+), free AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
     WHERE l.struck = d.fence AND l.strikes > 0
     ORDER BY l.job_id
-    FOR UPDATE OF l
+    FOR UPDATE OF l SKIP LOCKED
+), cleared AS (
+    UPDATE jobwire.job_lease l SET strikes = l.strikes - 1, struck = NULL FROM free WHERE l.job_id = free.job_id
 )
-UPDATE jobwire.job_lease l SET strikes = l.strikes - 1, struck = NULL FROM struck WHERE l.job_id = struck.job_id";
+SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
 
-pub(super) async fn absolve(pool: &PgPool, lost: &[Held]) -> Result<(), StoreError> {
+/// False where a row was locked: then it is asked again.
+pub(super) async fn absolve(pool: &PgPool, lost: &[Held]) -> Result<bool, StoreError> {
     let (ids, fences) = complete::guards(lost.iter());
-    sqlx::query(ABSOLVE)
-        .bind(ids)
-        .bind(fences)
-        .execute(pool)
-        .await?;
-    Ok(())
+    let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);
+    Ok(all.fetch_one(pool).await?)
 }
 
 pub(super) async fn run_alone(

@@ -155,6 +155,20 @@ macro_rules! or_take_ownerless {
     };
 }
 
+/// This lease has not run out. One that ends more than 25 hours from now was not written by a node (a lease lasts 24
+/// hours at most, [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back: it counts as run out.
+macro_rules! unexpired {
+    ($t:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".expires_at > clock_timestamp() AND ",
+            $t,
+            ".expires_at < clock_timestamp() + interval '25 hours')"
+        )
+    };
+}
+
 /// No lease of this job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
@@ -221,5 +235,5 @@ macro_rules! in_turn {
 
 pub(super) use {
     in_strict_order, in_turn, job_columns, moved_columns, not_suspended, nothing_suspended,
-    or_take_ownerless, ready_columns, strikes_count, unleased, unlocked,
+    or_take_ownerless, ready_columns, strikes_count, unexpired, unleased, unlocked,
 };

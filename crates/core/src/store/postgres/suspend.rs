@@ -20,8 +20,11 @@ macro_rules! in_scope {
     };
 }
 
+/// A suspension that is there already is locked, so that it does not end before this transaction: the jobs that this one
+/// puts aside are brought back by that end. The condition that never holds makes no new version of the row.
 const NOTE: &str = "
-INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+INSERT INTO jobwire.suspension AS s (scope, value) VALUES ($1, $2)
+ON CONFLICT (scope, value) DO UPDATE SET value = s.value WHERE false";
 
 /// Row locks first; the look at the leases comes in a later statement, so that a lock which was being taken
 /// when this one began is seen. Whoever holds the row now can't be locked until the transaction ends.
@@ -213,14 +216,6 @@ pub(super) async fn bring_back(
         .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
     row::all_ready(&rows)
-}
-
-/// End the suspension; what it put aside has been brought back before.
-pub(super) async fn forget(pool: &PgPool, scope: &SuspensionScope) -> Result<(), StoreError> {
-    let (kind, value) = scope.parts();
-    let query = sqlx::query(FORGET).bind(kind).bind(value);
-    query.execute(pool).await?;
-    Ok(())
 }
 
 /// What waited for the end of a suspension that has committed, but for what came `back` with it.

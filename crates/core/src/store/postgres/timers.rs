@@ -132,10 +132,10 @@ pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, Store
 }
 
 pub(super) async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
-    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let mut tx = begin_part(line, ids).await?;
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let query = sqlx::query(MOVE_THESE).bind(at_most).bind(ids);
-    let mut tx = begin_part(line).await?;
     let rows = aside::rows(&mut tx, query).await?;
     tx.commit().await?;
     moved(&rows, |_| Ok(None))

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::begin::begin_part;
 use super::line::Line;
-use super::sql::{in_turn, not_suspended, ready_columns, strikes_count};
+use super::sql::{in_turn, not_suspended, ready_columns, strikes_count, unexpired};
 use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -46,7 +46,9 @@ WITH lead AS (
     strikes_count!("l"),
     " AS counts
     FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NOT NULL AND l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)",
+    WHERE l.owner IS NOT NULL AND NOT ",
+    unexpired!("l"),
+    " AND EXISTS (SELECT FROM may_reset)",
     $late,
     "
     ORDER BY l.job_id LIMIT $4
@@ -57,9 +59,14 @@ WITH lead AS (
     FROM late WHERE l.job_id = late.job_id
     RETURNING l.job_id, l.strikes, late.owner
 ), stray AS (
-    DELETE FROM jobwire.job_lease l
-    WHERE l.expires_at <= clock_timestamp() AND EXISTS (SELECT FROM may_reset)
-      AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
+    DELETE FROM jobwire.job_lease WHERE job_id IN (
+        SELECT l.job_id FROM jobwire.job_lease l
+        WHERE NOT ",
+    unexpired!("l"),
+    " AND EXISTS (SELECT FROM may_reset)
+          AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
+        ORDER BY l.job_id
+        FOR UPDATE SKIP LOCKED)
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND j.type = ANY($10)
@@ -93,7 +100,9 @@ WITH lead AS (
         statement_timestamp() AS now,
         (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
         (SELECT count(*) FROM jobwire.job_lease l
-         WHERE owner IS NOT NULL AND expires_at > clock_timestamp() AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)) AS leased,
+         WHERE owner IS NOT NULL AND ",
+    unexpired!("l"),
+    " AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)) AS leased,
         (SELECT count(*) FROM (SELECT FROM jobwire.job LIMIT $6) c) AS executable,
         (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'jobwire.job'::regclass) AS about_executable,
         (SELECT count(*) FROM (SELECT FROM jobwire.timer_job LIMIT $6) c) AS timers,
@@ -119,14 +128,18 @@ const TAKE: &str = take!("", "");
 const TAKE_THESE: &str = take!(" AND l.job_id = ANY($12)", " AND j.id = ANY($12)");
 
 /// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
-const MARKED: &str = "
+const MARKED: &str = concat!(
+    "
 SELECT id FROM (
-    SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease WHERE owner IS NULL OR expires_at <= clock_timestamp()
+    SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease l WHERE owner IS NULL OR NOT ",
+    unexpired!("l"),
+    "
     UNION ALL
     (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1)
     UNION ALL
     (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq DESC LIMIT $1)
-) marked GROUP BY id ORDER BY min(seq) NULLS FIRST";
+) marked GROUP BY id ORDER BY min(seq) NULLS FIRST"
+);
 
 pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let query = sqlx::query_scalar(MARKED).bind(at_most);
@@ -154,7 +167,7 @@ pub(super) async fn take(
         .bind(turn.again_after);
     let rows = if let Some(these) = these {
         query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
-        let mut tx = begin_part(line).await?;
+        let mut tx = begin_part(line, these).await?;
         let rows = aside::rows(&mut tx, query).await?;
         tx.commit().await?;
         rows
@@ -269,7 +282,7 @@ pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready
     let ids: Vec<Uuid> = these.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let query = sqlx::query(UNHINTED_THESE).bind(at_most).bind(ids);
-    let mut tx = begin_part(line).await?;
+    let mut tx = begin_part(line, these).await?;
     let rows = aside::rows(&mut tx, query).await?;
     tx.commit().await?;
     row::all_ready(&rows)

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::sql::unexpired;
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::job::{Held, JobId, JobState, NodeId};
@@ -14,8 +15,12 @@ SELECT EXISTS (SELECT 1 FROM job_lease WHERE job_id = ?1 AND owner = ?2 AND fenc
 
 /// A lease that ran out protects no longer: only the leader's turn sets such a job aside, which would have cleared its
 /// owner.
-const IS_UNLOCKED: &str = "
-SELECT NOT EXISTS (SELECT 1 FROM job_lease WHERE job_id = ?1 AND owner IS NOT NULL AND expires_at > ?2)";
+const IS_UNLOCKED: &str = concat!(
+    "
+SELECT NOT EXISTS (SELECT 1 FROM job_lease AS l WHERE job_id = ?1 AND owner IS NOT NULL AND ",
+    unexpired!("l", "?2"),
+    ")"
+);
 
 const INSTANCE: &str =
     "SELECT CASE WHEN exclusive THEN process_instance END FROM job WHERE id = ?1";

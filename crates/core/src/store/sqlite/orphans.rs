@@ -2,7 +2,7 @@
 
 use sqlx::Row;
 
-use super::sql::{in_turn, ready_columns, suspended, unlocked};
+use super::sql::{in_turn, ready_columns, suspended, unexpired, unlocked};
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -51,7 +51,9 @@ const SWEEPABLE: &str = concat!(
     "
 WITH looked AS (
     SELECT CASE
-        WHEN l.owner IS NOT NULL AND l.expires_at > ?2 THEN 'running'
+        WHEN l.owner IS NOT NULL AND ",
+    unexpired!("l", "?2"),
+    " THEN 'running'
         WHEN l.owner IS NOT NULL THEN 'expired'
         WHEN j.hints = 0 THEN 'unhinted'
         WHEN ",

@@ -208,11 +208,13 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         ready_at: moment(row.try_get("ready_at")?)?,
         correlation_id: uuid(row, "correlation_id")?,
         exception_message: row.try_get("exception_message")?,
-        lock_owner: row
-            .try_get::<Option<Hyphenated>, _>("owner")?
-            .map(Hyphenated::into_uuid),
-        lock_expires_at: maybe_moment(row.try_get("expires_at")?)?,
-        locked_at: maybe_moment(row.try_get("locked_at")?)?,
+        // Another program may have written anything into a lease: it stops no list.
+        lock_owner: match row.try_get::<Option<Hyphenated>, _>("owner") {
+            Ok(owner) => owner.map(Hyphenated::into_uuid),
+            Err(_) => Some(Uuid::nil()),
+        },
+        lock_expires_at: maybe_moment(row.try_get("expires_at")?).unwrap_or_default(),
+        locked_at: maybe_moment(row.try_get("locked_at")?).unwrap_or_default(),
         fence: row.try_get("fence")?,
     })
 }

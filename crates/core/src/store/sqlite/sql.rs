@@ -14,6 +14,25 @@ macro_rules! moved_columns {
     };
 }
 
+/// This lease has not run out at the moment that the parameter gives. One that ends more than 25 hours later was not
+/// written by a node (a lease lasts 24 hours at most, [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was
+/// set back: it counts as run out.
+macro_rules! unexpired {
+    ($t:literal, $now:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".expires_at > ",
+            $now,
+            " AND ",
+            $t,
+            ".expires_at < ",
+            $now,
+            " + 90000000000)"
+        )
+    };
+}
+
 /// The columns that make a `Job`, in the order in which `row::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
@@ -215,5 +234,5 @@ macro_rules! release_leases {
 
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases,
-    strikes_count, suspended, unlocked,
+    strikes_count, suspended, unexpired, unlocked,
 };

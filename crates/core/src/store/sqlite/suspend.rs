@@ -213,15 +213,6 @@ impl SqliteStore {
         Ok(ready)
     }
 
-    /// End the suspension; what it put aside has been brought back before.
-    pub(super) async fn forget(&self, scope: &SuspensionScope) -> Result<(), StoreError> {
-        let (kind, value) = scope.parts();
-        let mut tx = self.write().await?;
-        let query = sqlx::query(FORGET).bind(kind).bind(value);
-        query.execute(&mut *tx).await?;
-        Ok(tx.commit().await?)
-    }
-
     /// What is executable after the end of a suspension, to be hinted.
     pub(super) async fn waited(&self, scope: &SuspensionScope) -> Result<Vec<Ready>, StoreError> {
         let (kind, value) = scope.parts();
@@ -236,11 +227,11 @@ impl SqliteStore {
         row::ready_in_order(&rows)
     }
 
-    /// Back to where they came from. What was created meanwhile is hinted too.
-    pub(super) async fn activate_scope(
+    /// End the suspension: what is put aside goes back to where it came from. None where nothing was suspended.
+    pub(super) async fn end_suspension(
         &self,
         scope: &SuspensionScope,
-    ) -> Result<Vec<Ready>, StoreError> {
+    ) -> Result<Option<Vec<Ready>>, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
         let now = row::now_micros();
@@ -250,19 +241,20 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        if gone == 0 {
+            return Ok(None);
+        }
         let mut ready = Vec::new();
-        if gone > 0 {
-            for statement in std::iter::once(WAITED).chain(BRING_BACK) {
-                let rows = sqlx::query(statement)
-                    .bind(kind)
-                    .bind(value)
-                    .bind(now)
-                    .fetch_all(&mut *tx)
-                    .await?;
-                ready.extend(row::ready_in_order(&rows)?);
-            }
+        for statement in BRING_BACK {
+            let rows = sqlx::query(statement)
+                .bind(kind)
+                .bind(value)
+                .bind(now)
+                .fetch_all(&mut *tx)
+                .await?;
+            ready.extend(row::ready_in_order(&rows)?);
         }
         tx.commit().await?;
-        Ok(ready)
+        Ok(Some(ready))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{in_turn, ready_columns, strikes_count, suspended};
+use super::sql::{in_turn, ready_columns, strikes_count, suspended, unexpired};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -27,16 +27,18 @@ const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role 
 macro_rules! late {
     ($where:literal) => {
         concat!(
-            "SELECT job_id, owner FROM job_lease WHERE owner IS NOT NULL AND expires_at <= ?1",
+            "SELECT l.job_id, l.owner FROM job_lease AS l JOIN job j ON j.id = l.job_id
+WHERE l.owner IS NOT NULL AND NOT ",
+            unexpired!("l", "?1"),
             $where,
-            " ORDER BY job_id LIMIT ?2"
+            " ORDER BY l.job_id LIMIT ?2"
         )
     };
 }
 
 const LATE: &str = late!("");
 /// Of given jobs, in the search for a refused row.
-const LATE_THESE: &str = late!(" AND job_id IN (SELECT value FROM json_each(?3))");
+const LATE_THESE: &str = late!(" AND l.job_id IN (SELECT value FROM json_each(?3))");
 
 const RESET: &str = concat!(
     "UPDATE job_lease AS l SET owner = NULL, alone_since = NULL, strikes = min(l.strikes, 1000000) + ",
@@ -48,8 +50,12 @@ WHERE job_id IN (SELECT value FROM json_each(?1))"
 );
 
 /// Leases of jobs that are gone, deleted by another program.
-const STRAY: &str = "
-DELETE FROM job_lease AS l WHERE l.expires_at <= ?1 AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)";
+const STRAY: &str = concat!(
+    "
+DELETE FROM job_lease AS l WHERE NOT ",
+    unexpired!("l", "?1"),
+    " AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)"
+);
 
 /// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
 macro_rules! left_over {
@@ -91,14 +97,19 @@ const UNHINTED: &str = unhinted!("");
 const UNHINTED_THESE: &str = unhinted!(" AND id IN (SELECT value FROM json_each(?2))");
 
 /// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
-const MARKED: &str = "
+const MARKED: &str = concat!(
+    "
 SELECT id FROM (
-    SELECT job_id AS id, NULL AS seq FROM job_lease WHERE owner IS NULL OR expires_at <= ?1
+    SELECT job_id AS id, NULL AS seq FROM job_lease AS l
+    WHERE EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id) AND (owner IS NULL OR NOT ",
+    unexpired!("l", "?1"),
+    ")
     UNION ALL
     SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?2)
     UNION ALL
     SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq DESC LIMIT ?2)
-) GROUP BY id ORDER BY min(seq) NULLS FIRST";
+) GROUP BY id ORDER BY min(seq) NULLS FIRST"
+);
 
 /// The oldest and the newest jobs that were never hinted.
 const FIND_UNHINTED: &str = "
@@ -114,15 +125,19 @@ const HINT: &str = concat!(
     ", seq"
 );
 
-const FACTS: &str = "
+const FACTS: &str = concat!(
+    "
 SELECT
     (SELECT min(due_at) FROM timer_job),
-    (SELECT count(*) FROM job_lease l WHERE owner IS NOT NULL AND expires_at > ?1
+    (SELECT count(*) FROM job_lease l WHERE owner IS NOT NULL AND ",
+    unexpired!("l", "?1"),
+    "
         AND EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)),
     (SELECT count(*) FROM (SELECT 1 FROM job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM timer_job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
-    (SELECT ready_at FROM job ORDER BY id LIMIT 1)";
+    (SELECT ready_at FROM job ORDER BY id LIMIT 1)"
+);
 
 /// The leases of a node that is proven dead run out now.
 const END_LEASES: &str =
@@ -316,7 +331,8 @@ async fn lead(
             .execute(&mut *connection)
             .await?;
         for (row, id) in late.iter().zip(ids) {
-            rescued.push((id, Some(NodeId(row::uuid(row, 1)?))));
+            // Another program may have written anything.
+            rescued.push((id, row::uuid(row, 1).ok().map(NodeId)));
         }
         sqlx::query(STRAY)
             .bind(now)
@@ -342,6 +358,7 @@ async fn lead(
         timers: facts.try_get(3)?,
         dead_letters: facts.try_get(4)?,
         oldest_ready_at: row::maybe_moment(facts.try_get(5)?)?,
+        has_more: false,
     })
 }
 
@@ -349,7 +366,7 @@ async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<TurnOutco
     let leader = sqlx::query(LEADER).fetch_one(connection).await?;
     let expires_at: i64 = leader.try_get(2)?;
     Ok(TurnOutcome::Follows {
-        leader: NodeId(row::uuid(&leader, 0)?),
+        leader: NodeId(row::uuid(&leader, 0).unwrap_or_default()),
         transport: leader.try_get(1)?,
         remaining: Duration::from_micros(
             u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0),
