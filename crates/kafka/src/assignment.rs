@@ -35,6 +35,8 @@ pub(crate) struct Assignment {
     pub(crate) paused: bool,
     /// Partitions are paused at the client.
     pub(crate) holding: bool,
+    /// A message has arrived all the same.
+    pub(crate) leaks: bool,
     /// The group's last rebalance is over, and these partitions are what it gave to this member.
     pub(crate) placed: bool,
     /// Something was given back: fetch again.
@@ -56,6 +58,7 @@ impl Assignment {
             ready: VecDeque::new(),
             paused: false,
             holding: false,
+            leaks: false,
             placed: false,
             rewind: false,
             problem: None,

@@ -12,7 +12,7 @@
 //!
 //! Two rules keep a client from staying silent for ever, both because librdkafka (2.12) answers that all is
 //! well and forgets:
-//! - **A resume is repeated.** Pausing, resuming and the start of a fetch each draw a version of the partition
+//! - **A pause and a resume are repeated.** Pausing, resuming and the start of a fetch each draw a version of the partition
 //!   and then queue an operation, on different threads; an operation that is queued behind a newer one is
 //!   dropped (`rd_kafka_toppar_op_serve`). A resume of a partition that is not paused does nothing.
 //! - **A client that left its group does not join again.** Another client takes its place, with nothing left
@@ -31,8 +31,8 @@ use crate::lane::LaneState;
 const HOLD_AFTER: Duration = Duration::from_millis(200);
 /// After a resume or a seek that failed, try again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// A resume is repeated so often.
-const RESUME_EVERY: Duration = Duration::from_secs(1);
+/// A pause or a resume is repeated so often.
+const REPEAT_EVERY: Duration = Duration::from_secs(1);
 /// A member without a partition for so long has fewer partitions than nodes before it.
 const LONELY: Duration = Duration::from_secs(30);
 /// How long the client may take to begin to fetch again from another offset.
@@ -71,6 +71,7 @@ pub(crate) struct Flow {
     paused_since: Option<Instant>,
     alone_since: Option<Instant>,
     resumed_at: Option<Instant>,
+    held_at: Option<Instant>,
     released: bool,
     warned: bool,
 }
@@ -83,6 +84,7 @@ impl Flow {
             paused_since: None,
             alone_since: None,
             resumed_at: None,
+            held_at: None,
             released: false,
             warned: false,
         }
@@ -114,7 +116,7 @@ impl Flow {
         }
         let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
         if paused || held_long {
-            hold(state, client);
+            self.hold(state, client, now);
         } else if held <= state.share / 2 {
             if self.released {
                 return None;
@@ -146,20 +148,39 @@ impl Flow {
         ))
     }
 
+    /// A pause after which messages go on arriving is repeated.
+    fn hold(&mut self, state: &LaneState, client: &impl Client, now: Instant) {
+        let mut assignment = state.assignment();
+        let was_forgotten =
+            assignment.leaks && self.held_at.is_none_or(|at| now >= at + REPEAT_EVERY);
+        if assignment.holding && !was_forgotten {
+            return;
+        }
+        // Before the call: what arrives from now on goes back.
+        assignment.holding = true;
+        assignment.leaks = false;
+        self.held_at = Some(now);
+        let paused = assignment.all().and_then(|all| client.pause(&all));
+        if let Err(error) = paused {
+            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
+            assignment.leaks = true;
+        }
+    }
+
     /// Returns when to do so again.
     fn let_flow(&mut self, state: &LaneState, client: &impl Client, now: Instant) -> Instant {
         let mut assignment = state.assignment();
         if let Some(at) = self.resumed_at
             && !assignment.holding
-            && now < at + RESUME_EVERY
+            && now < at + REPEAT_EVERY
         {
-            return at + RESUME_EVERY;
+            return at + REPEAT_EVERY;
         }
         match assignment.all().and_then(|all| client.resume(&all)) {
             Ok(()) => {
                 assignment.holding = false;
                 self.resumed_at = Some(now);
-                now + RESUME_EVERY
+                now + REPEAT_EVERY
             }
             Err(error) => {
                 tracing::debug!(lane = %state.lane, %error, "partitions could not be resumed yet");
@@ -184,19 +205,6 @@ impl Flow {
                  add partitions"
             );
         }
-    }
-}
-
-fn hold(state: &LaneState, client: &impl Client) {
-    let mut assignment = state.assignment();
-    if assignment.holding {
-        return;
-    }
-    // Before the call: what arrives from now on goes back.
-    assignment.holding = true;
-    let paused = assignment.all().and_then(|all| client.pause(&all));
-    if let Err(error) = paused {
-        tracing::debug!(lane = %state.lane, %error, "partitions could not be paused");
     }
 }
 
@@ -267,6 +275,22 @@ mod tests {
         assert!(client.take().is_empty());
         assert!(flow.steer(&state, &client, now + SECOND).is_some());
         assert_eq!(client.take(), ["resume"]);
+    }
+
+    #[test]
+    fn a_pause_is_repeated_while_messages_arrive() {
+        let (state, client, now) = (lane(), Noted::default(), Instant::now());
+        let mut flow = Flow::new(RELEASE);
+        let mut asked = |leaks: bool, since: Duration| {
+            state.assignment().leaks |= leaks;
+            assert!(flow.steer(&state, &client, now + since).is_some());
+            client.take().len()
+        };
+        state.assignment().paused = true;
+        assert_eq!(asked(false, Duration::ZERO), 1);
+        assert_eq!(asked(true, SECOND / 2), 0, "not so soon");
+        assert_eq!(asked(false, SECOND), 1);
+        assert_eq!(asked(false, SECOND * 3), 0, "nothing arrives");
     }
 
     #[test]

@@ -334,7 +334,8 @@ impl LaneTask {
             return;
         };
         if assignment.paused || assignment.holding {
-            // It was on its way when the partitions were paused.
+            // It was on its way when the partitions were paused, or the client has forgotten the pause.
+            assignment.leaks = true;
             assignment.give_back(&[ticket]);
             return;
         }
