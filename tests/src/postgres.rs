@@ -19,6 +19,8 @@ const STOP: Duration = Duration::from_secs(60);
 const SETTINGS: [&str; 7] = [
     "listen_addresses=127.0.0.1",
     "shared_preload_libraries=pg_stat_statements",
+    // Every test has a database of its own; what is counted must not make room for the next one.
+    "pg_stat_statements.max=100000",
     "max_connections=200",
     "wal_level=logical",
     // The order of exclusive jobs is judged by when their transactions committed.

@@ -90,11 +90,11 @@ pub(crate) async fn patient_file(url: &str) -> SqliteStore {
     SqliteStore::connect_with(url, options).await.unwrap()
 }
 
-/// Sessions of this database that wait for a lock.
+/// Sessions of this database that wait for a lock, or sleep.
 pub(crate) async fn waiting(store: &PgStore) -> i64 {
     sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND wait_event_type = 'Lock'",
+         WHERE datname = current_database() AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep')",
     )
     .fetch_one(store.pool())
     .await

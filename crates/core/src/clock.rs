@@ -68,14 +68,25 @@ impl DatabaseClock {
         self.answered = Some(Instant::now());
     }
 
-    /// For so long, or ever, nothing is known of an answer of the database: it may have been away.
-    pub(crate) fn is_unanswered_for(&self, time: Duration) -> bool {
-        self.answered.is_none_or(|at| at.elapsed() > time)
+    /// So long ago the database has answered this node or the leader; as far as is known.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.answered.map(|at| at.elapsed())
     }
 
-    /// The leader said that it shows this.
-    pub(crate) fn heard(&mut self, now: DateTime<Utc>) {
-        self.answered();
+    /// For so long, or ever, nothing is known of an answer of the database: it may have been away.
+    pub(crate) fn is_unanswered_for(&self, time: Duration) -> bool {
+        self.age().is_none_or(|age| age > time)
+    }
+
+    /// The database has answered another node so long ago.
+    pub(crate) fn answered_before(&mut self, age: Duration) {
+        let at = Instant::now().checked_sub(age);
+        self.answered = self.answered.max(at);
+    }
+
+    /// The leader said that it shows this, and that the database had answered it so long ago.
+    pub(crate) fn heard(&mut self, now: DateTime<Utc>, age: Duration) {
+        self.answered_before(age);
         let received = Instant::now();
         self.last = Some(Seen {
             now,
@@ -193,12 +204,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_leader_compares_with_the_last_ones_beat() {
         let mut clock = DatabaseClock::default();
-        clock.heard(at(0));
+        clock.heard(at(0), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(20)).await;
         // The beat was two seconds on its way.
         assert_eq!(clock.saw(at(22), Instant::now(), LEASE), None);
         let mut clock = DatabaseClock::default();
-        clock.heard(at(0));
+        clock.heard(at(0), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(20)).await;
         let window = clock.window().unwrap();
         assert!(at(80) > window.until);
@@ -213,11 +224,19 @@ mod tests {
         assert!(clock.is_unanswered_for(period), "it has just started");
         clock.answered();
         tokio::time::advance(Duration::from_secs(10)).await;
-        clock.heard(at(10));
+        // The leader was answered four seconds before its beat.
+        clock.heard(at(10), Duration::from_secs(4));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!clock.is_unanswered_for(period));
-        tokio::time::advance(Duration::from_secs(6)).await;
+        tokio::time::advance(Duration::from_secs(2)).await;
         assert!(clock.is_unanswered_for(period));
+        clock.answered_before(Duration::from_secs(15));
+        assert!(!clock.is_unanswered_for(period));
+        clock.answered_before(Duration::from_secs(60));
+        assert!(
+            !clock.is_unanswered_for(period),
+            "an older answer says nothing"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,7 +14,8 @@
 //!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
 //! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
 //! * A job that was locked **alone** begins at once ([`first_turn`](crate::first_turn)).
-//! * A **busy** row (protocol rule 7) is tried again here.
+//! * A **busy** row (protocol rule 7) is tried again here, behind what waits in its lane.
+//! * A job that the database **refuses** to lock is tried alone, and its hint settled once others were locked meanwhile.
 //! * A lock statement asks for fewer hints where **payloads are large** ([`lock_size`]).
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
@@ -35,6 +36,7 @@ use std::time::Duration;
 use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use metrics::counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
@@ -42,9 +44,10 @@ use crate::commit_hook::Cause;
 use crate::hint::{Body, Hint, Ready};
 use crate::job::Held;
 use crate::meters::LaneMeters;
+use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
-use crate::store::{Locked, StoreError};
+use crate::store::{Locked, Refusal, StoreError};
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
 use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
@@ -59,8 +62,8 @@ const LOCKS_AT_ONCE: usize = 2;
 /// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
 /// pack into one.
 const MOST_PENDING: usize = 65_536;
-/// A busy row is tried so often before its hint goes back to the broker.
-const BUSY_ATTEMPTS: u8 = 20;
+/// A busy row is tried so often before its hint goes back to the broker: for [`LET_GO`] where nothing else waits.
+const BUSY_ATTEMPTS: u8 = 200;
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// When receiving has begun, the first message of each of several lanes may take so long to come: until then
 /// it is not known whose turn it is.
@@ -112,6 +115,8 @@ struct Consumer {
     /// Rescued jobs in lock statements that are under way.
     rescuing: usize,
     lock_size: LockSize,
+    /// Statements that locked jobs.
+    locked: u64,
     /// Anybody may create jobs of a type that is not served here.
     unserved: Rarely,
 }
@@ -197,6 +202,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         undecided: HashMap::new(),
         receive_after: None,
         lock_size: LockSize::default(),
+        locked: 0,
         unserved: Rarely::default(),
     };
     consumer.run(&mut own_hints).await;
@@ -347,6 +353,7 @@ impl Consumer {
                         received_at: delivery.received_at,
                         attempts: 0,
                         rescued: false,
+                        refused_at: None,
                     };
                     for hint in hints {
                         self.pending.push_hint(hint, of);
@@ -365,6 +372,7 @@ impl Consumer {
             received_at: Utc::now(),
             attempts: 0,
             rescued,
+            refused_at: None,
         };
         if rescued {
             self.pending.push_rescued(ready.hint, of);
@@ -536,20 +544,71 @@ impl Consumer {
         match answer.locked {
             Ok(locked) => {
                 crash_point!("jobs-locked");
+                self.locked += u64::from(!locked.jobs.is_empty() || locked.rows.is_some());
                 self.node.report("database", None);
                 self.decide(answer.batch, locked, answer.sent).await;
                 true
             }
-            Err(error) => {
-                let hints = answer.batch.hints.len();
-                tracing::warn!(hints, %error, "hints could not be locked; trying again");
-                self.node.report("database", Some(error.to_string()));
-                for waiting in answer.batch.into_waiting().rev() {
-                    self.schedule.give_back(waiting.of.lane);
-                    self.pending.put_back(waiting);
-                }
-                false
+            Err(error) => self.not_locked(answer.batch, &error).await,
+        }
+    }
+
+    /// A batch could not be locked. One that the database refuses is tried in smaller ones, down to the hint that is to
+    /// blame: it is settled once others were locked meanwhile. True where the next batch need not wait.
+    async fn not_locked(&mut self, batch: Batch, error: &StoreError) -> bool {
+        let hints = batch.hints.len();
+        for of in &batch.of {
+            self.schedule.give_back(of.lane);
+        }
+        if error.is_answer() {
+            self.lock_size.was_refused(hints);
+            if hints > 1 {
+                tracing::debug!(hints, %error, "hints could not be locked; fewer are tried");
+                self.put_back(batch);
+                return true;
             }
+            return self.is_refused(batch, error).await;
+        }
+        tracing::warn!(hints, %error, "hints could not be locked; trying again");
+        self.node.report("database", Some(error.to_string()));
+        self.put_back(batch);
+        false
+    }
+
+    /// A hint that is refused alone.
+    async fn is_refused(&mut self, batch: Batch, error: &StoreError) -> bool {
+        let Some((hint, of)) = batch.hints.first().zip(batch.of.first()) else {
+            return true;
+        };
+        let job = hint.id;
+        if of.refused_at.is_some_and(|then| self.locked > then) {
+            tracing::error!(
+                %job, %error,
+                "the database refuses to lock a job, and locks others; its hint is settled, and the sweeper hints it again. \
+                 Correct what the error names (a constraint, a trigger, a lock that a transaction holds), or delete the job"
+            );
+            let reason = Refusal::Refused.as_str();
+            counter!(m::HINTS_REFUSED, "reason" => reason).increment(1);
+            self.settle(batch, &[], &[]).await;
+            return true;
+        }
+        tracing::warn!(%job, %error, "a job could not be locked; others are tried before it is tried again");
+        let again = of.refused_at.is_some();
+        if again && !error.is_row_fault() && !error.is_lock_timeout() {
+            // Nothing was locked since, and no row seems to be the reason.
+            self.node.report("database", Some(error.to_string()));
+        }
+        for mut waiting in batch.into_waiting() {
+            waiting.of.refused_at = Some(self.locked);
+            waiting.of.rescued = false;
+            self.pending.push_again(waiting);
+        }
+        !again
+    }
+
+    fn put_back(&mut self, batch: Batch) {
+        for waiting in batch.into_waiting().rev() {
+            self.pending.put_back(waiting);
         }
     }
 

@@ -118,6 +118,12 @@ impl StoreError {
         }
     }
 
+    /// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
+    pub(crate) fn is_answer(&self) -> bool {
+        let is_away = self.server_is_away() || self.is_read_only();
+        self.sqlstate().is_some() && !is_away
+    }
+
     /// A row stayed locked for longer than the statement waits.
     pub(crate) fn is_lock_timeout(&self) -> bool {
         self.sqlstate().as_deref() == Some("55P03")

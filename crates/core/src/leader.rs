@@ -134,8 +134,8 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
-                // Others take a beat with a time for an answer of the database.
-                now: (!self.failed).then(|| self.clock.now()),
+                now: Some(self.clock.now()),
+                age: self.clock.age(),
             });
         }
         node.hook.tell(Control::NodeAlive {
@@ -171,7 +171,11 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        let away = !node.transport.is_single_node() && self.clock.is_unanswered_for(patience);
+        // A leader knows the database by its own turns, however far apart they are.
+        let may_be_away = self.failed || !self.leads();
+        let away = may_be_away
+            && !node.transport.is_single_node()
+            && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
         let turn = Turn {
             node: node.id,
@@ -188,12 +192,17 @@ impl Leader {
         let sent = Instant::now();
         let taken = node.store.take_turn(&turn).await;
         self.failed = taken.is_err();
-        if !self.failed {
-            self.clock.answered();
-            if away {
+        if let Ok(outcome) = &taken {
+            if let TurnOutcome::Follows { remaining, .. } = outcome {
+                // The leader's last turn was answered when its lease began.
+                let age = turn.lease.saturating_sub(*remaining);
+                self.clock.answered_before(age);
+            }
+            if away && self.clock.is_unanswered_for(patience) {
                 // It may have been away for so long that leases ran out: the living renew first (protocol rule 25).
                 self.clock.doubt_for(patience);
             }
+            self.clock.answered();
         }
         match taken {
             Ok(TurnOutcome::Leads(report)) => {
@@ -366,10 +375,13 @@ impl Leader {
         let node = self.node.clone();
         match message {
             Control::LeaderAlive {
-                node: leader, now, ..
+                node: leader,
+                now,
+                age,
+                ..
             } if leader != node.id && !self.leads() => {
                 if let Some(now) = now {
-                    self.clock.heard(now);
+                    self.clock.heard(now, age.unwrap_or_default());
                 }
                 if !self.failed {
                     // As long as it speaks there is no need to ask.

@@ -115,7 +115,11 @@ impl Flow {
             }
         }
         let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
-        if paused || held_long {
+        let forgotten = {
+            let assignment = state.assignment();
+            assignment.holding && assignment.leaks && held > state.share / 2
+        };
+        if paused || held_long || forgotten {
             self.hold(state, client, now);
         } else if held <= state.share / 2 {
             if self.released {

@@ -248,3 +248,126 @@ async fn a_missing_right_sets_nothing_aside_and_heals() {
     assert!(store.stuck().is_empty());
     store.close().await;
 }
+
+/// The database refuses the lease of a job. Its hint is settled, and the jobs beside it run.
+#[tokio::test]
+async fn a_job_that_the_database_refuses_to_lock_stops_no_other() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    sql(
+        &world,
+        "CREATE FUNCTION refuse_lease() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF EXISTS (SELECT FROM jobwire.job WHERE id = NEW.job_id AND element = 'bad') THEN
+                 RAISE EXCEPTION 'no lease for you' USING ERRCODE = 'check_violation';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse_lease BEFORE INSERT ON jobwire.job_lease
+             FOR EACH ROW EXECUTE FUNCTION refuse_lease()",
+    )
+    .await;
+    let node = start_beside_bad_jobs(&world, &notes).await;
+    world.until_left(3).await;
+    assert_eq!(notes.all(), vec!["good"; 40]);
+    assert!(node.health().ready, "{:?}", node.health());
+    sql(&world, "DROP TRIGGER refuse_lease ON jobwire.job_lease").await;
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// Jobs that can't be locked, each of them among good ones.
+async fn start_beside_bad_jobs(world: &World, notes: &Notes) -> jobwire_core::Node {
+    let node = world.node().handler("note", notes_element(notes));
+    let node = node.start().await.unwrap();
+    for _ in 0..2 {
+        let mut tx = world.jobs.begin().await.unwrap();
+        let good = || NewJob::of("note", &()).element("good");
+        let mut jobs: Vec<_> = (0..20).map(|_| good()).collect();
+        jobs.insert(7, NewJob::of("note", &()).element("bad"));
+        tx.create_many(jobs).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    let alone = NewJob::of("note", &()).element("bad").instance("a");
+    world.jobs.create(alone).await.unwrap();
+    node
+}
+
+/// Another transaction is about to write the lease of a job, and hangs.
+#[tokio::test]
+async fn a_lease_that_a_hanging_transaction_writes_holds_up_no_other_job() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let bad = NewJob::of("note", &()).element("bad");
+    let mut hanging = world.store.pool().begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, gen_random_uuid(), 1, now(), now() + interval '1 hour')",
+    )
+    .bind(bad.id().0)
+    .execute(&mut *hanging)
+    .await
+    .unwrap();
+    let node = world.node().handler("note", notes_element(&notes));
+    let node = node.start().await.unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let good = || NewJob::of("note", &()).element("good");
+    let jobs = std::iter::once(bad).chain((0..20).map(|_| good()));
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    world.until_left(1).await;
+    assert_eq!(notes.all(), vec!["good"; 20]);
+    hanging.rollback().await.unwrap();
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// Rows of jobs that run are locked by a transaction that hangs: their outcomes wait, and those of other jobs do not.
+#[tokio::test]
+async fn outcomes_of_jobs_whose_rows_are_locked_hold_up_no_other() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let opens = gate.clone();
+    let node = world
+        .node()
+        .handler("note", notes_element(&notes))
+        .handler("waits", move |_: Running<()>| {
+            let gate = opens.clone();
+            async move {
+                gate.acquire().await.map_err(HandlerError::from)?.forget();
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    for instance in [None, None, Some("a"), Some("b")] {
+        let job = NewJob::of("waits", &());
+        let job = match instance {
+            Some(instance) => job.instance(instance),
+            None => job,
+        };
+        world.jobs.create(job).await.unwrap();
+    }
+    eventually("all of them run", SOON, async || {
+        let held = "SELECT count(*) FROM jobwire.job_lease";
+        (world.count(held).await == 4).then_some(())
+    })
+    .await;
+    let mut hanging = world.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job FOR UPDATE")
+        .execute(&mut *hanging)
+        .await
+        .unwrap();
+    gate.add_permits(4);
+    for n in 0..20 {
+        let job = NewJob::of("note", &()).element("good");
+        let job = if n % 2 == 0 { job } else { job.instance("c") };
+        world.jobs.create(job).await.unwrap();
+    }
+    world.until_left(4).await;
+    assert_eq!(notes.all(), vec!["good"; 20]);
+    hanging.rollback().await.unwrap();
+    world.until_empty().await;
+    node.stop().await;
+}

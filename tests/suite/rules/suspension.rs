@@ -133,6 +133,35 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
     assert_eq!(view.state, JobState::Timer);
 }
 
+/// A job belongs to two suspensions that end at the same time.
+#[tokio::test]
+async fn a_job_of_two_suspensions_that_end_at_once_is_brought_back() {
+    let store = store().await;
+    let hint = create(&store, work("a")).await;
+    let scopes = [scope(), SuspensionScope::Type("work".to_owned())];
+    for scope in &scopes {
+        store.suspend(scope).await.unwrap();
+    }
+    stop_at_commit(&store, "jobwire.suspension").await;
+    let gate = shut(&store).await;
+    let mut ending = Vec::new();
+    for (scope, waiting) in scopes.into_iter().zip(1..) {
+        let activating = store.clone();
+        ending.push(tokio::spawn(
+            async move { activating.activate(&scope).await },
+        ));
+        until_waiting(&store, waiting).await;
+    }
+    gate.rollback().await.unwrap();
+    let mut ready = Vec::new();
+    for ended in ending {
+        ready.extend(soon(ended).await.unwrap().unwrap());
+    }
+    assert_eq!(ready.len(), 1, "{ready:?}");
+    let view = store.get(hint.id).await.unwrap().unwrap().0;
+    assert_eq!(view.state, JobState::Executable);
+}
+
 /// Try a hint; true when its job is held now.
 async fn tried(store: &PgStore, hint: &Hint) -> bool {
     !lock(store, NodeId::generate(), hint).await.jobs.is_empty()

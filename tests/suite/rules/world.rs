@@ -172,11 +172,15 @@ pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
 }
 
 /// From now on whoever deletes a row of this table stops in the middle of its COMMIT, until the
-/// [gate](shut) is open: everything is read and written, and nobody sees it yet.
+/// [gate](shut) is open: everything is read and written, and nobody sees it yet. It sleeps there, since a node waits for
+/// no lock for long.
 pub(super) async fn stop_at_commit(store: &PgStore, table: &str) {
     let sql = format!(
         "CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql
-             AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(17); RETURN NULL; END';
+             AS 'BEGIN
+                 WHILE NOT pg_try_advisory_xact_lock_shared(17) LOOP PERFORM pg_sleep(0.01); END LOOP;
+                 RETURN NULL;
+             END';
          CREATE CONSTRAINT TRIGGER stop_at_commit AFTER DELETE ON {table}
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stop_at_commit()"
     );

@@ -1,5 +1,7 @@
 //! Rule 5 of the contract: control messages reach every node, best effort.
 
+use std::time::Duration;
+
 use chrono::DateTime;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{JobId, Lane, NodeId};
@@ -14,6 +16,7 @@ pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
             node: NodeId::generate(),
             term: 7,
             now: DateTime::from_timestamp_micros(1_763_695_885_123_456),
+            age: Some(Duration::from_millis(1_500)),
         },
         Control::Rescued {
             node: NodeId::generate(),

@@ -102,7 +102,7 @@ impl Consumer {
         if let Some(place) = let_go {
             self.give_back(place).await;
         }
-        if !busy.is_empty() {
+        if !busy.is_empty() && self.pending.len() <= busy.len() {
             idle(&self.node, BUSY_PAUSE).await;
         }
     }
@@ -129,16 +129,16 @@ impl Consumer {
     }
 
     /// Settle each message whose last hint is decided; keep what is busy.
-    async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
+    pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
         let mut returned = Vec::new();
+        let mut again = Vec::new();
         let mut decided = vec![0; self.node.options.lanes.len()];
-        // Backwards, so that what is tried again comes to the front in its old order.
         for mut waiting in batch.into_waiting().rev() {
             let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
             if is_busy && waiting.of.attempts < BUSY_ATTEMPTS {
                 waiting.of.attempts += 1;
-                self.pending.put_back(waiting);
+                again.push(waiting);
                 continue;
             }
             let Some(ticket) = waiting.of.ticket else {
@@ -171,6 +171,9 @@ impl Consumer {
         }
         for (meters, hints) in self.meters.iter().zip(decided) {
             meters.decided.increment(hints);
+        }
+        for waiting in again.into_iter().rev() {
+            self.pending.push_again(waiting);
         }
         if !settled.is_empty() {
             settled.reverse();

@@ -6,20 +6,36 @@ use crate::store::Locked;
 /// An answer is expected to stay below this.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// Follows the size of payloads: up at once, down by and by.
-#[derive(Default)]
+/// Follows the size of payloads: up at once, down by and by. After a statement that was refused the next one asks for
+/// half as many, until the hint stands alone that is refused; each one that is not refused doubles that again.
 pub(super) struct LockSize {
     /// Bytes of a job's payload.
     expected: usize,
+    at_most: usize,
+}
+
+impl Default for LockSize {
+    fn default() -> Self {
+        Self {
+            expected: 0,
+            at_most: LOCK_BATCH,
+        }
+    }
 }
 
 impl LockSize {
     /// The most hints to ask for.
     pub(super) fn limit(&self) -> usize {
-        (ANSWER_BYTES / self.expected.max(1)).clamp(1, LOCK_BATCH)
+        (ANSWER_BYTES / self.expected.max(1)).clamp(1, self.at_most)
+    }
+
+    /// A statement that asked for so many was refused.
+    pub(super) fn was_refused(&mut self, hints: usize) {
+        self.at_most = (hints / 2).max(1);
     }
 
     pub(super) fn saw(&mut self, locked: &Locked) {
+        self.at_most = (self.at_most * 2).min(LOCK_BATCH);
         let by_row = locked.rows.iter().flat_map(|rows| &rows.jobs);
         let jobs = locked.jobs.iter().chain(by_row);
         let (count, bytes) = jobs.fold((0, 0), |(count, bytes), locked| {
@@ -46,6 +62,19 @@ mod tests {
         assert_eq!(size.limit(), LOCK_BATCH);
         size.note(512, 512 * 1_000);
         assert_eq!(size.limit(), LOCK_BATCH);
+    }
+
+    #[test]
+    fn a_refused_statement_is_followed_by_half_of_it() {
+        let mut size = LockSize::default();
+        for (refused, next) in [(512, 256), (256, 128), (3, 1), (1, 1)] {
+            size.was_refused(refused);
+            assert_eq!(size.limit(), next);
+        }
+        for next in [2, 4, 8] {
+            size.saw(&Locked::default());
+            assert_eq!(size.limit(), next);
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(super) struct Arrival {
     pub(super) attempts: u8,
     /// The job's holder has died.
     pub(super) rescued: bool,
+    /// The database refused to lock it alone, when so many statements had locked others.
+    pub(super) refused_at: Option<u64>,
 }
 
 enum Item {
@@ -124,6 +126,11 @@ impl Pending {
 
     pub(super) fn push_hint(&mut self, hint: Hint, of: Arrival) {
         self.push(of.lane, Item::Hint(Waiting { hint, of }));
+    }
+
+    /// A hint that could not be locked waits behind everything else of its lane.
+    pub(super) fn push_again(&mut self, waiting: Waiting) {
+        self.push(waiting.of.lane, Item::Hint(waiting));
     }
 
     /// A rescued job, behind those that came before it and before everything else. One that waits already is passed.
@@ -304,6 +311,7 @@ mod tests {
             received_at: Utc::now(),
             attempts: 0,
             rescued: false,
+            refused_at: None,
         }
     }
 

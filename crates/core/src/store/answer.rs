@@ -60,7 +60,8 @@ where
         };
         metrics::counter!(m::STATEMENT_ERRORS, "statement" => statement, "class" => class)
             .increment(1);
-        if !error.is_conflict() || attempt >= CONFLICT_ATTEMPTS {
+        // A row that stayed locked for as long as the statement waits is not free a moment later.
+        if !error.is_conflict() || error.is_lock_timeout() || attempt >= CONFLICT_ATTEMPTS {
             return Err(error);
         }
         tracing::debug!(statement, attempt, %error, "two transactions met; trying again");

@@ -32,6 +32,8 @@ text_enum! {
         Suspended = "suspended",
         /// No handler for its type on this node.
         Unserved = "unserved",
+        /// The database refuses to lock it, and locks others: the sweeper hints it again, at growing distances.
+        Refused = "refused",
         /// Its row was busy for an instant: try again, here.
         Busy = "busy",
     }

@@ -124,10 +124,10 @@ impl Refusals {
         page: Option<JobId>,
         error: &StoreError,
     ) -> bool {
-        if !error.is_transient() {
+        if !error.is_transient() || error.is_lock_timeout() {
             return true;
         }
-        is_answer(error) && self.state().stuck.keeps_failing(operation, page)
+        error.is_answer() && self.state().stuck.keeps_failing(operation, page)
     }
 
     /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm, unless it comes again and again.
@@ -137,7 +137,7 @@ impl Refusals {
         page: Option<JobId>,
         error: StoreError,
     ) -> StoreError {
-        let comes_again = is_answer(&error) && self.state().stuck.failed(operation, page);
+        let comes_again = error.is_answer() && self.state().stuck.failed(operation, page);
         if !error.is_transient() || comes_again {
             self.note(operation, None, error.to_string());
         }
@@ -166,12 +166,6 @@ impl Refusals {
             );
         }
     }
-}
-
-/// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
-fn is_answer(error: &StoreError) -> bool {
-    let is_away = error.server_is_away() || error.is_read_only();
-    error.sqlstate().is_some() && !is_away
 }
 
 /// A row that became a dead letter.

@@ -3,6 +3,8 @@
 //! A message is read only within bounds: its size before it is decoded, and the number of types and lanes
 //! that a node names. So a flood of large messages costs a bounded amount of memory.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,10 @@ pub enum Control {
         /// What the database's clock shows, as far as the leader knows: a new leader compares with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         now: Option<DateTime<Utc>>,
+        /// So many milliseconds ago the database has answered the leader: a new leader learns by it whether the
+        /// database was away.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "millis")]
+        age: Option<Duration>,
     },
     /// The leader steps down; somebody else should lead at once.
     LeaderLeaves {
@@ -149,6 +155,28 @@ impl Control {
             return Err(BadControl::TooLarge(text.len()));
         }
         Ok(text)
+    }
+}
+
+/// A duration in milliseconds.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let millis = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        serializer.serialize_some(&millis.unwrap_or_default())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
     }
 }
 

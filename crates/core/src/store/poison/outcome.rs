@@ -115,7 +115,7 @@ impl Outcome for TurnOutcome {
     fn left(&mut self, _: JobId) {}
 
     fn looked_at(&mut self, last: Option<JobId>) {
-        if last.is_some() {
+        if last.is_some() && self.changed_rows() {
             self.has_more();
         }
     }

@@ -85,12 +85,13 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         // Nothing shows that the database takes anything.
         for (row, error) in std::mem::take(&mut found.refused) {
             refusals.left(operation, id(&row), error.to_string());
+            outcome.left(id(&row));
             found.fault.get_or_insert(error);
         }
     }
     if let Some(fault) = found.fault {
         // The page without rows has committed: the database is there.
-        let is_answer = super::is_answer(&fault);
+        let is_answer = fault.is_answer();
         let stands = T::STANDS_WITHOUT_ROWS && (!fault.is_transient() || is_answer);
         let names_left = T::TELLS_WHAT_IS_LEFT && is_answer;
         let is_complete = T::PASSES_OVER && (found.committed || stands || names_left);
@@ -186,7 +187,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
 /// has come again and again.
 ///
 /// The second half comes first. The rows of a page are sorted by age, and refused rows stay: they gather at its beginning,
-/// so the rows behind thousands of them commit after a few parts.
+/// so the rows behind thousands of them commit after a few parts. Where nothing does, the search goes on from the other end.
 async fn halve<R: Clone, T: Outcome>(
     mut open: Vec<Vec<R>>,
     searches_transient: bool,
@@ -212,7 +213,7 @@ async fn halve<R: Clone, T: Outcome>(
         if parts == HOPELESS / 2 && !search.committed && !turned {
             // Everything at this end is refused; the other end may not be.
             turned = true;
-            open.insert(0, rows);
+            open.push(rows);
             open.reverse();
             continue;
         }
@@ -236,12 +237,14 @@ async fn halve<R: Clone, T: Outcome>(
             Err(error)
                 if error.is_row_fault()
                     || ((!error.is_transient()
-                        || searches_transient && super::is_answer(&error))
+                        || error.is_lock_timeout()
+                        || searches_transient && error.is_answer())
                         && (search.committed || parts < HOPELESS)) =>
             {
                 let mut rest = rows.split_off(rows.len() / 2);
                 if !rows.is_empty() {
-                    open.extend([rows, rest]);
+                    let halves = if turned { [rest, rows] } else { [rows, rest] };
+                    open.extend(halves);
                     last = Some(error);
                 } else if let Some(row) = rest.pop() {
                     search.refused.push((row, error));
@@ -403,6 +406,54 @@ mod tests {
         assert_eq!(set(&settled.left), set(&rows[..2]));
         let (settled, gone, _) = searched(&rows, &rows[..1], 1).await;
         assert!(matches!(settled, Err(StoreError::Timeout(_))) && gone.is_empty());
+    }
+
+    /// What the server says of a row that stays locked.
+    #[derive(Debug, thiserror::Error)]
+    #[error("canceling statement due to lock timeout")]
+    struct StaysLocked;
+
+    impl sqlx::error::DatabaseError for StaysLocked {
+        fn message(&self) -> &'static str {
+            "canceling statement due to lock timeout"
+        }
+
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some("55P03".into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    /// Each row is committed, or named as left, however soon the search ends.
+    #[tokio::test]
+    async fn no_row_of_a_page_that_stays_locked_is_forgotten() {
+        let refusal = || {
+            // So slow that the search ends before it has tried all of them.
+            std::thread::sleep(LONGEST / 3);
+            StoreError::Database(sqlx::Error::Database(Box::new(StaysLocked)))
+        };
+        let rows = page(8);
+        let (settled, gone, refusals) = searched_for(&rows, &rows, usize::MAX, refusal).await;
+        assert_eq!(
+            (set(&settled.unwrap().left), gone),
+            (set(&rows), Vec::new())
+        );
+        assert!(!refusals.stuck().is_empty());
     }
 
     #[tokio::test]

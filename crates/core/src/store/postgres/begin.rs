@@ -29,6 +29,7 @@ macro_rules! begin {
 
 const NODES: &str = begin!("");
 const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
+/// As long as [`LOCK_TIMEOUT`](super::session::LOCK_TIMEOUT).
 const IMPATIENTLY: &str = begin!("; SET LOCAL lock_timeout = 250");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");

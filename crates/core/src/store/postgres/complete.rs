@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::begin::begin;
+use super::begin::begin_impatiently;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, exclusive, insert, row};
@@ -254,7 +254,7 @@ impl PgStore {
         let mut tx = if ends {
             self.hot.begin().await?
         } else {
-            begin(&self.line).await?
+            begin_impatiently(&self.line).await?
         };
         let settled = complete_in(&mut tx, owner, done, then).await?;
         tx.commit().await?;
@@ -267,7 +267,7 @@ impl PgStore {
         held: &[Held],
     ) -> Result<Settled, StoreError> {
         let names = instances(held.iter());
-        let mut tx = begin(&self.line).await?;
+        let mut tx = begin_impatiently(&self.line).await?;
         let holders = enter_held(&mut tx, &names).await?;
         let (ids, fences) = guards(held.iter());
         let rows = sqlx::query(RELEASE)

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::Row;
 use uuid::Uuid;
 
-use super::begin::begin;
+use super::begin::begin_impatiently;
 use super::sql::{moved_columns, not_suspended};
 use super::{PgStore, complete};
 use crate::created::earliest;
@@ -123,7 +123,7 @@ impl PgStore {
         let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
 
         crash_point!("failure-unwritten");
-        let mut tx = begin(&self.line).await?;
+        let mut tx = begin_impatiently(&self.line).await?;
         let holders = complete::enter_held(&mut tx, &names).await?;
         let rows = sqlx::query(FAIL)
             .bind(ids)

@@ -96,6 +96,9 @@ pub(super) async fn suspend(
     Ok((u64::try_from(moved).unwrap_or(0), next))
 }
 
+/// Suspensions end one after another: two that end at once would each leave what the other one still suspends.
+const ONE_BY_ONE: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
+
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
 /// Back to where they came from, unless something else that they belong to is still suspended.
@@ -175,6 +178,7 @@ pub(super) async fn activate(
 ) -> Result<Option<Vec<Ready>>, StoreError> {
     let (kind, value) = scope.parts();
     let mut tx = begin(line).await?;
+    sqlx::query(ONE_BY_ONE).execute(&mut *tx).await?;
     let gone = sqlx::query(FORGET)
         .bind(kind)
         .bind(value)

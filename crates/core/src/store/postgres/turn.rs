@@ -20,6 +20,9 @@ use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 /// locked, so two leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next
 /// turn (rule 9).
 ///
+/// Leases that ran out without a job are deleted a page at a time, and not in the search for a refused row: nothing
+/// waits for them.
+///
 /// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set
 /// back: it counts as ended.
 ///
@@ -64,8 +67,10 @@ WITH lead AS (
         WHERE NOT ",
     unexpired!("l"),
     " AND EXISTS (SELECT FROM may_reset)
-          AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
-        ORDER BY l.job_id
+          AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)",
+    $late,
+    "
+        ORDER BY l.job_id LIMIT $4
         FOR UPDATE SKIP LOCKED)
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
@@ -131,9 +136,10 @@ const TAKE_THESE: &str = take!(" AND l.job_id = ANY($12)", " AND j.id = ANY($12)
 const MARKED: &str = concat!(
     "
 SELECT id FROM (
-    SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease l WHERE owner IS NULL OR NOT ",
+    SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease l
+    WHERE EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id) AND (owner IS NULL OR NOT ",
     unexpired!("l"),
-    "
+    ")
     UNION ALL
     (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1)
     UNION ALL

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{in_strict_order, job_columns, ready_columns, suspended, unlocked};
+use super::sql::{in_strict_order, job_columns, ready_columns, strikes, suspended, unlocked};
 use super::{lock, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -51,7 +51,9 @@ const FREE: &str = free_instances!();
 /// younger sibling overtakes it.
 const FIRST: &str = concat!(
     "
-SELECT j.type IN (SELECT value FROM json_each(?2)), coalesce(l.strikes, 0), ",
+SELECT j.type IN (SELECT value FROM json_each(?2)), ",
+    strikes!("l"),
+    ", ",
     job_columns!("j"),
     "
 FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",

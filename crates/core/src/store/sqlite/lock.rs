@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, suspended};
+use super::sql::{job_columns, strikes, suspended};
 use super::{SqliteStore, exclusive, insert, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -18,7 +18,9 @@ SELECT j.type IN (SELECT value FROM json_each(?2)),
     l.owner IS NOT NULL,
     ",
     suspended!("j"),
-    ", coalesce(l.strikes, 0), ",
+    ", ",
+    strikes!("l"),
+    ", ",
     job_columns!("j"),
     "
 FROM job j LEFT JOIN job_lease l ON l.job_id = j.id

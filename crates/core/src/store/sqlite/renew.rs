@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::job_columns;
+use super::sql::{job_columns, strikes};
 use super::{SqliteStore, complete, row};
 use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
@@ -20,7 +20,9 @@ RETURNING job_id";
 /// Leases that name this owner and are not known to it.
 const UNKNOWN: &str = concat!(
     "
-SELECT l.fence, l.strikes, ",
+SELECT l.fence, ",
+    strikes!("l"),
+    ", ",
     job_columns!("j"),
     "
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id

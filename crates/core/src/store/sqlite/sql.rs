@@ -33,6 +33,17 @@ macro_rules! unexpired {
     };
 }
 
+/// How many holders of this lease have died. Another program may have written anything.
+macro_rules! strikes {
+    ($t:literal) => {
+        concat!(
+            "CAST(max(0, min(coalesce(",
+            $t,
+            ".strikes, 0), 1000000)) AS INTEGER)"
+        )
+    };
+}
+
 /// The columns that make a `Job`, in the order in which `row::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
@@ -234,5 +245,5 @@ macro_rules! release_leases {
 
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases,
-    strikes_count, suspended, unexpired, unlocked,
+    strikes, strikes_count, suspended, unexpired, unlocked,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{in_turn, ready_columns, strikes_count, suspended, unexpired};
+use super::sql::{in_turn, ready_columns, strikes, strikes_count, suspended, unexpired};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -79,9 +79,13 @@ const LEFT_OVER: &str = left_over!("");
 const LEFT_OVER_THESE: &str = left_over!(" AND j.id IN (SELECT value FROM json_each(?5))");
 
 /// What is known of a rescued job beside its hint.
-const RESCUED: &str = "
-SELECT j.id, j.type, l.strikes FROM job j JOIN job_lease l ON l.job_id = j.id
-WHERE j.id IN (SELECT value FROM json_each(?1))";
+const RESCUED: &str = concat!(
+    "
+SELECT j.id, j.type, ",
+    strikes!("l"),
+    " FROM job j JOIN job_lease l ON l.job_id = j.id
+WHERE j.id IN (SELECT value FROM json_each(?1))"
+);
 
 macro_rules! unhinted {
     ($where:literal) => {
