@@ -16,7 +16,7 @@ const STOP: Duration = Duration::from_secs(60);
 
 /// What makes the server fit for the tests. `fsync` keeps its default, on: what a
 /// test measures or survives must be what a user gets.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "listen_addresses=127.0.0.1",
     "shared_preload_libraries=pg_stat_statements",
     // Every test has a database of its own; what is counted must not make room for the next one.

@@ -441,6 +441,7 @@ mod tests {
 
     /// Each row is committed, or named as left, however soon the search ends.
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "a statement that takes its time")]
     async fn no_row_of_a_page_that_stays_locked_is_forgotten() {
         let refusal = || {
             // So slow that the search ends before it has tried all of them.
