@@ -128,9 +128,13 @@ impl Pending {
         self.push(of.lane, Item::Hint(Waiting { hint, of }));
     }
 
-    /// A hint that could not be locked waits behind everything else of its lane.
+    /// A hint that could not be locked waits behind everything else of its lane; a rescued job stays before it.
     pub(super) fn push_again(&mut self, waiting: Waiting) {
-        self.push(waiting.of.lane, Item::Hint(waiting));
+        if waiting.of.rescued {
+            self.put_back(waiting);
+        } else {
+            self.push(waiting.of.lane, Item::Hint(waiting));
+        }
     }
 
     /// A rescued job, behind those that came before it and before everything else. One that waits already is passed.
