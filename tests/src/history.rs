@@ -15,7 +15,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 
-pub use account::HintAccount;
+pub use account::{HintAccount, total};
 pub use calendar::Calendar;
 pub use checker::{Checker, Limits};
 pub use event::{Answer, Creation, Entry, Event, Micros, Outcome, Place, Series, Strikes, Waits};

@@ -2,7 +2,7 @@
 
 use super::options::{Broker, Options};
 use super::workload::Kind;
-use crate::history::Calendar;
+use crate::history::{Calendar, total};
 use crate::wait::within;
 use crate::{
     Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running,
@@ -10,6 +10,7 @@ use crate::{
 };
 use chrono::{DateTime, Utc};
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::metrics::JOBS_IN_FLIGHT;
 use jobwire_core::{PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use std::cell::Cell;
@@ -311,6 +312,23 @@ impl World {
             }
         }
         (hints, wrong)
+    }
+
+    /// The node that holds the most jobs, by its own metrics.
+    pub async fn busiest_node(&self) -> &Arc<Mutex<Node>> {
+        let mut busiest = (&self.nodes[0], 0);
+        for shared in &self.nodes {
+            let node = shared.lock().await;
+            let Some(address) = node.endpoint() else {
+                continue;
+            };
+            let page = http::get(&address, "/metrics").await;
+            let jobs = page.map_or(0, |page| total(&page.body, JOBS_IN_FLIGHT));
+            if jobs > busiest.1 {
+                busiest = (shared, jobs);
+            }
+        }
+        busiest.0
     }
 
     /// End all nodes as an operator would, at once.

@@ -32,8 +32,9 @@ impl HintAccount {
     }
 }
 
-/// The sum of a counter over its labels.
-fn total(page: &str, name: &str) -> u64 {
+/// The sum of a counter or a gauge over its labels.
+#[must_use]
+pub fn total(page: &str, name: &str) -> u64 {
     let samples = page.lines().filter_map(|line| line.strip_prefix(name));
     samples
         .filter(|rest| rest.starts_with(['{', ' ']))
