@@ -214,7 +214,7 @@ conformance! {
             of_an_instance_only_the_first_ready_sibling_is_claimed,
             an_unserved_first_sibling_keeps_the_others_from_being_claimed,
             what_a_dead_node_held_is_claimed_with_a_strike,
-            rescued_jobs_are_claimed_first_and_suspects_are_not,
+            rescued_jobs_and_suspects_are_claimed_apart,
             what_can_not_be_taken_is_passed_slice_by_slice,
             four_nodes_that_claim_at_once_take_different_jobs,
         ]

@@ -19,7 +19,8 @@
 //!   that grows to a second while nothing is found, and to a few times what looking costs ([`pace`]); whatever
 //!   becomes ready in this process ends the pause. While hints work, nothing is asked.
 //! * **Several nodes** pass over each other's locked rows, so they take different jobs.
-//! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots with their like.
+//! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
+//!   at a time: when the lane was looked through to its end.
 //!
 //! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
 //! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
@@ -318,12 +319,38 @@ impl Claimer {
             return Ok(0);
         }
         lane.rescued_at = Some(now);
+        self.take_struck(at, ClaimOf::Rescued, room, slots).await
+    }
+
+    /// A suspect of a lane, unless this node has one. It waits until nothing else runs, and meanwhile nothing is taken.
+    async fn take_suspect(
+        &mut self,
+        at: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<usize, crate::StoreError> {
+        if slots.is_empty() || self.node.suspects.any() {
+            return Ok(0);
+        }
+        self.take_struck(at, ClaimOf::Suspects, 1, slots).await
+    }
+
+    async fn take_struck(
+        &mut self,
+        at: usize,
+        of: ClaimOf,
+        room: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<usize, crate::StoreError> {
+        let (node, now) = (self.node.clone(), Instant::now());
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(0);
+        };
         let page = ClaimPage {
             lane: lane.lane.clone(),
-            of: ClaimOf::Rescued,
+            of,
             at_most: i64::try_from(room).unwrap_or(i64::MAX),
         };
-        let claimed = node.asks(node.store.claim(&node.terms, &page)).await?;
+        let claimed = node.asks(node.store.claim(&node.terms(), &page)).await?;
         let count = claimed.jobs.len();
         lane.taken += count as u64;
         let slots = std::iter::from_fn(|| slots.pop());
@@ -353,7 +380,7 @@ impl Claimer {
             },
             at_most: i64::try_from(share).unwrap_or(i64::MAX),
         };
-        let claimed = node.asks(node.store.claim(&node.terms, &page)).await;
+        let claimed = node.asks(node.store.claim(&node.terms(), &page)).await;
         let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
         for _ in count..share {
             self.schedule.give_back(at);
@@ -362,8 +389,12 @@ impl Claimer {
         lane.done = lane.cursor.looked(place, count, claimed.after) || lane.done;
         lane.taken += count as u64;
         self.pace.answered(count, sent.elapsed());
-        let slots = std::iter::from_fn(|| slots.pop());
-        executor::start_unhinted(&node, claimed.jobs, "claim", sent, slots);
+        let done = lane.done;
+        let taken = std::iter::from_fn(|| slots.pop());
+        executor::start_unhinted(&node, claimed.jobs, "claim", sent, taken);
+        if done {
+            self.take_suspect(at, slots).await?;
+        }
         Ok(())
     }
 

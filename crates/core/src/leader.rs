@@ -140,7 +140,7 @@ impl Leader {
         }
         node.hook.tell(Control::NodeAlive {
             node: node.id,
-            types: node.handlers.types(),
+            types: node.served.types().to_vec(),
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
         });
@@ -313,7 +313,7 @@ impl Leader {
         crash_point!("turn-taken");
         node.fleet.note(
             node.id,
-            &node.handlers.types(),
+            &node.served.types(),
             &node.options.lane_names(),
             Some(node.free_slots()),
         );

@@ -59,6 +59,7 @@ pub mod repeat;
 mod rescue;
 pub mod retry;
 mod row_batch;
+mod served;
 mod shared;
 pub mod store;
 pub mod supervisor;

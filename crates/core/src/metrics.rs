@@ -117,6 +117,9 @@ metrics! {
     STUCK_BATCHES = "jobwire_stuck_batches" Gauge ["operation"]
         "1 while the database refuses a batch of this operation, or rows of one that could not be set aside; this node tries again and again.";
 
+    TYPES_CLOSED = "jobwire_types_closed" Gauge []
+        "Types with a handler of which this node locks no jobs, since the database refuses too many of their outcomes.";
+
     LEASES_RENEWED = "jobwire_leases_renewed_total" Counter []
         "Leases renewed.";
     LEASES_RECONCILED = "jobwire_leases_reconciled_total" Counter ["how"]

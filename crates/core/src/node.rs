@@ -49,8 +49,9 @@ use crate::metrics as m;
 use crate::quarantine::Suspects;
 use crate::renewal;
 use crate::row_batch::RowPause;
+use crate::served::Served;
 use crate::shared::Shared;
-use crate::store::{LockTerms, ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
+use crate::store::{ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
 use crate::transport::{MAX_MEMBER_TYPES, Transport};
@@ -198,16 +199,11 @@ impl NodeBuilder {
         let shared = Arc::new(Shared {
             id,
             hook,
-            terms: LockTerms {
-                owner: id,
-                lease: options.lease,
-                types: types.into(),
-                rows: RowTerms::default(),
-            },
+            served: Served::new(types.into()),
             rows,
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
-            refused: completion::room(),
+            refused: completion::room(options.concurrency),
             refused_turn: tokio::sync::Mutex::default(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),

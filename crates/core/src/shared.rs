@@ -22,6 +22,7 @@ use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::row_batch::RowPause;
+use crate::served::Served;
 use crate::store::{HandOver, LockTerms, RowTerms, Store, StoreError};
 use crate::transport::Transport;
 use crate::under_way::Leases;
@@ -34,8 +35,9 @@ pub(crate) struct Shared {
     pub(crate) hook: CommitHook,
     pub(crate) handlers: Handlers,
     pub(crate) options: NodeOptions,
-    /// Everything is locked by leases, but for what the consumer asks for ([`terms_for_hints`](Self::terms_for_hints)).
-    pub(crate) terms: LockTerms,
+    /// The types whose jobs are locked now.
+    pub(crate) served: Served,
+    /// What the consumer may lock by rows; all else is locked by leases.
     pub(crate) rows: RowTerms,
     /// No row locks until then, since some were lost.
     pub(crate) row_pause: RowPause,
@@ -159,9 +161,19 @@ impl Shared {
         }
     }
 
+    /// Under which terms to lock by leases.
+    pub(crate) fn terms(&self) -> LockTerms {
+        LockTerms {
+            owner: self.id,
+            lease: self.options.lease,
+            types: self.served.types(),
+            rows: RowTerms::default(),
+        }
+    }
+
     /// Under which terms to lock what was hinted.
     pub(crate) fn terms_for_hints(&self) -> LockTerms {
-        let mut terms = self.terms.clone();
+        let mut terms = self.terms();
         if self.row_pause.is_over() {
             terms.rows = self.rows.clone();
         }
@@ -194,7 +206,7 @@ impl Shared {
         if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
             HandOver::Hint
         } else {
-            HandOver::Take(self.terms.clone())
+            HandOver::Take(self.terms())
         }
     }
 }

@@ -100,7 +100,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
 fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
     let slots = &node.slots;
     let idle = slots.available_permits() == node.options.concurrency;
-    if !idle || !node.leases.healthy() || node.terms.types.is_empty() {
+    if !idle || !node.leases.healthy() || node.served.types().is_empty() {
         return Vec::new();
     }
     let free = || slots.clone().try_acquire_owned().ok();
@@ -114,7 +114,8 @@ async fn move_due(node: &Shared, slots: usize) -> Result<MovedTimers, StoreError
     match i64::try_from(slots) {
         Ok(few @ 1..) => {
             let lanes = node.options.lane_names();
-            let takes = node.store.take_due_timers(&node.terms, &lanes, few);
+            let terms = node.terms();
+            let takes = node.store.take_due_timers(&terms, &lanes, few);
             node.asks(takes).await
         }
         _ => node.store.move_due_timers(BATCH).await,

@@ -186,6 +186,47 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
     node.stop().await;
 }
 
+/// So many outcomes of one type are refused that the node locks no more jobs of it: jobs of other types run. Once the
+/// database takes the outcomes again, the node locks jobs of that type again.
+#[tokio::test]
+async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
+    const BAD: usize = 4_000;
+    let world = World::new().await;
+    let notes = Notes::default();
+    refuse_to_delete_bad_jobs(&world).await;
+    let node = world
+        .node()
+        .handler("note", |_: Running<()>| async { Ok(Outcome::Done) })
+        .handler("other", notes_element(&notes))
+        .start()
+        .await
+        .unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let bad = (0..BAD).map(|_| NewJob::of("note", &()).element("bad"));
+    tx.create_many(bad.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL";
+    eventually("the type to be closed", SOON, || async {
+        let stuck = node.health().stuck;
+        let closed = stuck.iter().any(|stuck| stuck.jobs >= 1_000);
+        (closed && world.count(held).await >= 1_000).then_some(())
+    })
+    .await;
+    let mut tx = world.jobs.begin().await.unwrap();
+    let good = (0..200).map(|_| NewJob::of("other", &()).element("good"));
+    tx.create_many(good.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    world.until_left(BAD as i64).await;
+    assert_eq!(notes.all().len(), 200);
+    assert!(
+        world.count(held).await < BAD as i64,
+        "the node locked all jobs of a closed type"
+    );
+    delete_bad_jobs_again(&world).await;
+    world.until_empty().await;
+    node.stop().await;
+}
+
 /// A right that is missing is the database's fault, whatever row needed it: nothing is set aside until it is there.
 #[tokio::test]
 async fn a_missing_right_sets_nothing_aside_and_heals() {

@@ -16,6 +16,13 @@ fn page(after: Option<JobId>, at_most: i64) -> ClaimPage {
     }
 }
 
+fn of(of: ClaimOf) -> ClaimPage {
+    ClaimPage {
+        of,
+        ..page(None, 8)
+    }
+}
+
 async fn claim<S: Bench>(w: &World<S>, owner: NodeId, page: &ClaimPage) -> Claimed {
     w.store.claim(&terms(owner), page).await.unwrap()
 }
@@ -125,13 +132,18 @@ pub(super) async fn what_a_dead_node_held_is_claimed_with_a_strike<S: Bench>(w: 
     assert!(all(w).await.is_empty());
     w.die(hints[0].id).await;
     w.die(hints[1].id).await;
-    let claimed = claim(w, node(), &page(None, 8)).await;
+    let next = claim(w, node(), &page(None, 8)).await;
+    assert!(
+        next.jobs.is_empty(),
+        "jobs with strikes are asked for apart"
+    );
+    let claimed = claim(w, node(), &of(ClaimOf::Rescued)).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
     assert!(claimed.jobs.iter().all(|locked| locked.strikes == 1));
 }
 
 /// Whatever waits before them: they are found by their leases.
-pub(super) async fn rescued_jobs_are_claimed_first_and_suspects_are_not<S: Bench>(w: &World<S>) {
+pub(super) async fn rescued_jobs_and_suspects_are_claimed_apart<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(vec![
             work(),
@@ -141,10 +153,7 @@ pub(super) async fn rescued_jobs_are_claimed_first_and_suspects_are_not<S: Bench
             work(),
         ])
         .await;
-    let rescued = ClaimPage {
-        of: ClaimOf::Rescued,
-        ..page(None, 8)
-    };
+    let (rescued, suspects) = (of(ClaimOf::Rescued), of(ClaimOf::Suspects));
     assert!(claim(w, node(), &rescued).await.jobs.is_empty());
     for _ in 0..2 {
         w.lock(node(), &hints[4..]).await;
@@ -156,6 +165,10 @@ pub(super) async fn rescued_jobs_are_claimed_first_and_suspects_are_not<S: Bench
     let claimed = claim(w, node(), &rescued).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[1].id, hints[2].id]);
     assert_eq!(claimed.after, None);
+    let claimed = claim(w, node(), &page(None, 8)).await;
+    assert_eq!(job_ids(&claimed.jobs), [hints[0].id]);
+    let claimed = claim(w, node(), &suspects).await;
+    assert_eq!(job_ids(&claimed.jobs), [hints[4].id]);
 }
 
 pub(super) async fn what_can_not_be_taken_is_passed_slice_by_slice<S: Bench>(w: &World<S>) {

@@ -141,6 +141,7 @@ pub(super) async fn only_the_leaders_turn_ends_a_lease<S: Bench>(w: &World<S>) {
     }
     for of in [
         ClaimOf::Rescued,
+        ClaimOf::Suspects,
         ClaimOf::Next {
             after: None,
             look_at: 100,

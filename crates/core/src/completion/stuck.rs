@@ -2,7 +2,8 @@
 //!
 //! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again,
 //! alone, until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`]
-//! apart. At most [`AT_ONCE`] wait so; more hold up the batches that they came in, which the node's slots then feel.
+//! apart. A type of which too many wait [closes](crate::served), so that the others go on. At most [`room`] of all types
+//! wait so; more hold up the batches that they came in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +20,18 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
 use crate::supervisor::survived;
 
-/// Outcomes that wait apart.
-const AT_ONCE: usize = 1_000;
-/// Between two attempts, of whichever outcome.
+/// Outcomes that wait apart: of four types that have just closed, or of all that a node may hold where that is more.
+const AT_ONCE: usize = 4 * crate::served::MOST;
+/// From a refused attempt to the next one, of any outcome.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Room for outcomes that wait apart.
-pub(crate) fn room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(AT_ONCE))
+/// Room for outcomes that wait apart, on a node of so many slots. A job that ends leaves its slot before its outcome is
+/// committed, so that a node holds more jobs than it has slots.
+pub(crate) fn room(slots: usize) -> Arc<Semaphore> {
+    let held = slots.saturating_mul(4).min(Semaphore::MAX_PERMITS);
+    Arc::new(Semaphore::new(held.max(AT_ONCE)))
 }
 
 /// An outcome that was refused.
@@ -75,8 +78,12 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
     // The semaphore is never closed.
     let room = node.refused.clone().acquire_owned().await;
     let node = node.clone();
+    let job_type = attempt.as_ref().map(|attempt| attempt.job.job_type.clone());
     tokio::spawn(async move {
         let _room = room;
+        if let Some(job_type) = &job_type {
+            node.served.begin_to_wait(job_type);
+        }
         let held = refused.held().clone();
         if survived("refused", try_until_taken(&node, refused, attempt))
             .await
@@ -86,6 +93,9 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
             node.leases.lose(std::iter::once(&held));
             node.let_go(&held, End::Unsure);
             node.is_in_doubt(&held);
+        }
+        if let Some(job_type) = &job_type {
+            node.served.end_to_wait(job_type);
         }
     });
 }
@@ -100,9 +110,7 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
         // they take no more than one connection from the node.
         let its_turn = async {
             tokio::time::sleep(pause).await;
-            let turn = node.refused_turn.lock().await;
-            tokio::time::sleep(EACH).await;
-            turn
+            node.refused_turn.lock().await
         };
         let turn = tokio::select! {
             biased;
@@ -114,11 +122,10 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
         };
         let sent = Instant::now();
         let answer = refused.commit(node).await;
-        drop(turn);
-        pause = (pause * 2).min(LONGEST_PAUSE);
         if let Ok(settled) = answer
             && settled.left.is_empty()
         {
+            drop(turn);
             let operation = refused.operation();
             let committed = settled_batch(node, operation, &[held], settled, in_doubt);
             let fate = committed.fate(held.id);
@@ -129,6 +136,11 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
                 executor::follow_up(node, settled, sent, Vec::new()).await;
             }
             break fate;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::select! {
+            () = node.ended.cancelled() => {}
+            () = tokio::time::sleep(EACH) => {}
         }
     };
     if let Some(attempt) = attempt {

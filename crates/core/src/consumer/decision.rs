@@ -87,11 +87,19 @@ impl Consumer {
                     unserved.push(id);
                     if let Some(more) = self.unserved.now() {
                         let of = locked.unserved.iter().find(|(of, _)| *of == id);
+                        let closed = of.is_some_and(|(_, name)| self.node.served.is_closed(name));
                         let job_type = of.map(|(_, job_type)| tracing::field::display(job_type));
-                        tracing::warn!(
+                        if closed {
+                            tracing::warn!(
+                                job = %id, job_type, more,
+                                "the database refuses too many outcomes of this type; its job is left to other nodes, and to the sweeper"
+                            );
+                        } else {
+                            tracing::warn!(
                             job = %id, job_type, more,
                             "this node has no handler for the type of a job; register one, or give the type a lane of its own"
-                        );
+                            );
+                        }
                     }
                 }
                 _ => tracing::debug!(job = %id, reason = %why, "hint refused"),

@@ -52,7 +52,8 @@ impl NodeBuilder {
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();
         let hint = [Hint::new(id)];
-        let locks = node.store.lock(&node.terms, &hint);
+        let terms = node.terms();
+        let locks = node.store.lock(&terms, &hint);
         let mut locked = node.asks(locks).await?;
         let refused = match locked.jobs.pop() {
             None => {

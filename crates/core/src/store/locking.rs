@@ -68,9 +68,11 @@ pub struct ClaimPage {
 /// Which jobs of a lane are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimOf {
-    /// Rescued ones: their lease lost its owner, and they are no suspects.
+    /// Those whose last node died: their lease lost its owner, and they are no suspects.
     Rescued,
-    /// All, in the order of their ids.
+    /// Those of which two nodes or more have died.
+    Suspects,
+    /// All others, in the order of their ids.
     Next {
         /// Go on behind this id.
         after: Option<JobId>,

@@ -187,8 +187,10 @@ impl Database {
     pub(in crate::simulation) fn claim(&mut self, terms: &LockTerms, page: &ClaimPage) -> Claimed {
         let at_most = usize::try_from(page.at_most).unwrap_or(0);
         let (looked, slice_end) = match page.of {
-            ClaimOf::Rescued => {
-                let ownerless = |lease: &Lease| lease.owner.is_none() && lease.strikes < 2;
+            ClaimOf::Rescued | ClaimOf::Suspects => {
+                let suspects = page.of == ClaimOf::Suspects;
+                let ownerless =
+                    |lease: &Lease| lease.owner.is_none() && (lease.strikes >= 2) == suspects;
                 let leases = self.leases.iter();
                 let rescued = leases.filter(|(_, lease)| ownerless(lease));
                 (rescued.map(|(id, _)| *id).collect(), None)
@@ -197,8 +199,9 @@ impl Database {
                 let look_at = usize::try_from(look_at.max(1)).unwrap_or(usize::MAX);
                 let ids = self.executable.keys().copied();
                 let behind = ids.filter(|id| after.is_none_or(|after| *id > after));
-                let looked: Vec<JobId> = behind.take(look_at).collect();
+                let mut looked: Vec<JobId> = behind.take(look_at).collect();
                 let end = looked.last().copied().filter(|_| looked.len() == look_at);
+                looked.retain(|id| self.leases.get(id).is_none_or(|lease| lease.strikes == 0));
                 (looked, end)
             }
         };

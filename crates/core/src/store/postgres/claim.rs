@@ -6,15 +6,16 @@ use uuid::Uuid;
 use super::PgStore;
 use super::begin::begin_by_key;
 use super::lock::lock_plain;
-use super::sql::{in_turn, not_suspended, unlocked};
+use super::sql::{in_turn, not_suspended};
 use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::store::{ClaimOf, ClaimPage, Claimed, LockTerms};
 
 /// The primary key is the order, so no other index is needed. `slice` bounds what one statement reads where
-/// few of the rows can be taken. Whoever claims at the same moment has other rows locked, and those are
-/// passed. Of an instance only the first ready sibling counts, and only while nobody holds the instance.
+/// few of the rows can be taken. Rows that another node claims at the same moment are locked, and passed over. So are jobs
+/// with strikes, which have a share of the slots of their own. Of an instance only the first ready sibling counts, and
+/// only while nobody holds the instance.
 const FIND: &str = concat!(
     "
 WITH slice AS MATERIALIZED (
@@ -22,9 +23,10 @@ WITH slice AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT j.id, j.exclusive, j.process_instance FROM jobwire.job j
     WHERE j.id > $1 AND j.id <= coalesce((SELECT id FROM slice), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      AND j.lane = $2 AND j.type = ANY($3) AND ",
-    unlocked!("j"),
-    " AND ",
+      AND j.lane = $2 AND j.type = ANY($3)
+      AND NOT EXISTS (
+          SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
+      AND ",
     not_suspended!("j"),
     "
       AND ",
@@ -38,12 +40,12 @@ FROM (VALUES (1)) AS always LEFT JOIN found f ON true
 ORDER BY f.id"
 );
 
-/// Every lease is looked at; few have no owner. Suspects wait for their place among the others.
-const FIND_RESCUED: &str = concat!(
+/// Every lease is looked at; few have no owner.
+const FIND_STRUCK: &str = concat!(
     "
 SELECT NULL::uuid, j.id, j.exclusive, j.process_instance
 FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND l.strikes < 2 AND j.lane = $1 AND j.type = ANY($2) AND ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.lane = $1 AND j.type = ANY($2) AND ",
     not_suspended!("j"),
     "
   AND ",
@@ -62,10 +64,11 @@ impl PgStore {
         self.fences.begin(&self.line).await?;
         let mut tx = begin_by_key(&self.line).await?;
         let find = match page.of {
-            ClaimOf::Rescued => sqlx::query(FIND_RESCUED)
+            ClaimOf::Rescued | ClaimOf::Suspects => sqlx::query(FIND_STRUCK)
                 .bind(&page.lane.0)
                 .bind(&terms.types[..])
-                .bind(page.at_most),
+                .bind(page.at_most)
+                .bind(page.of == ClaimOf::Suspects),
             ClaimOf::Next { after, look_at } => sqlx::query(FIND)
                 .bind(after.map_or(Uuid::nil(), |id| id.0))
                 .bind(&page.lane.0)

@@ -3,7 +3,7 @@
 use sqlx::Row;
 
 use super::lock::lock_in;
-use super::sql::{in_turn, suspended, unlocked};
+use super::sql::{in_turn, suspended};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -13,15 +13,15 @@ use crate::store::{ClaimOf, ClaimPage, Claimed, LockTerms};
 const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
 
 /// The primary key is the order. There is one writer, so nobody takes anything between this look and the
-/// lock. Of an instance only the first ready sibling counts, and only while nobody holds the instance.
+/// lock. Jobs with strikes have a share of the slots of their own. Of an instance only the first ready sibling counts, and
+/// only while nobody holds the instance.
 const FIND: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
 FROM job j
 WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
-  AND ",
-    unlocked!("j"),
-    " AND NOT ",
+  AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
+  AND NOT ",
     suspended!("j"),
     "
   AND ",
@@ -30,12 +30,12 @@ WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SE
 ORDER BY j.id LIMIT ?5"
 );
 
-/// Suspects wait for their place among the others.
-const FIND_RESCUED: &str = concat!(
+/// What became executable by the loss of its lease.
+const FIND_STRUCK: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND l.strikes < 2 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
     suspended!("j"),
     "
   AND ",
@@ -53,11 +53,12 @@ impl SqliteStore {
         let mut tx = self.write().await?;
         let types = row::array(&terms.types[..])?;
         let (rows, slice_end) = match page.of {
-            ClaimOf::Rescued => {
-                let rows = sqlx::query(FIND_RESCUED)
+            ClaimOf::Rescued | ClaimOf::Suspects => {
+                let rows = sqlx::query(FIND_STRUCK)
                     .bind(&page.lane.0)
                     .bind(types)
                     .bind(page.at_most)
+                    .bind(page.of == ClaimOf::Suspects)
                     .fetch_all(&mut *tx)
                     .await?;
                 (rows, None)

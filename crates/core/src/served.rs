@@ -1,0 +1,149 @@
+//! The types whose jobs a node locks now.
+//!
+//! These are the types with a handler, without those that are closed. A type closes while [`MOST`] outcomes of its jobs
+//! wait apart because the database refuses them (a trigger or a foreign key that an operator added, say). Without that
+//! rule one such type fills the room for refused outcomes, and then no outcome of the node is committed. Hints of a
+//! closed type are settled as [`Unserved`](crate::store::Refusal::Unserved), and the node does not name the type in its
+//! beats: where no other node serves it, its jobs wait, and the leader hints them once the type is open again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::gauge;
+
+use crate::metrics as m;
+
+/// Outcomes of one type that wait apart while it is open.
+pub(crate) const MOST: usize = 1_000;
+/// It opens when no more than these are left.
+const FEW: usize = MOST / 2;
+
+/// The types whose jobs a node locks now.
+#[derive(Debug)]
+pub(crate) struct Served {
+    all: Arc<[String]>,
+    now: Mutex<Now>,
+}
+
+#[derive(Debug)]
+struct Now {
+    open: Arc<[String]>,
+    /// Refused outcomes that wait.
+    waiting: HashMap<String, Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    outcomes: usize,
+    closed: bool,
+}
+
+impl Served {
+    /// Of a node with handlers for these types.
+    pub(crate) fn new(all: Arc<[String]>) -> Self {
+        let now = Now {
+            open: all.clone(),
+            waiting: HashMap::new(),
+        };
+        gauge!(m::TYPES_CLOSED).set(0.0);
+        Self {
+            all,
+            now: Mutex::new(now),
+        }
+    }
+
+    /// The types that are open.
+    pub(crate) fn types(&self) -> Arc<[String]> {
+        self.lock().open.clone()
+    }
+
+    /// Whether the node has a handler for a type and locks none of its jobs.
+    pub(crate) fn is_closed(&self, job_type: &str) -> bool {
+        let now = self.lock();
+        now.waiting.get(job_type).is_some_and(|of| of.closed)
+    }
+
+    /// A refused outcome of this type begins to wait.
+    pub(crate) fn begin_to_wait(&self, job_type: &str) {
+        let mut now = self.lock();
+        let of = now.waiting.entry(job_type.to_owned()).or_default();
+        of.outcomes += 1;
+        if of.outcomes >= MOST && !of.closed {
+            of.closed = true;
+            tracing::error!(
+                job_type,
+                waiting = of.outcomes,
+                "the database refuses the outcomes of this type; this node locks no more jobs of it until fewer wait; \
+                 see the log for the reason"
+            );
+            self.choose(&mut now);
+        }
+    }
+
+    /// It was taken or given up.
+    pub(crate) fn end_to_wait(&self, job_type: &str) {
+        let mut now = self.lock();
+        let Some(of) = now.waiting.get_mut(job_type) else {
+            return;
+        };
+        of.outcomes = of.outcomes.saturating_sub(1);
+        let (outcomes, closed) = (of.outcomes, of.closed);
+        if outcomes == 0 {
+            now.waiting.remove(job_type);
+        } else if closed && outcomes <= FEW {
+            of.closed = false;
+        }
+        if closed && outcomes <= FEW {
+            tracing::info!(job_type, "this node locks jobs of this type again");
+            self.choose(&mut now);
+        }
+    }
+
+    fn choose(&self, now: &mut Now) {
+        let closed = |job_type: &String| now.waiting.get(job_type).is_some_and(|of| of.closed);
+        now.open = self.all.iter().filter(|t| !closed(t)).cloned().collect();
+        gauge!(m::TYPES_CLOSED).set((self.all.len() - now.open.len()) as f64);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served() -> Served {
+        Served::new(["mail", "report"].map(str::to_owned).into())
+    }
+
+    #[test]
+    fn a_type_closes_while_too_many_of_its_outcomes_wait() {
+        let served = served();
+        for _ in 1..MOST {
+            served.begin_to_wait("mail");
+        }
+        served.begin_to_wait("report");
+        assert_eq!(*served.types(), ["mail", "report"]);
+        served.begin_to_wait("mail");
+        assert!(served.is_closed("mail") && !served.is_closed("report"));
+        assert_eq!(*served.types(), ["report"]);
+        for _ in FEW + 1..MOST {
+            served.end_to_wait("mail");
+        }
+        assert!(served.is_closed("mail"));
+        served.end_to_wait("mail");
+        assert!(!served.is_closed("mail"));
+        assert_eq!(*served.types(), ["mail", "report"]);
+    }
+
+    #[test]
+    fn the_last_outcome_of_a_type_leaves_nothing_behind() {
+        let served = served();
+        served.begin_to_wait("mail");
+        served.end_to_wait("mail");
+        served.end_to_wait("mail");
+        assert!(served.lock().waiting.is_empty());
+    }
+}
