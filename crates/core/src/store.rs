@@ -46,6 +46,7 @@ use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 
 pub(crate) use answer::answer_within;
 use answer::measured;
+pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};

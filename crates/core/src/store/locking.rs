@@ -54,6 +54,37 @@ pub struct Locked {
     pub unserved: Vec<(JobId, String)>,
 }
 
+/// An instance whose first ready job was tried.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    pub(crate) instance: String,
+    pub(crate) result: Result<Box<LockedJob>, Refusal>,
+    /// The type of its first job, where that is not served here.
+    pub(crate) unserved: Option<String>,
+}
+
+impl Locked {
+    /// What became of the hinted jobs of an instance that was tried. Only one of them is locked; the others are taken in
+    /// turn when that one ends.
+    pub(crate) fn note_instance(&mut self, hinted: Vec<JobId>, tried: Tried) {
+        match tried.result {
+            Ok(job) => {
+                let others = hinted.into_iter().filter(|id| *id != job.job.id);
+                let others = others.map(|id| (id, Refusal::InstanceHeld));
+                self.refused.extend(others);
+                self.jobs.push(*job);
+            }
+            Err(why) => {
+                for id in hinted {
+                    let job_type = tried.unserved.clone();
+                    self.unserved.extend(job_type.map(|of| (id, of)));
+                    self.refused.push((id, why));
+                }
+            }
+        }
+    }
+}
+
 /// What a node that hints don't reach takes from a lane (protocol rule 28).
 #[derive(Clone, Debug)]
 pub struct ClaimPage {

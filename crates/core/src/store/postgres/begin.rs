@@ -17,20 +17,19 @@
 use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
 use super::line::Line;
-use super::session::Isolation;
+use super::session::{Isolation, lock_timeout};
 use crate::error::StoreError;
 
 /// Said by each transaction, since a handler may have changed what its connection does by default.
 macro_rules! begin {
-    ($then:literal) => {
-        concat!("BEGIN ISOLATION LEVEL READ COMMITTED", $then)
+    ($($then:expr),*) => {
+        concat!("BEGIN ISOLATION LEVEL READ COMMITTED" $(, $then)*)
     };
 }
 
-const NODES: &str = begin!("");
+const NODES: &str = begin!();
 const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
-/// As long as [`LOCK_TIMEOUT`](super::session::LOCK_TIMEOUT).
-const IMPATIENTLY: &str = begin!("; SET LOCAL lock_timeout = 250");
+const IMPATIENTLY: &str = begin!("; SET LOCAL ", lock_timeout!());
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
 

@@ -18,7 +18,7 @@ use super::sql::{
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
-use crate::store::{LockTerms, Refusal};
+use crate::store::{LockTerms, Refusal, Tried};
 
 /// The condition that never holds makes the conflicting row locked without a new version of it.
 const ENTER: &str = "
@@ -179,14 +179,6 @@ SELECT instance, true, true, false, NULL, 0, ",
     "
 FROM candidate WHERE id NOT IN (SELECT id FROM first)"
 );
-
-/// What trying an instance led to.
-pub(super) struct Tried {
-    pub(super) instance: String,
-    pub(super) result: Result<Box<LockedJob>, Refusal>,
-    /// The type of its first job, where that is not served here.
-    pub(super) unserved: Option<String>,
-}
 
 /// Lock the first ready job of each instance that nobody holds. The instances' rows must be locked.
 pub(super) async fn take_first(

@@ -8,7 +8,7 @@ use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
-use super::exclusive::{Enter, Tried};
+use super::exclusive::Enter;
 use super::lately::Lately;
 use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked,
@@ -17,7 +17,7 @@ use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::{Fence, JobId, LockedJob};
-use crate::store::{LockTerms, Locked, Refusal};
+use crate::store::{LockTerms, Locked, Refusal, Tried};
 
 /// What the server says of a key that is there already.
 const DUPLICATE: &str = "23505";
@@ -273,24 +273,7 @@ impl PgStore {
         names.sort_unstable();
         for tried in self.try_instances(terms, &names).await? {
             let hinted = instances.remove(&tried.instance).unwrap_or_default();
-            match tried.result {
-                Ok(job) => {
-                    // Of several hints for one instance only one is served; the others' jobs
-                    // are taken in turn when this one finishes.
-                    let others = hinted.into_iter().filter(|id| *id != job.job.id);
-                    locked
-                        .refused
-                        .extend(others.map(|id| (id, Refusal::InstanceHeld)));
-                    locked.jobs.push(*job);
-                }
-                Err(why) => {
-                    for id in hinted {
-                        let job_type = tried.unserved.clone();
-                        locked.unserved.extend(job_type.map(|of| (id, of)));
-                        locked.refused.push((id, why));
-                    }
-                }
-            }
+            locked.note_instance(hinted, tried);
         }
         let busy = instances.into_values().flatten();
         let busy = busy.map(|id| (id, Refusal::Busy));

@@ -59,15 +59,20 @@ macro_rules! wait_for_disk {
 }
 pub(super) use wait_for_disk;
 
-/// A statement that locks or completes jobs waits so long for a row that another transaction has locked.
-pub(super) const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
+/// A statement that locks or completes jobs waits so many milliseconds for a row that another transaction has locked.
+macro_rules! lock_timeout {
+    () => {
+        "lock_timeout = 250"
+    };
+}
+pub(super) use lock_timeout;
 
 /// What is set on every connection. As statements, since poolers refuse options at the start of a session.
 ///
 /// Our statements read what others have just committed, whatever the database's default isolation is: under a snapshot
 /// that is older than the row locks that they waited for, who is next in an instance would be overlooked.
 ///
-/// What locks and what completes waits for no lock longer than [`LOCK_TIMEOUT`]: other jobs wait for these statements.
+/// What locks and what completes waits for no lock longer than [`lock_timeout`]: other jobs wait for these statements.
 pub(super) fn settings(
     statement_timeout: Duration,
     silence_in_transaction: Duration,
@@ -75,8 +80,8 @@ pub(super) fn settings(
     commits: Commits,
 ) -> String {
     let lock_timeout = match plans {
-        Plans::Fresh => String::new(),
-        Plans::Kept => format!("SET lock_timeout = {}; ", LOCK_TIMEOUT.as_millis()),
+        Plans::Fresh => "",
+        Plans::Kept => concat!("SET ", lock_timeout!(), "; "),
     };
     format!(
         "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; {lock_timeout}{}; {}{NO_JIT}; {READ_COMMITTED}",

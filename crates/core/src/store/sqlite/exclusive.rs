@@ -12,7 +12,7 @@ use super::{lock, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::LockedJob;
-use crate::store::{HandOver, LockTerms, Refusal};
+use crate::store::{HandOver, LockTerms, Refusal, Tried};
 
 /// No lease with an owner holds the instance `name.value`.
 macro_rules! is_free {
@@ -75,14 +75,6 @@ ON CONFLICT (process_instance) DO UPDATE
 
 const LEAVE: &str = "
 DELETE FROM instance_lock WHERE process_instance IN (SELECT value FROM json_each(?1))";
-
-/// What trying an instance led to.
-pub(super) struct Tried {
-    pub(super) instance: String,
-    pub(super) result: Result<Box<LockedJob>, Refusal>,
-    /// The type of its first job, where that is not served here.
-    pub(super) unserved: Option<String>,
-}
 
 /// Those of the instances that nobody holds.
 async fn free(

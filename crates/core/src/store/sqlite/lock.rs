@@ -106,24 +106,7 @@ pub(super) async fn lock_in(
         names.sort_unstable();
         for tried in exclusive::take_first(connection, terms, now, &names).await? {
             let hinted = instances.remove(&tried.instance).unwrap_or_default();
-            match tried.result {
-                Ok(job) => {
-                    // Of several hints for one instance only one is served; the others' jobs
-                    // are taken in turn when this one finishes.
-                    let others = hinted.into_iter().filter(|id| *id != job.job.id);
-                    locked
-                        .refused
-                        .extend(others.map(|id| (id, Refusal::InstanceHeld)));
-                    locked.jobs.push(*job);
-                }
-                Err(why) => {
-                    for id in hinted {
-                        let job_type = tried.unserved.clone();
-                        locked.unserved.extend(job_type.map(|of| (id, of)));
-                        locked.refused.push((id, why));
-                    }
-                }
-            }
+            locked.note_instance(hinted, tried);
         }
     }
     Ok(locked)
