@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, HandOver, LanePage, Origin, OrphanQuery, SuspensionScope};
+use jobwire_core::store::{
+    Completion, HandOver, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
+};
 use jobwire_core::{Hint, JobFilter, JobId, JobState, Lane, NewJob};
 
 use super::world::{
@@ -227,6 +229,47 @@ pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {
     };
     assert_eq!(w.store.orphans(&query).await.unwrap().ready.len(), GOOD);
     is_set_aside(w, bad).await;
+}
+
+/// One of so many jobs was refused, and is told; nothing is set aside, and nothing counts as stuck.
+async fn only_one_was_refused<S: SqlBench>(w: &World<S>, done: OperatedJobs, bad: JobId) {
+    let is_done = |(_, operated): &(JobId, Operated)| *operated == Operated::Done;
+    assert!(done.operated.iter().all(is_done), "{done:?}");
+    assert_eq!(done.operated.len(), GOOD);
+    assert_eq!(done.refused.len(), 1, "{done:?}");
+    let (id, reason) = &done.refused[0];
+    assert_eq!(*id, bad);
+    assert!(reason.contains("poisoned"), "{reason}");
+    let stuck = w.store.stuck();
+    assert!(stuck.is_empty(), "{stuck:?}");
+}
+
+pub(super) async fn a_bad_row_stops_no_deletion<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(work);
+    let asked: Vec<JobId> = w.ready(jobs).await.iter().map(|hint| hint.id).collect();
+    refuse_rows(w, "DELETE", "job", "OLD.element = 'poison'").await;
+    let deleted = w.store.delete_many(&asked).await.unwrap();
+    only_one_was_refused(w, deleted, bad).await;
+    assert_eq!(w.find(JobFilter::default()).await, [bad]);
+    // Alone it is told, too.
+    let deleted = w.store.delete_many(&[bad]).await.unwrap();
+    assert_eq!(deleted.refused.len(), 1, "{deleted:?}");
+    assert_eq!(w.state(bad).await, Some(JobState::Executable));
+}
+
+pub(super) async fn a_bad_row_stops_no_retry<S: SqlBench>(w: &World<S>) {
+    let (worker, locked, bad) = held(w).await;
+    let failures: Vec<_> = locked.iter().map(give_up).collect();
+    let then = HandOver::Hint;
+    w.store.fail(worker, &failures, &then).await.unwrap();
+    let asked: Vec<JobId> = locked.iter().map(|job| job.job.id).collect();
+    refuse(w, "INSERT", "job").await;
+    let retried = w.store.retry_many(&asked, 3).await.unwrap();
+    assert_eq!(retried.ready.len(), GOOD);
+    only_one_was_refused(w, retried, bad).await;
+    assert_eq!(w.state(bad).await, Some(JobState::DeadLetter));
+    assert_eq!(w.rows("job").await, GOOD as i64);
+    assert!(w.store.retry(bad, 3).await.is_err());
 }
 
 pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {

@@ -1,5 +1,8 @@
 //! What operators ask for.
 
+use crate::hint::Ready;
+use crate::job::JobId;
+
 /// What a suspension names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuspensionScope {
@@ -35,4 +38,15 @@ pub enum Operated {
     NotFound,
     /// The job runs; it has to finish or lose its lock first.
     Running,
+}
+
+/// What a call did to many jobs. Each job that was asked for is in one of the two lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatedJobs {
+    /// What became of each.
+    pub operated: Vec<(JobId, Operated)>,
+    /// Jobs that the database refused to change, and why. They are as they were.
+    pub refused: Vec<(JobId, String)>,
+    /// What is to be hinted.
+    pub ready: Vec<Ready>,
 }
