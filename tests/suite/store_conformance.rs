@@ -265,6 +265,7 @@ conformance! {
             a_bad_orphan_stops_no_other,
             a_bad_row_stops_no_deletion,
             a_bad_row_stops_no_retry,
+            a_bad_row_stops_no_suspension,
             a_bad_row_stops_no_activation,
             a_bad_row_stops_no_move_to_another_lane,
             an_id_that_stands_in_two_tables_stops_no_timer,

@@ -49,7 +49,7 @@ use answer::measured;
 pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
-pub use operating::{Operated, OperatedJobs, SuspensionScope};
+pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use rows::{HeldRows, RowHold, RowTerms};
@@ -215,9 +215,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs>;
 
     /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and when it is created
-    /// or fails later. Returns how many jobs moved, and what is to be hinted: where the first job of an instance was
-    /// put aside, the next one is ready.
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)>;
+    /// or fails later. A job that the database refuses to move stays where it is, and is not locked either.
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended>;
 
     /// Is the order of exclusive jobs strict?
     async fn strict_order(&self) -> Result<bool> {

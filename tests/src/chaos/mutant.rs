@@ -12,8 +12,8 @@ use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
     LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin, OrphanPage,
-    OrphanQuery, Renewed, Result, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn,
-    TurnOutcome,
+    OrphanQuery, Renewed, Result, SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
+    Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -336,7 +336,7 @@ impl Store for Mutant {
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         self.inner.retry(id, retries).await
     }
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         self.inner.suspend(scope).await
     }
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

@@ -11,7 +11,7 @@ use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
     LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, OrphanPage, OrphanQuery,
-    Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope,
+    Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, Suspended, SuspensionScope,
     TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::{
@@ -298,9 +298,17 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         let scope = scope.clone();
-        self.call("suspend", move |db| db.suspend(&scope)).await
+        self.call("suspend", move |db| {
+            let (moved, ready) = db.suspend(&scope);
+            Suspended {
+                moved,
+                ready,
+                ..Suspended::default()
+            }
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

@@ -272,12 +272,49 @@ pub(super) async fn a_bad_row_stops_no_retry<S: SqlBench>(w: &World<S>) {
     assert!(w.store.retry(bad, 3).await.is_err());
 }
 
+/// What can't be put aside stays where it is, is told, and does not run; when the suspension ends it is hinted.
+pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
+    let (mut jobs, bad) = jobs(|| work().tenant("t"));
+    let delayed = || work().tenant("t").delay(Duration::from_secs(3600));
+    let bad_timer = delayed().element("poison");
+    let bad_timer_id = bad_timer.id();
+    jobs.extend([delayed(), bad_timer]);
+    let created = w.create(jobs).await;
+    let hints: Vec<Hint> = created.ready.into_iter().map(|ready| ready.hint).collect();
+    assert_eq!(hints.len(), GOOD + 1);
+    refuse(w, "INSERT", "suspended_job").await;
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    let suspended = w.store.suspend(&scope).await.unwrap();
+    assert_eq!(suspended.moved, GOOD as u64 + 1);
+    let mut refused: Vec<JobId> = suspended.refused.iter().map(|(id, _)| *id).collect();
+    refused.sort_unstable();
+    let mut both = [bad, bad_timer_id];
+    both.sort_unstable();
+    assert_eq!(refused, both);
+    assert!(suspended.refused[0].1.contains("poisoned"), "{suspended:?}");
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    assert!(w.store.stuck().is_empty());
+    assert_eq!(w.state(bad).await, Some(JobState::Executable));
+    assert_eq!(w.state(bad_timer_id).await, Some(JobState::Timer));
+    assert!(w.lock(node(), &hints).await.jobs.is_empty(), "suspended");
+    // Asking again changes nothing.
+    let again = w.store.suspend(&scope).await.unwrap();
+    assert_eq!((again.moved, again.refused.len()), (0, 2));
+    let ready = w.store.activate(&scope).await.unwrap();
+    let mut hinted = ids(&ready);
+    let mut executable: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    hinted.sort_unstable();
+    executable.sort_unstable();
+    assert_eq!(hinted, executable);
+    assert_eq!(w.rows("timer_job").await, 2);
+}
+
 pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
     let (jobs, bad) = jobs(|| work().tenant("t"));
     w.ready(jobs).await;
     let scope = SuspensionScope::Tenant("t".to_owned());
     let suspended = w.store.suspend(&scope).await.unwrap();
-    assert_eq!(suspended.0, GOOD as u64 + 1);
+    assert_eq!(suspended.moved, GOOD as u64 + 1);
     refuse(w, "INSERT", "job").await;
     assert_eq!(w.store.activate(&scope).await.unwrap().len(), GOOD);
     assert_eq!(

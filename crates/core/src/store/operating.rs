@@ -50,3 +50,15 @@ pub struct OperatedJobs {
     /// What is to be hinted.
     pub ready: Vec<Ready>,
 }
+
+/// What a suspension did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suspended {
+    /// So many jobs were put aside.
+    pub moved: u64,
+    /// What is to be hinted: where the first job of an instance was put aside, the next one is ready.
+    pub ready: Vec<Ready>,
+    /// Jobs that the database refused to put aside, and why. They stay where they are, and nobody locks them before the
+    /// suspension ends.
+    pub refused: Vec<(JobId, String)>,
+}

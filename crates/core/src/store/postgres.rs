@@ -61,7 +61,7 @@ use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
     OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore,
-    Store, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -735,9 +735,18 @@ impl Store for PgStore {
         .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
-        self.run("suspend", || suspend::suspend(&self.line, scope))
-            .await
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        let line = &self.line;
+        let whole = self.run("suspend", || suspend::suspend(line, scope, None));
+        let rows = self.run("suspend", || suspend::suspendable(&line.pool, scope));
+        told_page("suspend", whole, rows, |these| {
+            let part = async move {
+                let suspend = || suspend::suspend(line, scope, Some(&these));
+                self.run("suspend", suspend).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

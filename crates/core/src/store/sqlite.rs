@@ -45,7 +45,7 @@ use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
     OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled,
-    SqlStore, Store, Succession, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -687,8 +687,17 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
-        self.run("suspend", || self.suspend_scope(scope)).await
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        let whole = self.run("suspend", || self.suspend_scope(scope, None));
+        let rows = self.run("suspend", || self.suspendable(scope));
+        told_page("suspend", whole, rows, |these| {
+            let part = async move {
+                let suspend = || self.suspend_scope(scope, Some(&these));
+                self.run("suspend", suspend).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

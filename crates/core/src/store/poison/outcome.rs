@@ -6,7 +6,9 @@ use super::search;
 use crate::created::earliest;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::{MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, TurnOutcome};
+use crate::store::{
+    MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended, TurnOutcome,
+};
 
 /// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
 const PAUSE: Duration = Duration::milliseconds(200);
@@ -256,6 +258,32 @@ impl Outcome for OperatedJobs {
 }
 
 impl Told for OperatedJobs {
+    fn refused(&mut self, jobs: Vec<(JobId, String)>) {
+        self.refused.extend(jobs);
+    }
+}
+
+impl Outcome for Suspended {
+    const PASSES_OVER: bool = false;
+
+    fn changed_rows(&self) -> bool {
+        self.moved > 0
+    }
+
+    fn add(&mut self, part: Self) {
+        self.moved += part.moved;
+        self.ready.extend(part.ready);
+        self.refused.extend(part.refused);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+impl Told for Suspended {
     fn refused(&mut self, jobs: Vec<(JobId, String)>) {
         self.refused.extend(jobs);
     }
