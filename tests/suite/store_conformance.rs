@@ -266,6 +266,7 @@ conformance! {
             a_bad_row_stops_no_deletion,
             a_bad_row_stops_no_retry,
             a_bad_row_stops_no_suspension,
+            what_was_brought_back_before_a_refusal_is_hinted_at_the_end,
             a_bad_row_stops_no_activation,
             a_bad_row_stops_no_move_to_another_lane,
             an_id_that_stands_in_two_tables_stops_no_timer,

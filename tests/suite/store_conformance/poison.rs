@@ -309,6 +309,43 @@ pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
     assert_eq!(w.rows("timer_job").await, 2);
 }
 
+/// What a refused attempt to end a suspension has brought back is hinted by the one that ends it.
+pub(super) async fn what_was_brought_back_before_a_refusal_is_hinted_at_the_end<S: SqlBench>(
+    w: &World<S>,
+) {
+    let (some, bad) = jobs(|| work().tenant("t"));
+    let (more, worse) = jobs(|| work().tenant("t"));
+    let hints = w.ready(some.into_iter().chain(more).collect()).await;
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&scope).await.unwrap();
+    // Of this page one row is set aside; the other one stays, and the suspension with it.
+    refuse(w, "INSERT", "job").await;
+    assert!(w.store.activate(&scope).await.is_err());
+    assert_eq!(w.rows("suspension").await, 1);
+    assert_eq!(w.rows("job").await, 2 * GOOD as i64);
+    assert!(w.lock(node(), &hints).await.jobs.is_empty(), "suspended");
+    let mend = if w.store.name() == "sqlite" {
+        "DROP TRIGGER refuse_INSERT_job"
+    } else {
+        "DROP TRIGGER refuse ON {s}job"
+    };
+    w.store.execute(mend).await;
+    let ready = w.store.activate(&scope).await.unwrap();
+    let mut hinted = ids(&ready);
+    hinted.sort_unstable();
+    let mut back: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    for id in [bad, worse] {
+        if w.state(id).await == Some(JobState::DeadLetter) {
+            back.retain(|job| *job != id);
+        }
+    }
+    back.sort_unstable();
+    assert_eq!(back.len(), 2 * GOOD + 1);
+    assert_eq!(hinted, back, "each once");
+    let held = w.lock(node(), &hints).await.jobs;
+    assert_eq!(held.len(), back.len());
+}
+
 pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
     let (jobs, bad) = jobs(|| work().tenant("t"));
     w.ready(jobs).await;
