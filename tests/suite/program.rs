@@ -17,6 +17,7 @@ mod sweep;
 use std::path::Path;
 use std::time::Duration;
 
+use jobwire_core::store::SqlStore;
 use jobwire_core::{JobFilter, JobView, SqliteStore, Store};
 use jobwire_tests::{Program, Running, Scratch, eventually};
 
@@ -70,6 +71,14 @@ async fn open(path: &Path) -> SqliteStore {
     let store = crate::world::patient_file(&format!("sqlite:{}", path.display())).await;
     store.migrate().await.unwrap();
     store
+}
+
+/// Change the database behind the program's back.
+async fn execute(store: &SqliteStore, statement: &str) {
+    let mut tx = store.begin().await.unwrap();
+    let statement = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned()));
+    statement.execute(&mut *tx).await.unwrap();
+    store.commit(tx).await.unwrap();
 }
 
 async fn all(store: &impl Store) -> Vec<JobView> {

@@ -39,6 +39,22 @@ pub fn lines(text: &str) -> String {
     plain
 }
 
+/// A JSON document with its line ends: only its texts can hold [active](is_active) characters, and there an escape means the
+/// same.
+#[must_use]
+pub fn json(document: &str) -> String {
+    let mut plain = String::with_capacity(document.len());
+    for c in document.chars() {
+        if c != '\n' && is_active(c) {
+            // Each of them is in the basic plane. Writing to a string can't fail.
+            let _ = write!(plain, "\\u{:04x}", u32::from(c));
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
 fn push(to: &mut String, c: char) {
     if is_active(c) {
         // Writing to a string can't fail.

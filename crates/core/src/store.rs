@@ -50,7 +50,7 @@ pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
-pub use operating::{Operated, SuspensionScope};
+pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use rows::{HeldRows, RowHold, RowTerms};
@@ -204,20 +204,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Delete a job of any state that is not running.
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)>;
 
+    /// The same for all of these, in one transaction. Where the database refuses it, it is tried in parts: a job that is
+    /// refused alone stays as it was, and the others are deleted.
+    async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs>;
+
     /// Make a dead letter, a waiting retry or a timer executable now, with so many attempts.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)>;
 
-    /// The same for all of these, in one transaction: on an error none of them is changed. Says what became of each.
-    async fn retry_many(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)>;
+    /// The same for all of these, in one transaction. Where the database refuses it, it is tried in parts, as in
+    /// [`delete_many`](Self::delete_many).
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs>;
 
     /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and when it is created
-    /// or fails later. Returns how many jobs moved, and what is to be hinted: where the first job of an instance was
-    /// put aside, the next one is ready.
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)>;
+    /// or fails later. A job that the database refuses to move stays where it is, and is not locked either.
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended>;
 
     /// Is the order of exclusive jobs strict?
     async fn strict_order(&self) -> Result<bool> {

@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::settings::{LogFormat, Settings};
-use escaped::Escaped;
+use escaped::{Escaped, EscapedJson};
 
 /// What commands other than `run` log where nobody said anything.
 const QUIET: &str = "warn";
@@ -44,7 +44,10 @@ pub fn start(settings: &Settings, is_node: bool) {
             let writer = move || Escaped::new(std::io::stderr(), ansi);
             layer.with_writer(writer).boxed()
         }
-        LogFormat::Json => layer.json().with_writer(std::io::stderr).boxed(),
+        LogFormat::Json => {
+            let writer = || EscapedJson::new(std::io::stderr());
+            layer.json().with_writer(writer).boxed()
+        }
     };
     let _ = tracing_subscriber::registry()
         .with(layer.with_filter(filter).with_filter(without_client))

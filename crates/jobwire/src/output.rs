@@ -1,6 +1,6 @@
 //! Printing results: to standard output, without dying where nobody reads (`jobwire jobs list | head`).
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
@@ -35,18 +35,7 @@ pub fn line(text: impl Display) -> Result<(), Error> {
 pub fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::Failed(format!("the result can't be written as JSON: {e}")))?;
-    // Only texts can hold such a character here, and in a text this means the same.
-    let active = |c: char| c != '\n' && plain::is_active(c);
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        if active(c) {
-            // Each of them is in the basic plane.
-            let _ = write!(plain, "\\u{:04x}", u32::from(c));
-        } else {
-            plain.push(c);
-        }
-    }
-    line(plain)
+    line(plain::json(&text))
 }
 
 /// `1 job`, `2 jobs`.

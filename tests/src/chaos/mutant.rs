@@ -11,8 +11,9 @@ use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin, OrphanPage,
+    OrphanQuery, Renewed, Result, SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
+    Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -326,17 +327,16 @@ impl Store for Mutant {
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
         self.inner.delete(id).await
     }
-    async fn retry_many(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+    async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
+        self.inner.delete_many(ids).await
+    }
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
         self.inner.retry_many(ids, retries).await
     }
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         self.inner.retry(id, retries).await
     }
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         self.inner.suspend(scope).await
     }
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

@@ -10,9 +10,9 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, OrphanPage, OrphanQuery, Refusal, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Settled, SuspensionScope, TransactionId, Turn,
-    TurnOutcome,
+    LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, OrphanPage, OrphanQuery,
+    Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, Suspended, SuspensionScope,
+    TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -264,31 +264,51 @@ impl Store for MemoryStore {
         self.call("delete", move |db| db.delete(id)).await
     }
 
-    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        self.call("retry", move |db| db.retry(id, retries)).await
-    }
-
-    async fn retry_many(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
+    async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
         let ids = ids.to_vec();
-        self.call("retry", move |db| {
-            let (mut all, mut ready) = (Vec::new(), Vec::new());
-            for id in ids {
-                let (operated, hints) = db.retry(id, retries);
-                all.push((id, operated));
-                ready.extend(hints);
+        self.call("delete", move |db| {
+            let mut deleted = OperatedJobs::default();
+            for id in &ids {
+                let (operated, ready) = db.delete(*id);
+                deleted.operated.push((*id, operated));
+                deleted.ready.extend(ready);
             }
-            (all, ready)
+            let is_left = |ready: &Ready| !ids.contains(&ready.hint.id);
+            deleted.ready.retain(is_left);
+            deleted
         })
         .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        self.call("retry", move |db| db.retry(id, retries)).await
+    }
+
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
+        let ids = ids.to_vec();
+        self.call("retry", move |db| {
+            let mut retried = OperatedJobs::default();
+            for id in ids {
+                let (operated, ready) = db.retry(id, retries);
+                retried.operated.push((id, operated));
+                retried.ready.extend(ready);
+            }
+            retried
+        })
+        .await
+    }
+
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         let scope = scope.clone();
-        self.call("suspend", move |db| db.suspend(&scope)).await
+        self.call("suspend", move |db| {
+            let (moved, ready) = db.suspend(&scope);
+            Suspended {
+                moved,
+                ready,
+                ..Suspended::default()
+            }
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

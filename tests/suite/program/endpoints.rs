@@ -7,7 +7,7 @@ use jobwire_tests::{Scratch, Signal, eventually, http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{SOON, jobwire, start};
+use super::{SOON, all, execute, jobwire, lines, start, store, succeeds, until_empty};
 
 /// More than are open at once.
 const SLOW: usize = 600;
@@ -74,4 +74,41 @@ async fn a_connection_is_not_kept_for_another_request() {
     );
     node.signal(Signal::SIGTERM);
     node.exit(SOON).await;
+}
+
+/// The database refuses an outcome, and the move to the dead letters, too. A restart would not help, so both probes pass.
+#[tokio::test]
+async fn a_batch_that_does_not_get_through_is_named_and_fails_no_probe() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON job
+                  BEGIN SELECT RAISE(ABORT, 'still referenced'); END";
+    execute(&store, refuse).await;
+    let id = all(&store).await[0].id.to_string();
+    let (_node, url) = start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
+    let told = eventually("the batch to be named", SOON, || async {
+        let alive = http::get(&url, "/healthz").await.ok()?;
+        assert_eq!(alive.status, 200, "{}", alive.body);
+        alive.body.contains("batch").then_some(alive.body)
+    })
+    .await;
+    assert!(told.starts_with("alive\n"), "{told}");
+    let batch = "batch complete does not get through";
+    for part in [batch, &format!("job {id}"), "still referenced"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let ready = http::get(&url, "/readyz").await.unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    let health: serde_json::Value = serde_json::from_str(&ready.body).unwrap();
+    assert_eq!(health["stuck"][0]["operation"], "complete", "{health}");
+    assert_eq!(health["stuck"][0]["job"], id.as_str(), "{health}");
+    execute(&store, "DROP TRIGGER refuse").await;
+    until_empty(&store, SOON).await;
+    eventually("no batch to be named", SOON, || async {
+        let alive = http::get(&url, "/healthz").await.ok()?;
+        (alive.body == "alive\n").then_some(())
+    })
+    .await;
 }

@@ -32,6 +32,27 @@ async fn fields_of_a_job_are_shown_escaped() {
     assert!(list.contains(r"one\nINFO forged"), "{list}");
 }
 
+/// The database's own words hold what a terminal obeys. In the log they are escaped, whatever its format.
+#[tokio::test]
+async fn a_log_of_json_moves_no_cursor() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop"}"#, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = super::store(&home).await;
+    let id = super::all(&store).await[0].id.to_string();
+    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON job
+                  BEGIN SELECT RAISE(ABORT, 'no\u{9b}31m \u{7f}\u{85}INFO forged'); END";
+    super::execute(&store, refuse).await;
+    let program = jobwire(&home, &["jobs", "delete", &id]).env("JOBWIRE_LOG_FORMAT", "json");
+    let said = fails(program, 1).await;
+    assert!(!said.chars().any(|c| c != '\n' && is_active(c)), "{said:?}");
+    let mut events = said.lines().filter(|line| line.starts_with('{'));
+    let event = events.find(|line| line.contains("forged")).expect("a log");
+    let event: serde_json::Value = serde_json::from_str(event).unwrap();
+    let reason = event["fields"]["reason"].as_str().unwrap();
+    assert!(reason.contains("no\u{9b}31m \u{7f}\u{85}INFO"), "{event}");
+}
+
 #[tokio::test]
 async fn a_new_sqlite_file_is_for_its_user_alone() {
     let home = Scratch::new();

@@ -4,7 +4,7 @@ use jobwire_core::{JobState, Store};
 use jobwire_tests::{Scratch, shared};
 use serde_json::Value;
 
-use super::{all, fails, jobwire, lines, store, succeeds};
+use super::{all, execute, fails, jobwire, lines, store, succeeds};
 
 async fn json(home: &Scratch, arguments: &[&str]) -> Value {
     // The harness hears both streams: a slow statement's warning is no part of the answer.
@@ -160,6 +160,31 @@ async fn all_that_match_are_retried_or_deleted() {
         0
     );
     fails(jobwire(&home, &["jobs", "retry"]), 2).await;
+}
+
+/// A trigger raises for one job. It is named with the reason, and the others are changed.
+#[tokio::test]
+async fn a_job_that_the_database_refuses_stops_no_other() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"http","payload":7}"#, 12);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    let bad = all(&store).await[7].id;
+    let refuse = format!(
+        "CREATE TRIGGER refuse BEFORE DELETE ON job WHEN OLD.id = '{bad}'
+         BEGIN SELECT RAISE(ABORT, 'still needed'); END"
+    );
+    execute(&store, &refuse).await;
+    let delete = ["jobs", "delete", "--all", "--state", "executable", "--yes"];
+    let said = fails(jobwire(&home, &delete), 1).await;
+    assert!(said.contains("11 jobs deleted"), "{said}");
+    let told = format!("job {bad} was left as it is: ");
+    assert!(
+        said.contains(&told) && said.contains("still needed"),
+        "{said}"
+    );
+    let left: Vec<_> = all(&store).await.iter().map(|job| job.id).collect();
+    assert_eq!(left, [bad]);
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
     let mut tx = world.jobs.begin().await.unwrap();
     tx.create(note("plain").concurrent()).await.unwrap();
     tx.create(note("exclusive")).await.unwrap();
-    assert_eq!(world.store.suspend(&scope()).await.unwrap().0, 0);
+    assert_eq!(world.store.suspend(&scope()).await.unwrap().moved, 0);
     tx.commit().await.unwrap();
     eventually("both hints were refused", SOON, async || {
         let refused = refused(&scraped, "suspended") + refused(&scraped, "gone");

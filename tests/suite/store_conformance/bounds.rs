@@ -121,7 +121,7 @@ pub(super) async fn what_an_older_program_writes_fits<S: SqlBench>(w: &World<S>)
     assert_eq!(w.state(id).await, Some(JobState::DeadLetter));
     w.store.retry(id, 2_147_483_647).await.unwrap();
     let scope = SuspensionScope::Type("work".to_owned());
-    assert_eq!(w.store.suspend(&scope).await.unwrap().0, 1);
+    assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 1);
     w.store.activate(&scope).await.unwrap();
     w.hold(worker, &hint).await;
 }
@@ -310,7 +310,7 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
     };
     w.fail(worker, failure).await;
     let scope = SuspensionScope::Type("work".to_owned());
-    assert_eq!(w.store.suspend(&scope).await.unwrap().0, 2);
+    assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 2);
     w.store.activate(&scope).await.unwrap();
     w.store.move_due_timers(10).await.unwrap();
     let job = w.hold(worker, &Hint::new(id)).await;

@@ -16,7 +16,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     let resting = SuspensionScope::Tenant("resting".to_owned());
     // Suspended without being moved: as if it had been created afterwards.
     let created_later = work().tenant("resting");
-    assert_eq!(w.store.suspend(&resting).await.unwrap().0, 1);
+    assert_eq!(w.store.suspend(&resting).await.unwrap().moved, 1);
     let later = w.one(created_later).await;
 
     hints.push(later.clone());

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::repeat::next_occurrence;
-use jobwire_core::store::{Completion, HandOver, Operated, SuspensionScope};
+use jobwire_core::store::{Completion, HandOver, Operated, OperatedJobs, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
@@ -107,7 +107,9 @@ pub(super) async fn many_jobs_are_retried_at_once_and_each_is_accounted_for<S: B
     w.hold(node(), &running).await;
     let nobody = JobId::generate();
     let asked = [dead, nobody, executable, running.id, timer];
-    let (mut operated, ready) = w.store.retry_many(&asked, 7).await.unwrap();
+    let retried = w.store.retry_many(&asked, 7).await.unwrap();
+    assert!(retried.refused.is_empty(), "{retried:?}");
+    let (mut operated, ready) = (retried.operated, retried.ready);
     operated.sort_unstable_by_key(|(id, _)| *id);
     let mut expected = asked.map(|id| {
         let why = match id {
@@ -126,7 +128,45 @@ pub(super) async fn many_jobs_are_retried_at_once_and_each_is_accounted_for<S: B
     for id in revived {
         assert_eq!(w.view(id).await.unwrap().retries, 7);
     }
-    assert_eq!(w.store.retry_many(&[], 7).await.unwrap(), (vec![], vec![]));
+    let nothing = w.store.retry_many(&[], 7).await.unwrap();
+    assert_eq!(nothing, OperatedJobs::default());
+}
+
+pub(super) async fn many_jobs_are_deleted_at_once_and_each_is_accounted_for<S: Bench>(
+    w: &World<S>,
+) {
+    let of_each = one_of_each(w).await;
+    let running = w.one(work()).await;
+    w.hold(node(), &running).await;
+    let siblings = || work().instance("a");
+    let siblings = w.ready(vec![siblings(), siblings(), siblings()]).await;
+    let died = w.one(work()).await;
+    w.hold(node(), &died).await;
+    w.die(died.id).await;
+    let nobody = JobId::generate();
+    let mut asked = vec![nobody, running.id, died.id, siblings[0].id, siblings[1].id];
+    asked.extend(of_each);
+    let mut deleted = w.store.delete_many(&asked).await.unwrap();
+    assert!(deleted.refused.is_empty(), "{deleted:?}");
+    deleted.operated.sort_unstable_by_key(|(id, _)| *id);
+    asked.sort_unstable();
+    let expected: Vec<_> = asked
+        .into_iter()
+        .map(|id| match id {
+            id if id == nobody => (id, Operated::NotFound),
+            id if id == running.id => (id, Operated::Running),
+            id => (id, Operated::Done),
+        })
+        .collect();
+    assert_eq!(deleted.operated, expected);
+    // Whoever opens a gate hints what waited there (protocol rule 8).
+    assert_eq!(ids(&deleted.ready), [siblings[2].id]);
+    let left = w.find(JobFilter::default()).await;
+    assert_eq!(left, [running.id, siblings[2].id]);
+    assert_eq!(w.rows("job_lease").await, 1);
+    assert_eq!(w.rows("job_exception").await, 0);
+    let nothing = w.store.delete_many(&[]).await.unwrap();
+    assert_eq!(nothing, OperatedJobs::default());
 }
 
 /// The next occurrence has as many attempts as the one before had in all, used and left.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, HandOver, LanePage, Origin, OrphanQuery, SuspensionScope};
+use jobwire_core::store::{
+    Completion, HandOver, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
+};
 use jobwire_core::{Hint, JobFilter, JobId, JobState, Lane, NewJob};
 
 use super::world::{
@@ -229,12 +231,127 @@ pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {
     is_set_aside(w, bad).await;
 }
 
+/// One of so many jobs was refused, and is told; nothing is set aside, and nothing counts as stuck.
+async fn only_one_was_refused<S: SqlBench>(w: &World<S>, done: OperatedJobs, bad: JobId) {
+    let is_done = |(_, operated): &(JobId, Operated)| *operated == Operated::Done;
+    assert!(done.operated.iter().all(is_done), "{done:?}");
+    assert_eq!(done.operated.len(), GOOD);
+    assert_eq!(done.refused.len(), 1, "{done:?}");
+    let (id, reason) = &done.refused[0];
+    assert_eq!(*id, bad);
+    assert!(reason.contains("poisoned"), "{reason}");
+    let stuck = w.store.stuck();
+    assert!(stuck.is_empty(), "{stuck:?}");
+}
+
+pub(super) async fn a_bad_row_stops_no_deletion<S: SqlBench>(w: &World<S>) {
+    let (jobs, bad) = jobs(work);
+    let asked: Vec<JobId> = w.ready(jobs).await.iter().map(|hint| hint.id).collect();
+    refuse_rows(w, "DELETE", "job", "OLD.element = 'poison'").await;
+    let deleted = w.store.delete_many(&asked).await.unwrap();
+    only_one_was_refused(w, deleted, bad).await;
+    assert_eq!(w.find(JobFilter::default()).await, [bad]);
+    // Alone it is told, too.
+    let deleted = w.store.delete_many(&[bad]).await.unwrap();
+    assert_eq!(deleted.refused.len(), 1, "{deleted:?}");
+    assert_eq!(w.state(bad).await, Some(JobState::Executable));
+}
+
+pub(super) async fn a_bad_row_stops_no_retry<S: SqlBench>(w: &World<S>) {
+    let (worker, locked, bad) = held(w).await;
+    let failures: Vec<_> = locked.iter().map(give_up).collect();
+    let then = HandOver::Hint;
+    w.store.fail(worker, &failures, &then).await.unwrap();
+    let asked: Vec<JobId> = locked.iter().map(|job| job.job.id).collect();
+    refuse(w, "INSERT", "job").await;
+    let retried = w.store.retry_many(&asked, 3).await.unwrap();
+    assert_eq!(retried.ready.len(), GOOD);
+    only_one_was_refused(w, retried, bad).await;
+    assert_eq!(w.state(bad).await, Some(JobState::DeadLetter));
+    assert_eq!(w.rows("job").await, GOOD as i64);
+    assert!(w.store.retry(bad, 3).await.is_err());
+}
+
+/// What can't be put aside stays where it is, is told, and does not run; when the suspension ends it is hinted.
+pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
+    let (mut jobs, bad) = jobs(|| work().tenant("t"));
+    let delayed = || work().tenant("t").delay(Duration::from_secs(3600));
+    let bad_timer = delayed().element("poison");
+    let bad_timer_id = bad_timer.id();
+    jobs.extend([delayed(), bad_timer]);
+    let created = w.create(jobs).await;
+    let hints: Vec<Hint> = created.ready.into_iter().map(|ready| ready.hint).collect();
+    assert_eq!(hints.len(), GOOD + 1);
+    refuse(w, "INSERT", "suspended_job").await;
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    let suspended = w.store.suspend(&scope).await.unwrap();
+    assert_eq!(suspended.moved, GOOD as u64 + 1);
+    let mut refused: Vec<JobId> = suspended.refused.iter().map(|(id, _)| *id).collect();
+    refused.sort_unstable();
+    let mut both = [bad, bad_timer_id];
+    both.sort_unstable();
+    assert_eq!(refused, both);
+    assert!(suspended.refused[0].1.contains("poisoned"), "{suspended:?}");
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    assert!(w.store.stuck().is_empty());
+    assert_eq!(w.state(bad).await, Some(JobState::Executable));
+    assert_eq!(w.state(bad_timer_id).await, Some(JobState::Timer));
+    assert!(w.lock(node(), &hints).await.jobs.is_empty(), "suspended");
+    // Asking again changes nothing.
+    let again = w.store.suspend(&scope).await.unwrap();
+    assert_eq!((again.moved, again.refused.len()), (0, 2));
+    let ready = w.store.activate(&scope).await.unwrap();
+    let mut hinted = ids(&ready);
+    let mut executable: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    hinted.sort_unstable();
+    executable.sort_unstable();
+    assert_eq!(hinted, executable);
+    assert_eq!(w.rows("timer_job").await, 2);
+}
+
+/// What a refused attempt to end a suspension has brought back is hinted by the one that ends it.
+pub(super) async fn what_was_brought_back_before_a_refusal_is_hinted_at_the_end<S: SqlBench>(
+    w: &World<S>,
+) {
+    let (some, bad) = jobs(|| work().tenant("t"));
+    let (more, worse) = jobs(|| work().tenant("t"));
+    let hints = w.ready(some.into_iter().chain(more).collect()).await;
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&scope).await.unwrap();
+    // Of this page one row is set aside; the other one stays, and the suspension with it.
+    refuse(w, "INSERT", "job").await;
+    assert!(w.store.activate(&scope).await.is_err());
+    assert_eq!(w.rows("suspension").await, 1);
+    assert_eq!(w.rows("job").await, 2 * GOOD as i64);
+    assert!(w.lock(node(), &hints).await.jobs.is_empty(), "suspended");
+    let mend = if w.store.name() == "sqlite" {
+        "DROP TRIGGER refuse_INSERT_job"
+    } else {
+        "DROP TRIGGER refuse ON {s}job"
+    };
+    w.store.execute(mend).await;
+    let ready = w.store.activate(&scope).await.unwrap();
+    let mut hinted = ids(&ready);
+    hinted.sort_unstable();
+    let mut back: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    for id in [bad, worse] {
+        if w.state(id).await == Some(JobState::DeadLetter) {
+            back.retain(|job| *job != id);
+        }
+    }
+    back.sort_unstable();
+    assert_eq!(back.len(), 2 * GOOD + 1);
+    assert_eq!(hinted, back, "each once");
+    let held = w.lock(node(), &hints).await.jobs;
+    assert_eq!(held.len(), back.len());
+}
+
 pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
     let (jobs, bad) = jobs(|| work().tenant("t"));
     w.ready(jobs).await;
     let scope = SuspensionScope::Tenant("t".to_owned());
     let suspended = w.store.suspend(&scope).await.unwrap();
-    assert_eq!(suspended.0, GOOD as u64 + 1);
+    assert_eq!(suspended.moved, GOOD as u64 + 1);
     refuse(w, "INSERT", "job").await;
     assert_eq!(w.store.activate(&scope).await.unwrap().len(), GOOD);
     assert_eq!(

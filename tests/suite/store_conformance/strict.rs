@@ -82,7 +82,8 @@ pub(super) async fn a_suspended_job_keeps_its_siblings_waiting<S: SqlBench>(w: &
     strict(w).await;
     let hints = w.ready(vec![of("a").tenant("t"), of("a")]).await;
     let tenant = SuspensionScope::Tenant("t".to_owned());
-    let (moved, ready) = w.store.suspend(&tenant).await.unwrap();
+    let suspended = w.store.suspend(&tenant).await.unwrap();
+    let (moved, ready) = (suspended.moved, suspended.ready);
     assert_eq!((moved, ids(&ready)), (1, vec![]));
     waits(w, &hints[1]).await;
     let ready = w.store.activate(&tenant).await.unwrap();

@@ -28,8 +28,8 @@ pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &
     let bystander = w.one(work()).await;
     for (scope, job) in scopes {
         let hint = w.one(job).await;
-        assert_eq!(w.store.suspend(&scope).await.unwrap().0, 1);
-        assert_eq!(w.store.suspend(&scope).await.unwrap().0, 0);
+        assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 1);
+        assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 0);
         assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
         assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Gone));
         let ready = w.store.activate(&scope).await.unwrap();
@@ -57,8 +57,8 @@ pub(super) async fn a_first_sibling_that_is_put_aside_makes_the_next_one_ready<S
         .await;
     let put_aside = async |tenant: &str| {
         let tenant = SuspensionScope::Tenant(tenant.to_owned());
-        let (moved, ready) = w.store.suspend(&tenant).await.unwrap();
-        (moved, ids(&ready))
+        let suspended = w.store.suspend(&tenant).await.unwrap();
+        (suspended.moved, ids(&suspended.ready))
     };
     assert_eq!(put_aside("t").await, (1, vec![hints[1].id]));
     // Also where its holder has died: the instance still names it.
@@ -71,8 +71,8 @@ pub(super) async fn a_first_sibling_that_is_put_aside_makes_the_next_one_ready<S
     // Nobody is next while another sibling runs, or where a later one was put aside.
     w.hold(node(), &hints[2]).await;
     let rest = SuspensionScope::ProcessInstance("a".to_owned());
-    let (moved, ready) = w.store.suspend(&rest).await.unwrap();
-    assert_eq!((moved, ids(&ready)), (1, vec![]));
+    let suspended = w.store.suspend(&rest).await.unwrap();
+    assert_eq!((suspended.moved, ids(&suspended.ready)), (1, vec![]));
 }
 
 pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(w: &World<S>) {
@@ -86,7 +86,7 @@ pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(
     let worker = node();
     let jobs = w.lock(worker, &hints[..2]).await.jobs;
     let tenant = SuspensionScope::Tenant("t".to_owned());
-    assert_eq!(w.store.suspend(&tenant).await.unwrap().0, 1);
+    assert_eq!(w.store.suspend(&tenant).await.unwrap().moved, 1);
     assert_eq!(w.state(hints[0].id).await, Some(JobState::Executable));
     let settled = w
         .fail(worker, retry_after(&jobs[0], Duration::from_secs(60)))
@@ -146,7 +146,7 @@ pub(super) async fn a_timer_comes_back_as_a_timer<S: SqlBench>(w: &World<S>) {
     );
     let (waits_id, due_id) = (waits.id(), due.id());
     w.create(vec![waits, due]).await;
-    assert_eq!(w.store.suspend(&instance("a")).await.unwrap().0, 2);
+    assert_eq!(w.store.suspend(&instance("a")).await.unwrap().moved, 2);
     assert_eq!(w.store.move_due_timers(10).await.unwrap().next_due, None);
     w.store
         .execute(&format!(
@@ -162,8 +162,8 @@ pub(super) async fn a_timer_comes_back_as_a_timer<S: SqlBench>(w: &World<S>) {
 pub(super) async fn what_is_suspended_twice_stays_until_both_are_lifted<S: Bench>(w: &World<S>) {
     let hint = w.one(work().instance("a").tenant("t")).await;
     let tenant = SuspensionScope::Tenant("t".to_owned());
-    assert_eq!(w.store.suspend(&instance("a")).await.unwrap().0, 1);
-    assert_eq!(w.store.suspend(&tenant).await.unwrap().0, 0);
+    assert_eq!(w.store.suspend(&instance("a")).await.unwrap().moved, 1);
+    assert_eq!(w.store.suspend(&tenant).await.unwrap().moved, 0);
     assert!(w.store.activate(&instance("a")).await.unwrap().is_empty());
     assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
     assert_eq!(ids(&w.store.activate(&tenant).await.unwrap()), [hint.id]);

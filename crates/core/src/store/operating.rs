@@ -1,5 +1,8 @@
 //! What operators ask for.
 
+use crate::hint::Ready;
+use crate::job::JobId;
+
 /// What a suspension names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuspensionScope {
@@ -35,4 +38,27 @@ pub enum Operated {
     NotFound,
     /// The job runs; it has to finish or lose its lock first.
     Running,
+}
+
+/// What a call did to many jobs. Each job that was asked for is in one of the two lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatedJobs {
+    /// What became of each.
+    pub operated: Vec<(JobId, Operated)>,
+    /// Jobs that the database refused to change, and why. They are as they were.
+    pub refused: Vec<(JobId, String)>,
+    /// What is to be hinted.
+    pub ready: Vec<Ready>,
+}
+
+/// What a suspension did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suspended {
+    /// So many jobs were put aside.
+    pub moved: u64,
+    /// What is to be hinted: where the first job of an instance was put aside, the next one is ready.
+    pub ready: Vec<Ready>,
+    /// Jobs that the database refused to put aside, and why. They stay where they are, and nobody locks them before the
+    /// suspension ends.
+    pub refused: Vec<(JobId, String)>,
 }

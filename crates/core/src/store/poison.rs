@@ -39,7 +39,7 @@ use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Held, JobId, JobState, NodeId};
 
-pub(super) use outcome::{Activated, Outcome};
+pub(super) use outcome::{Activated, Outcome, Told};
 pub use stuck::StuckBatch;
 use stuck::StuckBatches;
 
@@ -378,4 +378,20 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
         Ok(outcome)
     };
     Box::pin(search).await
+}
+
+/// A page of jobs for somebody who waits for the answer: `whole` is its one transaction, `rows` are the jobs that it acts
+/// on, and `part` is the same for given ones. What is refused alone stays as it is and is told with the reason: nothing is
+/// set aside, and no row counts as stuck, since nobody tries again.
+pub(super) async fn told_page<'a, T: Told>(
+    operation: &'static str,
+    whole: impl Future<Output = Result<T>>,
+    rows: impl Future<Output = Result<Vec<JobId>>>,
+    part: impl Fn(Vec<JobId>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+) -> Result<T> {
+    match whole.await {
+        Err(error) if !error.is_transient() || error.is_lock_timeout() => {}
+        done => return done,
+    }
+    Box::pin(async { search::told(operation, rows.await?, &part).await }).await
 }

@@ -55,13 +55,13 @@ use self::hot::HotLine;
 use self::lately::Lately;
 use self::line::{Line, Suspicion};
 use self::session::{Commits, Isolation, Plans};
-use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page};
+use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::presence::Presence;
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery,
-    Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, SuspensionScope,
-    TransactionId, Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore,
+    Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -361,6 +361,23 @@ impl PgStore {
             part.boxed()
         })
         .await
+    }
+
+    /// Delete these in one transaction; then, one by one, those whose rows somebody was working with.
+    async fn delete_page(&self, ids: Vec<JobId>) -> Result<OperatedJobs> {
+        let delete = || operate::delete_many(&self.line, &ids);
+        let (mut deleted, busy) = self.run("delete", delete).await?;
+        for id in busy {
+            match self.delete(id).await {
+                Ok((operated, ready)) => {
+                    deleted.operated.push((id, operated));
+                    deleted.ready.extend(ready);
+                }
+                // The others are gone all the same.
+                Err(error) => deleted.refused.push((id, error.to_string())),
+            }
+        }
+        Ok(deleted)
     }
 
     /// End a suspension, or, where that is refused, bring its jobs back in parts first.
@@ -676,19 +693,34 @@ impl Store for PgStore {
         self.run("delete", || operate::delete(&self.line, id)).await
     }
 
-    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        let (operated, ready) = self.retry_many(&[id], retries).await?;
-        let of_it = operated.first().map(|(_, operated)| *operated);
-        Ok((of_it.unwrap_or(Operated::NotFound), ready))
+    async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
+        let rows = async { Ok(ids.to_vec()) };
+        let whole = self.delete_page(ids.to_vec());
+        told_page("delete", whole, rows, |these| {
+            self.delete_page(these).boxed()
+        })
+        .await
     }
 
-    async fn retry_many(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
-        self.run("retry", || operate::retry(&self.line.pool, ids, retries))
-            .await
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        let retry = || operate::retry(&self.line.pool, std::slice::from_ref(&id), retries);
+        let retried = self.run("retry", retry).await?;
+        let of_it = retried.operated.first().map(|(_, operated)| *operated);
+        Ok((of_it.unwrap_or(Operated::NotFound), retried.ready))
+    }
+
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
+        let pool = &self.line.pool;
+        let rows = async { Ok(ids.to_vec()) };
+        let whole = self.run("retry", || operate::retry(pool, ids, retries));
+        told_page("retry", whole, rows, |these| {
+            let part = async move {
+                let retry = || operate::retry(pool, &these, retries);
+                self.run("retry", retry).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn strict_order(&self) -> Result<bool> {
@@ -703,9 +735,18 @@ impl Store for PgStore {
         .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
-        self.run("suspend", || suspend::suspend(&self.line, scope))
-            .await
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        let line = &self.line;
+        let whole = self.run("suspend", || suspend::suspend(line, scope, None));
+        let rows = self.run("suspend", || suspend::suspendable(&line.pool, scope));
+        told_page("suspend", whole, rows, |these| {
+            let part = async move {
+                let suspend = || suspend::suspend(line, scope, Some(&these));
+                self.run("suspend", suspend).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

@@ -40,12 +40,12 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, SqliteConnection};
 
-use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page};
+use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::{
     ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, Origin, OrphanPage, OrphanQuery,
-    ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store,
-    Succession, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled,
+    SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -644,18 +644,37 @@ impl Store for SqliteStore {
         self.run("delete", || self.delete_job(id)).await
     }
 
-    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        let (operated, ready) = self.retry_many(&[id], retries).await?;
-        let of_it = operated.first().map(|(_, operated)| *operated);
-        Ok((of_it.unwrap_or(Operated::NotFound), ready))
+    async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
+        let rows = async { Ok(ids.to_vec()) };
+        let whole = self.run("delete", || self.delete_jobs(ids));
+        told_page("delete", whole, rows, |these| {
+            let part = async move {
+                let delete = || self.delete_jobs(&these);
+                self.run("delete", delete).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
-    async fn retry_many(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>)> {
-        self.run("retry", || self.retry_jobs(ids, retries)).await
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        let retry = || self.retry_jobs(std::slice::from_ref(&id), retries);
+        let retried = self.run("retry", retry).await?;
+        let of_it = retried.operated.first().map(|(_, operated)| *operated);
+        Ok((of_it.unwrap_or(Operated::NotFound), retried.ready))
+    }
+
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
+        let rows = async { Ok(ids.to_vec()) };
+        let whole = self.run("retry", || self.retry_jobs(ids, retries));
+        told_page("retry", whole, rows, |these| {
+            let part = async move {
+                let retry = || self.retry_jobs(&these, retries);
+                self.run("retry", retry).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn strict_order(&self) -> Result<bool> {
@@ -668,8 +687,17 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn suspend(&self, scope: &SuspensionScope) -> Result<(u64, Vec<Ready>)> {
-        self.run("suspend", || self.suspend_scope(scope)).await
+    async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        let whole = self.run("suspend", || self.suspend_scope(scope, None));
+        let rows = self.run("suspend", || self.suspendable(scope));
+        told_page("suspend", whole, rows, |these| {
+            let part = async move {
+                let suspend = || self.suspend_scope(scope, Some(&these));
+                self.run("suspend", suspend).await
+            };
+            part.boxed()
+        })
+        .await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {

@@ -33,6 +33,30 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
+/// Writes events that are JSON documents, each given in one call. The formatter escapes only what JSON must not hold; a
+/// terminal obeys more than that.
+pub(super) struct EscapedJson<W> {
+    to: W,
+}
+
+impl<W> EscapedJson<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to }
+    }
+}
+
+impl<W: Write> Write for EscapedJson<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        self.to.write_all(plain::json(&text).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
 fn line(event: &str, ansi: bool) -> Cow<'_, str> {
     let (body, end) = match event.strip_suffix('\n') {
         Some(body) => (body, "\n"),
@@ -97,6 +121,22 @@ mod tests {
             "WARN failed error=no\\n2026 INFO forged\\u{1b}[2J\\u{1b}[31m\n"
         );
         assert_eq!(written("INFO all is well\n", false), "INFO all is well\n");
+    }
+
+    #[test]
+    fn an_event_as_json_means_the_same_and_moves_no_cursor() {
+        let evil = "a\u{1b}[2J\u{7f}\u{9b}31m\\\u{85}\"\u{202e}b ü 😀\nINFO forged";
+        let event = serde_json::json!({ "fields": { "error": evil } });
+        let mut to = Vec::new();
+        let mut writer = EscapedJson::new(&mut to);
+        writer
+            .write_all(format!("{event}\n").as_bytes())
+            .expect("a vector");
+        let line = String::from_utf8(to).expect("text");
+        let body = line.strip_suffix('\n').expect("one line");
+        assert!(!body.chars().any(plain::is_active), "{body:?}");
+        let read: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(read, event);
     }
 
     #[test]

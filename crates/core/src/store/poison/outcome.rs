@@ -2,10 +2,13 @@
 
 use chrono::Duration;
 
+use super::search;
 use crate::created::earliest;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::{MovedPage, MovedTimers, OrphanPage, Settled, TurnOutcome};
+use crate::store::{
+    MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended, TurnOutcome,
+};
 
 /// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
 const PAUSE: Duration = Duration::milliseconds(200);
@@ -21,6 +24,9 @@ pub(in crate::store) trait Outcome: Send {
 
     /// Whether the operation comes again by itself: then rows that were refused a short while ago are passed over.
     const PASSES_OVER: bool = true;
+
+    /// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
+    const HOPELESS: usize = search::HOPELESS;
 
     /// Whether a page is one of several, so that a row that is not in it may be in another one.
     const IS_PAGED: bool = false;
@@ -220,4 +226,65 @@ impl Outcome for MovedPage {
     }
 
     fn left(&mut self, _: JobId) {}
+}
+
+/// An outcome that names what was refused, for whoever asked.
+pub(in crate::store) trait Told: Outcome + Default {
+    /// These stay as they were.
+    fn refused(&mut self, jobs: Vec<(JobId, String)>);
+}
+
+impl Outcome for OperatedJobs {
+    const PASSES_OVER: bool = false;
+
+    /// Its pages are small, and each job is named.
+    const HOPELESS: usize = usize::MAX;
+
+    fn changed_rows(&self) -> bool {
+        !self.ready.is_empty() || !self.operated.is_empty()
+    }
+
+    fn add(&mut self, part: Self) {
+        self.operated.extend(part.operated);
+        self.refused.extend(part.refused);
+        self.ready.extend(part.ready);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+impl Told for OperatedJobs {
+    fn refused(&mut self, jobs: Vec<(JobId, String)>) {
+        self.refused.extend(jobs);
+    }
+}
+
+impl Outcome for Suspended {
+    const PASSES_OVER: bool = false;
+
+    fn changed_rows(&self) -> bool {
+        self.moved > 0
+    }
+
+    fn add(&mut self, part: Self) {
+        self.moved += part.moved;
+        self.ready.extend(part.ready);
+        self.refused.extend(part.refused);
+    }
+
+    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
+        self.ready.extend(ready);
+    }
+
+    fn left(&mut self, _: JobId) {}
+}
+
+impl Told for Suspended {
+    fn refused(&mut self, jobs: Vec<(JobId, String)>) {
+        self.refused.extend(jobs);
+    }
 }

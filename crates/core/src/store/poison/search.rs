@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use metrics::counter;
 
-use super::{Aside, Outcome, Part, Refusals};
+use super::{Aside, Outcome, Part, Refusals, Told};
 use crate::allowance;
 use crate::error::StoreError;
 use crate::job::JobId;
@@ -26,7 +26,7 @@ const HOPELESS_AFTER: Duration = Duration::from_secs(5);
 const MOST_PARTS: usize = 20 * PARTS;
 
 /// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
-const HOPELESS: usize = 200;
+pub(super) const HOPELESS: usize = 200;
 
 /// How a refused row becomes a dead letter.
 type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
@@ -183,6 +183,39 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
 }
 
+/// Try a refused page in parts, and tell what stays refused. An error is returned where nothing shows that the database takes
+/// anything.
+pub(super) async fn told<T: Told>(
+    operation: &'static str,
+    rows: Vec<JobId>,
+    part: &Part<'_, JobId, T>,
+) -> Result<T> {
+    let mut outcome = T::default();
+    let mut first = rows;
+    // The whole page has just been tried.
+    let second = first.split_off(first.len() / 2);
+    let found = halve(vec![first, second], false, &mut outcome, part).await;
+    let untried = match found.fault {
+        Some(fault) if !found.committed && fault.is_transient() => return Err(fault),
+        Some(fault) => format!("not tried alone, since others failed: {fault}"),
+        None => "not tried alone, since too many were refused".to_owned(),
+    };
+    let refused = found.refused.into_iter();
+    let refused = refused.map(|(row, error)| (row, error.to_string()));
+    let untold = found.untold.into_iter().flatten();
+    let refused: Vec<_> = refused
+        .chain(untold.map(|row| (row, untried.clone())))
+        .collect();
+    if let Some((job, reason)) = refused.first() {
+        tracing::warn!(
+            operation, jobs = refused.len(), %job, reason,
+            "the database refused jobs; they stay as they were, and the others are done"
+        );
+    }
+    outcome.refused(refused);
+    Ok(outcome)
+}
+
 /// Try parts, then their halves, and so on: what can commit does. An error that goes away by itself ends the search, unless it
 /// has come again and again.
 ///
@@ -239,7 +272,7 @@ async fn halve<R: Clone, T: Outcome>(
                     || ((!error.is_transient()
                         || error.is_lock_timeout()
                         || searches_transient && error.is_answer())
-                        && (search.committed || parts < HOPELESS)) =>
+                        && (search.committed || parts < T::HOPELESS)) =>
             {
                 let mut rest = rows.split_off(rows.len() / 2);
                 if !rows.is_empty() {

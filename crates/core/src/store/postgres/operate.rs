@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Job, JobId};
 use crate::query::{JobFilter, JobView};
-use crate::store::Operated;
+use crate::store::{Operated, OperatedJobs};
 
 macro_rules! matching {
     () => {
@@ -173,6 +173,75 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
     Ok((done, ready))
 }
 
+/// Those of the jobs that nobody works with at this moment, as in [`ROW_LOCK`]. A batch that waited for rows could meet
+/// another one that has some of them and waits for the rest.
+const ROW_LOCKS: &str = "
+SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
+const DELETE_MANY: &str = concat!(
+    "
+WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
+    unlocked!("j"),
+    " RETURNING j.id, j.exclusive, j.process_instance),
+     timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
+     gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
+              UNION ALL SELECT * FROM letter),
+     lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
+     stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id)
+SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
+);
+
+/// Delete those that nobody runs. The second list has jobs whose rows somebody was working with.
+pub(super) async fn delete_many(
+    line: &Line,
+    ids: &[JobId],
+) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
+    let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    let mut tx = begin(line).await?;
+    let entered: Vec<Uuid> = sqlx::query_scalar(ROW_LOCKS)
+        .bind(&asked)
+        .fetch_all(&mut *tx)
+        .await?;
+    let gone: Vec<(Uuid, Option<String>)> = sqlx::query_as(DELETE_MANY)
+        .bind(&asked)
+        .bind(&entered)
+        .fetch_all(&mut *tx)
+        .await?;
+    let is_gone: HashSet<Uuid> = gone.iter().map(|(id, _)| *id).collect();
+    asked.retain(|id| !is_gone.contains(id));
+    let still: HashSet<Uuid> = if asked.is_empty() {
+        HashSet::new()
+    } else {
+        let still = sqlx::query_scalar(STILL).bind(&asked);
+        still.fetch_all(&mut *tx).await?.into_iter().collect()
+    };
+    tx.commit().await?;
+    let mut deleted = OperatedJobs::default();
+    let mut busy = Vec::new();
+    let mut left = Vec::new();
+    for (id, instance) in gone {
+        deleted.operated.push((JobId(id), Operated::Done));
+        left.extend(instance);
+    }
+    let entered: HashSet<Uuid> = entered.into_iter().collect();
+    for id in asked {
+        if !still.contains(&id) {
+            deleted.operated.push((JobId(id), Operated::NotFound));
+        } else if entered.contains(&id) {
+            deleted.operated.push((JobId(id), Operated::Running));
+        } else {
+            busy.push(JobId(id));
+        }
+    }
+    left.sort_unstable();
+    left.dedup();
+    deleted.ready = exclusive::next_since(line, &left).await;
+    Ok((deleted, busy))
+}
+
 /// Of the attempts that a job has, used and left, those that are used when `$2` are left. So a revival changes how many
 /// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
 macro_rules! used_attempts {
@@ -230,7 +299,7 @@ pub(super) async fn retry(
     pool: &PgPool,
     ids: &[JobId],
     retries: i32,
-) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>), StoreError> {
+) -> Result<OperatedJobs, StoreError> {
     let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -262,5 +331,9 @@ pub(super) async fn retry(
             (JobId(id), why)
         }));
     }
-    Ok((operated, ready))
+    Ok(OperatedJobs {
+        operated,
+        ready,
+        ..OperatedJobs::default()
+    })
 }

@@ -10,7 +10,7 @@ use super::{aside, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::SuspensionScope;
+use crate::store::{Suspended, SuspensionScope};
 
 /// The job belongs to what is named by scope `$1` and value `$2`.
 macro_rules! in_scope {
@@ -33,7 +33,7 @@ const ENTER: &str = concat!(
 SELECT j.id FROM jobwire.job j
 WHERE ",
     in_scope!(),
-    "
+    " AND ($3::uuid[] IS NULL OR j.id = ANY($3))
 ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
 );
 
@@ -51,7 +51,7 @@ WITH executable AS (
     DELETE FROM jobwire.timer_job j
     WHERE ",
     in_scope!(),
-    "
+    " AND ($4::uuid[] IS NULL OR j.id = ANY($4))
     RETURNING j.*
 ), moved AS (
     INSERT INTO jobwire.suspended_job (",
@@ -68,12 +68,38 @@ SELECT (SELECT count(*) FROM moved),
     (SELECT array_agg(DISTINCT process_instance) FROM executable WHERE exclusive AND process_instance IS NOT NULL)"
 );
 
-/// How many were put aside, and who is next in the instances that they leave.
+/// What a suspension puts aside.
+const SUSPENDABLE: &str = concat!(
+    "SELECT j.id FROM jobwire.job j WHERE ",
+    in_scope!(),
+    " AND ",
+    unlocked!("j"),
+    " UNION ALL SELECT j.id FROM jobwire.timer_job j WHERE ",
+    in_scope!(),
+    " ORDER BY 1"
+);
+
+/// Note the suspension, and name what it puts aside. From then on nobody locks one of these, whatever becomes of its row.
+pub(super) async fn suspendable(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+) -> Result<Vec<JobId>, StoreError> {
+    let (kind, value) = scope.parts();
+    let note = sqlx::query(NOTE).bind(kind).bind(value);
+    note.execute(pool).await?;
+    let query = sqlx::query_scalar(SUSPENDABLE).bind(kind).bind(value);
+    let ids: Vec<Uuid> = query.fetch_all(pool).await?;
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+/// Put aside what belongs to the scope, or only `these` of it.
 pub(super) async fn suspend(
     line: &Line,
     scope: &SuspensionScope,
-) -> Result<(u64, Vec<Ready>), StoreError> {
+    these: Option<&[JobId]>,
+) -> Result<Suspended, StoreError> {
     let (kind, value) = scope.parts();
+    let these: Option<Vec<Uuid>> = these.map(|these| these.iter().map(|id| id.0).collect());
     let mut tx = begin(line).await?;
     sqlx::query(NOTE)
         .bind(kind)
@@ -83,17 +109,22 @@ pub(super) async fn suspend(
     let ids: Vec<Uuid> = sqlx::query_scalar(ENTER)
         .bind(kind)
         .bind(value)
+        .bind(&these)
         .fetch_all(&mut *tx)
         .await?;
     let (moved, left): (i64, Option<Vec<String>>) = sqlx::query_as(PUT_ASIDE)
         .bind(kind)
         .bind(value)
         .bind(ids)
+        .bind(these)
         .fetch_one(&mut *tx)
         .await?;
     tx.commit().await?;
-    let next = exclusive::next_since(line, &left.unwrap_or_default()).await;
-    Ok((u64::try_from(moved).unwrap_or(0), next))
+    Ok(Suspended {
+        moved: u64::try_from(moved).unwrap_or(0),
+        ready: exclusive::next_since(line, &left.unwrap_or_default()).await,
+        refused: Vec::new(),
+    })
 }
 
 /// Suspensions end one after another: two that end at once would each leave what the other one still suspends.

@@ -1,5 +1,7 @@
 //! What operators ask and do.
 
+use std::collections::BTreeSet;
+
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
@@ -9,7 +11,7 @@ use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Job, JobId, JobState};
 use crate::query::{JobFilter, JobView};
-use crate::store::Operated;
+use crate::store::{Operated, OperatedJobs};
 
 /// The table of each state, with its name.
 const TABLES: [(JobState, &str); 4] = [
@@ -182,6 +184,34 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
+/// Those of the jobs that somebody runs.
+const RUNNING: &str = concat!(
+    "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
+    unlocked!("j")
+);
+
+macro_rules! delete_these {
+    ($table:literal) => {
+        concat!(
+            "DELETE FROM ",
+            $table,
+            " WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id, exclusive, process_instance"
+        )
+    };
+}
+
+const DELETE_MANY: [&str; 4] = [
+    delete_these!("job"),
+    delete_these!("timer_job"),
+    delete_these!("suspended_job"),
+    delete_these!("dead_letter_job"),
+];
+/// What goes with them.
+const DELETE_THEIR: [&str; 2] = [
+    "DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+];
+
 /// Of the attempts that a job has, used and left, those that are used when `?2` are left. So a revival changes how many
 /// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
 macro_rules! used_attempts {
@@ -295,21 +325,64 @@ impl SqliteStore {
         Ok((done, ready))
     }
 
+    /// Delete those that nobody runs.
+    pub(super) async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+        let mut tx = self.write().await?;
+        let running = sqlx::query(RUNNING)
+            .bind(row::array(ids)?)
+            .fetch_all(&mut *tx)
+            .await?;
+        let running: BTreeSet<JobId> = row::job_ids(&running)?.into_iter().collect();
+        let mut asked: BTreeSet<JobId> = ids.iter().copied().collect();
+        asked.retain(|id| !running.contains(id));
+        let these = row::array(&asked)?;
+        let mut deleted = OperatedJobs::default();
+        let mut left = BTreeSet::new();
+        for statement in DELETE_MANY {
+            let gone = sqlx::query(statement)
+                .bind(&these)
+                .fetch_all(&mut *tx)
+                .await?;
+            for (id, gone) in row::job_ids(&gone)?.into_iter().zip(&gone) {
+                if asked.remove(&id) {
+                    deleted.operated.push((id, Operated::Done));
+                }
+                if gone.try_get::<bool, _>(1)? {
+                    left.extend(gone.try_get::<Option<String>, _>(2)?);
+                }
+            }
+        }
+        for statement in DELETE_THEIR {
+            sqlx::query(statement)
+                .bind(&these)
+                .execute(&mut *tx)
+                .await?;
+        }
+        if !left.is_empty() {
+            deleted.ready = exclusive::next(&mut tx, &Vec::from_iter(left)).await?;
+        }
+        tx.commit().await?;
+        let others = |ids: BTreeSet<JobId>, why| ids.into_iter().map(move |id| (id, why));
+        deleted.operated.extend(others(asked, Operated::NotFound));
+        deleted.operated.extend(others(running, Operated::Running));
+        Ok(deleted)
+    }
+
     pub(super) async fn retry_jobs(
         &self,
         ids: &[JobId],
         retries: i32,
-    ) -> Result<(Vec<(JobId, Operated)>, Vec<Ready>), StoreError> {
+    ) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let (mut all, mut ready) = (Vec::with_capacity(ids.len()), Vec::new());
+        let mut retried = OperatedJobs::default();
         for id in ids {
             let (operated, hinted) = retry_one(&mut tx, *id, retries, now).await?;
-            all.push((*id, operated));
-            ready.extend(hinted);
+            retried.operated.push((*id, operated));
+            retried.ready.extend(hinted);
         }
         tx.commit().await?;
-        Ok((all, ready))
+        Ok(retried)
     }
 }
 

@@ -5,54 +5,85 @@ use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::SuspensionScope;
+use crate::store::{Suspended, SuspensionScope};
 
 const NOTE: &str = "
 INSERT INTO suspension (scope, value, since) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
 
+macro_rules! put_aside {
+    ($where:literal) => {
+        [
+            concat!(
+                "INSERT INTO suspended_job (",
+                moved_columns!(),
+                ") SELECT ",
+                moved_columns!(),
+                " FROM job j WHERE ",
+                in_scope!("j"),
+                $where,
+                " AND ",
+                unlocked!("j")
+            ),
+            // A lease without an owner goes with its job.
+            concat!(
+                "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
+                in_scope!("j"),
+                $where,
+                " AND ",
+                unlocked!("j"),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM job AS j WHERE ",
+                in_scope!("j"),
+                $where,
+                " AND ",
+                unlocked!("j")
+            ),
+            concat!(
+                "INSERT INTO suspended_job (",
+                moved_columns!(),
+                ") SELECT ",
+                moved_columns!(),
+                " FROM timer_job j WHERE ",
+                in_scope!("j"),
+                $where
+            ),
+            concat!("DELETE FROM timer_job AS j WHERE ", in_scope!("j"), $where),
+        ]
+    };
+}
+
 /// What is locked goes on; its outcome is put aside when it fails.
-const PUT_ASIDE: [&str; 5] = [
-    concat!(
-        "INSERT INTO suspended_job (",
-        moved_columns!(),
-        ") SELECT ",
-        moved_columns!(),
-        " FROM job j WHERE ",
-        in_scope!("j"),
-        " AND ",
-        unlocked!("j")
-    ),
-    // A lease without an owner goes with its job.
-    concat!(
-        "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
-        in_scope!("j"),
-        " AND ",
-        unlocked!("j"),
-        ")"
-    ),
-    concat!(
-        "DELETE FROM job AS j WHERE ",
-        in_scope!("j"),
-        " AND ",
-        unlocked!("j")
-    ),
-    concat!(
-        "INSERT INTO suspended_job (",
-        moved_columns!(),
-        ") SELECT ",
-        moved_columns!(),
-        " FROM timer_job j WHERE ",
-        in_scope!("j")
-    ),
-    concat!("DELETE FROM timer_job AS j WHERE ", in_scope!("j")),
-];
+const PUT_ASIDE: [&str; 5] = put_aside!("");
+/// The same for given jobs, in the search for a refused row.
+const PUT_THESE_ASIDE: [&str; 5] = put_aside!(" AND j.id IN (SELECT value FROM json_each(?4))");
+
+macro_rules! left {
+    ($where:literal) => {
+        concat!(
+            "SELECT DISTINCT j.process_instance FROM job j WHERE j.exclusive AND j.process_instance IS NOT NULL AND ",
+            in_scope!("j"),
+            $where,
+            " AND ",
+            unlocked!("j")
+        )
+    };
+}
 
 /// The instances that exclusive jobs leave.
-const LEFT: &str = concat!(
-    "SELECT DISTINCT j.process_instance FROM job j WHERE j.exclusive AND j.process_instance IS NOT NULL AND ",
+const LEFT: &str = left!("");
+const LEFT_BY_THESE: &str = left!(" AND j.id IN (SELECT value FROM json_each(?4))");
+
+/// What a suspension puts aside.
+const SUSPENDABLE: &str = concat!(
+    "SELECT j.id FROM job j WHERE ",
     in_scope!("j"),
     " AND ",
-    unlocked!("j")
+    unlocked!("j"),
+    " UNION ALL SELECT j.id FROM timer_job j WHERE ",
+    in_scope!("j"),
+    " ORDER BY 1"
 );
 
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
@@ -136,34 +167,67 @@ const ASIDE: &str = concat!(
 );
 
 impl SqliteStore {
-    /// How many were put aside, and who is next in the instances that they leave.
+    /// Note the suspension, and name what it puts aside. From then on nobody locks one of these, whatever becomes of its
+    /// row.
+    pub(super) async fn suspendable(
+        &self,
+        scope: &SuspensionScope,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let (kind, value) = scope.parts();
+        let mut tx = self.write().await?;
+        sqlx::query(NOTE)
+            .bind(kind)
+            .bind(value)
+            .bind(row::now_micros())
+            .execute(&mut *tx)
+            .await?;
+        let query = sqlx::query(SUSPENDABLE).bind(kind).bind(value);
+        let rows = query.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        row::job_ids(&rows)
+    }
+
+    /// Put aside what belongs to the scope, or only `these` of it.
     pub(super) async fn suspend_scope(
         &self,
         scope: &SuspensionScope,
-    ) -> Result<(u64, Vec<Ready>), StoreError> {
+        these: Option<&[JobId]>,
+    ) -> Result<Suspended, StoreError> {
         let (kind, value) = scope.parts();
+        let (left, put_aside) = match these {
+            Some(_) => (LEFT_BY_THESE, PUT_THESE_ASIDE),
+            None => (LEFT, PUT_ASIDE),
+        };
+        let these = row::array(these.unwrap_or_default())?;
         let mut tx = self.write().await?;
         let now = row::now_micros();
-        let left: Vec<String> = sqlx::query_scalar(LEFT)
+        let left: Vec<String> = sqlx::query_scalar(left)
             .bind(kind)
             .bind(value)
+            .bind(now)
+            .bind(&these)
             .fetch_all(&mut *tx)
             .await?;
-        let mut changed = 0;
-        for statement in std::iter::once(NOTE).chain(PUT_ASIDE) {
+        let mut moved = 0;
+        for statement in std::iter::once(NOTE).chain(put_aside) {
             let result = sqlx::query(statement)
                 .bind(kind)
                 .bind(value)
                 .bind(now)
+                .bind(&these)
                 .execute(&mut *tx)
                 .await?;
             if statement.starts_with("INSERT INTO suspended_job") {
-                changed += result.rows_affected();
+                moved += result.rows_affected();
             }
         }
-        let next = exclusive::next(&mut tx, &left).await?;
+        let ready = exclusive::next(&mut tx, &left).await?;
         tx.commit().await?;
-        Ok((changed, next))
+        Ok(Suspended {
+            moved,
+            ready,
+            refused: Vec::new(),
+        })
     }
 
     /// What a suspension put aside.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use jobwire_core::commit_hook::Cause;
-use jobwire_core::hint::Ready;
 use jobwire_core::plain;
-use jobwire_core::store::Operated;
+use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 
@@ -33,7 +32,7 @@ pub struct Selection {
 
 /// Jobs read at once.
 const PAGE: i64 = 10_000;
-/// Jobs made executable in one statement.
+/// Jobs that one statement changes.
 const BATCH: usize = 500;
 
 /// How many jobs of each state a selection by filters matches.
@@ -176,7 +175,7 @@ pub(super) async fn retry(
     json: bool,
 ) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| store.retry_many(ids, retries).await;
-    let report = each(settings, ids, BATCH, batch).await?;
+    let report = each(settings, ids, batch).await?;
     report.print("made executable", json)
 }
 
@@ -186,51 +185,33 @@ pub(super) async fn delete(
     ids: &[JobId],
     json: bool,
 ) -> Result<(), Error> {
-    let one = async |ids: &[JobId]| {
-        let (mut all, mut ready) = (Vec::new(), Vec::new());
-        for id in ids {
-            let (operated, hints) = store.delete(*id).await?;
-            all.push((*id, operated));
-            ready.extend(hints);
-        }
-        Ok((all, ready))
-    };
-    let report = each(settings, ids, 1, one).await?;
+    let report = each(settings, ids, async |ids: &[JobId]| {
+        store.delete_many(ids).await
+    })
+    .await?;
     report.print("deleted", json)
 }
 
-/// What became of some jobs, and which became ready.
-type Done = (Vec<(JobId, Operated)>, Vec<Ready>);
-
-/// Do it to each, so many in one statement, and let the hints of what became ready leave. A batch that the database
-/// refuses is done one by one: one row must not keep the others.
+/// Do it to each, batch by batch, and let the hints of what became ready leave.
 async fn each(
     settings: &Settings,
     ids: &[JobId],
-    batch: usize,
-    operate: impl AsyncFn(&[JobId]) -> Result<Done, StoreError>,
+    operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
 ) -> Result<Report, Error> {
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook();
     let mut report = Report::default();
     let mut result = Ok(());
-    let mut left: Vec<&[JobId]> = ids.chunks(batch).rev().collect();
-    while let Some(chunk) = left.pop() {
-        match operate(chunk).await {
-            Ok((operated, ready)) => {
-                for (id, operated) in operated {
+    for batch in ids.chunks(BATCH) {
+        match operate(batch).await {
+            Ok(done) => {
+                for (id, operated) in done.operated {
                     report.note(id, operated);
                 }
+                report.failed.extend(done.refused);
                 if let Some(hook) = &hook {
-                    hook.publish(Cause::Operator, ready);
+                    hook.publish(Cause::Operator, done.ready);
                 }
-            }
-            Err(error) if !error.is_transient() && chunk.len() > 1 => {
-                left.extend(chunk.chunks(1).rev());
-            }
-            Err(error) if !error.is_transient() && ids.len() > 1 => {
-                let id = chunk.first().copied();
-                report.failed.extend(id.map(|id| (id, error.to_string())));
             }
             Err(error) => {
                 result = Err(Error::Failed(format!(
