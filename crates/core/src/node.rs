@@ -398,14 +398,21 @@ fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     keepers
 }
 
-/// An in-process node serves its database alone: its hints reach nobody else. A leader that has perhaps died is waited
-/// for until its lease ends; the node `alive` has not.
+/// An in-process node serves its database alone: its hints reach nobody else. The node `alive` has not died, whatever
+/// became of its lease: a frozen one goes on some day. Another leader has perhaps died, and is waited for until its lease
+/// ends.
 async fn ensure_alone(
     id: NodeId,
     builder: &NodeBuilder,
     alive: Option<NodeId>,
 ) -> Result<(), StartError> {
     let (transport, options) = (&builder.transport, &builder.options);
+    if let Some(leader) = alive {
+        return Err(StartError::NotAlone {
+            leader,
+            transport: transport.name().to_owned(),
+        });
+    }
     let turn = Turn {
         node: id,
         lease: options.leader_lease(),
@@ -432,7 +439,7 @@ async fn ensure_alone(
         if fits || mixed_fleet {
             return Ok(());
         }
-        if waited || alive == Some(leader) {
+        if waited {
             return Err(StartError::NotAlone {
                 leader,
                 transport: theirs,

@@ -4,9 +4,13 @@ use jobwire_core::{JobFilter, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, eventually, http, port, shared};
 use url::Url;
 
-use super::{SOON, all, fails, fails_saying, jobwire, lines, start, store, succeeds, until_empty};
+use super::{
+    SOON, all, execute, fails, fails_saying, jobwire, lines, start, store, succeeds, until_empty,
+};
 
 const ANY_PORT: [&str; 3] = ["run", "--http", "127.0.0.1:0"];
+/// No lease ends while a test runs.
+const PATIENT: [&str; 4] = ["--lease", "30m", "--sweep-interval", "20m"];
 
 #[tokio::test]
 async fn an_embedded_node_finishes_what_was_enqueued_before_it_started() {
@@ -203,9 +207,20 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
 #[tokio::test]
 async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
     let home = Scratch::new();
-    let patient = ["--lease", "30m", "--sweep-interval", "20m"];
-    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
-    let said = fails(jobwire(&home, &ANY_PORT).args(patient), 1).await;
+    let (_first, _) = start(jobwire(&home, &ANY_PORT).args(PATIENT)).await;
+    let said = fails(jobwire(&home, &ANY_PORT).args(PATIENT), 1).await;
+    assert!(said.contains("serves its database alone"), "{said}");
+}
+
+/// A frozen node goes on some day, beside whoever has started meanwhile.
+#[tokio::test]
+async fn a_second_node_on_a_sqlite_file_is_refused_while_the_first_one_is_frozen() {
+    let home = Scratch::new();
+    let (first, _) = start(jobwire(&home, &ANY_PORT).args(PATIENT)).await;
+    first.signal(Signal::SIGSTOP);
+    // As if it had been frozen for longer than its lease.
+    execute(&store(&home).await, "UPDATE leader SET expires_at = 1").await;
+    let said = fails(jobwire(&home, &ANY_PORT).args(PATIENT), 1).await;
     assert!(said.contains("serves its database alone"), "{said}");
 }
 
