@@ -22,6 +22,9 @@
 //! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
 //!   at a time: when the lane was looked through to its end.
 //!
+//! * **A row that the database refuses to lock** stops no other: a refused page is locked in halves, and the row that is
+//!   refused alone is passed over until the next pass.
+//!
 //! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
 //! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
 
@@ -46,7 +49,7 @@ use crate::job::Lane;
 use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
-use crate::store::{ClaimOf, ClaimPage};
+use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, StoreError};
 use crate::transport::{Control, TransportError};
 use cursor::Cursor;
 use pace::Pace;
@@ -58,6 +61,8 @@ const PAGE: usize = 256;
 const RESCUES: Duration = Duration::from_secs(1);
 /// Between two looks at what the transport says of itself.
 const LOOK: Duration = Duration::from_millis(250);
+/// So long a refused page is tried in parts. Slots wait meanwhile.
+const IN_PARTS: Duration = Duration::from_secs(5);
 /// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
 /// a transport of several brokers adds.
 const MARKERS: u64 = 1 << 47;
@@ -302,7 +307,7 @@ impl Claimer {
         at: usize,
         share: usize,
         slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<usize, crate::StoreError> {
+    ) -> Result<usize, StoreError> {
         let node = self.node.clone();
         let now = Instant::now();
         let struck = *node.leases.struck().borrow();
@@ -327,7 +332,7 @@ impl Claimer {
         &mut self,
         at: usize,
         slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<usize, crate::StoreError> {
+    ) -> Result<usize, StoreError> {
         if slots.is_empty() || self.node.suspects.any() {
             return Ok(0);
         }
@@ -340,7 +345,7 @@ impl Claimer {
         of: ClaimOf,
         room: usize,
         slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<usize, crate::StoreError> {
+    ) -> Result<usize, StoreError> {
         let (node, now) = (self.node.clone(), Instant::now());
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(0);
@@ -350,7 +355,7 @@ impl Claimer {
             of,
             at_most: i64::try_from(room).unwrap_or(i64::MAX),
         };
-        let claimed = node.asks(node.store.claim(&node.terms(), &page)).await?;
+        let claimed = claim_page(&node, &page).await?;
         let count = claimed.jobs.len();
         lane.taken += count as u64;
         let slots = std::iter::from_fn(|| slots.pop());
@@ -364,7 +369,7 @@ impl Claimer {
         at: usize,
         share: usize,
         slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<(), crate::StoreError> {
+    ) -> Result<(), StoreError> {
         let node = self.node.clone();
         let share = share - self.take_rescued(at, share, slots).await?;
         let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
@@ -380,7 +385,7 @@ impl Claimer {
             },
             at_most: i64::try_from(share).unwrap_or(i64::MAX),
         };
-        let claimed = node.asks(node.store.claim(&node.terms(), &page)).await;
+        let claimed = claim_page(&node, &page).await;
         let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
         for _ in count..share {
             self.schedule.give_back(at);
@@ -403,6 +408,57 @@ impl Claimer {
             self.node.claiming(&lane.lane, false);
         }
     }
+}
+
+/// Take a page. One that the database refuses is taken in halves, without the rows that are refused alone.
+async fn claim_page(node: &Shared, page: &ClaimPage) -> Result<Claimed, StoreError> {
+    let terms = node.terms();
+    match node.asks(node.store.claim(&terms, page)).await {
+        Err(error) if error.is_answer() => {
+            tracing::debug!(lane = %page.lane, %error, "a page could not be claimed; it is tried in parts");
+        }
+        claimed => return claimed,
+    }
+    let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
+    let mut claimed = Claimed {
+        jobs: Vec::new(),
+        after,
+    };
+    let until = Instant::now() + IN_PARTS;
+    let mut parts = vec![hints];
+    while let Some(mut hints) = parts.pop() {
+        let Some(last) = hints.last().map(|hint| hint.id) else {
+            break;
+        };
+        match node.asks(node.store.lock(&terms, &hints)).await {
+            Ok(locked) => claimed.jobs.extend(locked.jobs),
+            Err(error) if !error.is_answer() => {
+                // What was locked must be started.
+                if claimed.jobs.is_empty() {
+                    return Err(error);
+                }
+                break;
+            }
+            Err(_) if hints.len() > 1 => {
+                let rest = hints.split_off(hints.len() / 2);
+                parts.extend([rest, hints]);
+                continue;
+            }
+            Err(error) => {
+                let job = hints.first().map(|hint| tracing::field::display(hint.id));
+                tracing::warn!(
+                    job, %error,
+                    "the database refuses to lock a job; it is passed over until the next pass. Correct what the error names, \
+                     or delete the job"
+                );
+            }
+        }
+        if Instant::now() >= until && !parts.is_empty() {
+            claimed.after = Some(last);
+            break;
+        }
+    }
+    Ok(claimed)
 }
 
 impl Shared {

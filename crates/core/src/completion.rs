@@ -20,7 +20,6 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::created::earliest;
 use crate::executor;
 use crate::finished::{Ending, Finished};
 use crate::held_instances::End;
@@ -30,8 +29,6 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::supervisor::survived;
 use stuck::{Refused, keep_trying};
-
-pub(crate) use stuck::room;
 
 /// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it
 /// holds no more jobs than it must while outcomes can't be committed.
@@ -137,6 +134,8 @@ struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
     released: Vec<Held>,
+    /// Of the jobs that are done, and of the others.
+    slots_of_done: Vec<OwnedSemaphorePermit>,
     slots: Vec<OwnedSemaphorePermit>,
     /// What is counted once it is known to be committed.
     attempts: Vec<Attempt>,
@@ -183,10 +182,13 @@ impl Attempt {
 
 async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
-    for job in finished {
+    for mut job in finished {
         let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
         match job.ending {
-            Ending::Done(completion) => batch.done.push(completion),
+            Ending::Done(completion) => {
+                batch.done.push(completion);
+                batch.slots_of_done.extend(job.slot.take());
+            }
             Ending::Failed { failure, .. } => batch.failed.push(failure),
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(settled) => {
@@ -218,22 +220,40 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         done,
         failed,
         released,
+        slots_of_done,
         slots,
         attempts,
     } = batch;
     let sent = Instant::now();
+    let complete = settle(node, "complete", done.iter().map(|d| &d.held), || async {
+        let then = node.hand_over();
+        node.store.complete(node.id, &done, &then).await
+    });
+    let fail = settle(node, "fail", failed.iter().map(|f| &f.held), || async {
+        let then = node.hand_over();
+        node.store.fail(node.id, &failed, &then).await
+    });
+    let release = settle(node, "release", released.iter(), || async {
+        node.store.release(node.id, &released).await
+    });
+    // What one of them led to does not wait for the others.
     let (completed, moved, given_back) = tokio::join!(
-        settle(node, "complete", done.iter().map(|d| &d.held), || async {
-            let then = node.hand_over();
-            node.store.complete(node.id, &done, &then).await
-        }),
-        settle(node, "fail", failed.iter().map(|f| &f.held), || async {
-            let then = node.hand_over();
-            node.store.fail(node.id, &failed, &then).await
-        }),
-        settle(node, "release", released.iter(), || async {
-            node.store.release(node.id, &released).await
-        }),
+        async {
+            let mut completed = complete.await;
+            executor::follow_up(node, completed.settled.take_next(), sent, slots_of_done).await;
+            completed
+        },
+        async {
+            let mut moved = fail.await;
+            executor::follow_up(node, moved.settled.take_next(), sent, slots).await;
+            moved
+        },
+        async {
+            let mut given_back = release.await;
+            let ready = std::mem::take(&mut given_back.settled.ready);
+            node.hook.publish(Cause::GiveBack, ready);
+            given_back
+        },
     );
     let parts = [&completed, &moved, &given_back];
     let left: HashSet<JobId> = parts
@@ -260,15 +280,6 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         };
         attempt.count(node, fate);
     }
-    let [completed, moved, given_back] = [completed, moved, given_back].map(|part| part.settled);
-    let mut next = Settled::default();
-    for part in [completed, moved] {
-        next.next.extend(part.next);
-        next.ready.extend(part.ready);
-        next.timer = earliest(next.timer, part.timer);
-    }
-    node.hook.publish(Cause::GiveBack, given_back.ready);
-    executor::follow_up(node, next, sent, slots).await;
     if left.is_empty() {
         return;
     }
@@ -277,7 +288,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     for refused in refused.chain(released.into_iter().map(Refused::Released)) {
         let id = refused.held().id;
         if left.contains(&id) {
-            keep_trying(node, refused, attempts_left.remove(&id)).await;
+            keep_trying(node, refused, attempts_left.remove(&id));
         }
     }
 }

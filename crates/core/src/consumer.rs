@@ -253,10 +253,9 @@ impl Consumer {
             if self.startable() == 0 {
                 let rescued = self.pending.rescued();
                 tokio::select! {
-                    // Own hints are few and bounded: they keep nothing else waiting.
                     biased;
                     () = draining.cancelled() => return,
-                    Some(hint) = own_hints.recv() => self.note_own(hint),
+                    Some(hint) = own_hints.recv(), if self.has_room() => self.note_own(hint),
                     Ok(()) = struck.changed(), if rescued > 0 => {}
                     () = self.receive() => {}
                 }
@@ -461,7 +460,7 @@ impl Consumer {
                 biased;
                 () = &mut until => break,
                 // Rescued jobs stay: the first slot that is free is theirs.
-                Some(hint) = own_hints.recv() => match hint {
+                Some(hint) = own_hints.recv(), if self.has_room() => match hint {
                     OwnHint::Rescued(_) => self.note_own(hint),
                     OwnHint::InTurn(ready) => self.node.hook.publish(Cause::Sweep, vec![ready]),
                 },

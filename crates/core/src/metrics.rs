@@ -95,7 +95,7 @@ metrics! {
     HINTS_DECIDED = "jobwire_hints_decided_total" Counter ["lane"]
         "Hints whose job was locked, or refused for good; a message is settled with the last of its hints.";
     HINTS_RETURNED = "jobwire_hints_returned_total" Counter ["lane"]
-        "Hints given back to the broker undecided: no slot was free for long, better lanes had them all, a row stayed busy, leases could not be renewed, the node stopped.";
+        "Hints given back to the broker undecided: no slot was free for long, better lanes had them all, leases could not be renewed, the node stopped.";
     HINTS_REFUSED = "jobwire_hints_refused_total" Counter ["reason"]
         "Hints whose job was not locked, by reason: gone, locked, instance-held, suspended, unserved, refused (by the database, which locks others), busy.";
     HINTS_UNREADABLE = "jobwire_hints_unreadable_total" Counter ["lane"]

@@ -65,6 +65,9 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
         // No other look can begin before.
         let _ = tokio::time::timeout(node.store.outcome_within(), open).await;
     }
+    // Outcomes that were refused until now are given up, each with a doubt.
+    node.refused.close();
+    let _ = tokio::time::timeout(node.store.outcome_within(), node.refused.wait()).await;
     if book.is_in_doubt() {
         reconciliation::last_look(&node).await;
     }

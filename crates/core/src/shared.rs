@@ -43,9 +43,11 @@ pub(crate) struct Shared {
     pub(crate) row_pause: RowPause,
     /// Jobs whose rows can't be read, and how many of them may become dead letters.
     pub(crate) unreadable: Mutex<Allowance>,
-    /// Room for outcomes that the database refuses.
-    pub(crate) refused: Arc<Semaphore>,
-    /// Whose turn it is among them.
+    /// Outcomes that the database refuses, each tried again by a task.
+    pub(crate) refused: TaskTracker,
+    /// One of them is tried alone for the first time.
+    pub(crate) first_turn: tokio::sync::Mutex<()>,
+    /// One of those that were refused alone is tried again.
     pub(crate) refused_turn: tokio::sync::Mutex<()>,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
@@ -174,7 +176,8 @@ impl Shared {
     /// Under which terms to lock what was hinted.
     pub(crate) fn terms_for_hints(&self) -> LockTerms {
         let mut terms = self.terms();
-        if self.row_pause.is_over() {
+        // Rows of a closed type would undo the outcomes of the others in their batch.
+        if self.row_pause.is_over() && self.served.all_open() {
             terms.rows = self.rows.clone();
         }
         terms

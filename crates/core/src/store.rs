@@ -47,7 +47,7 @@ use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 pub(crate) use answer::answer_within;
 use answer::measured;
 pub(crate) use locking::Tried;
-pub use locking::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
+pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
@@ -94,6 +94,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Lock ready jobs of a lane without a hint, by the same gates and in the order of their ids: those
     /// that nobody else locks at this moment, so that nodes which claim at once take different ones.
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed>;
+
+    /// What such a page would hold, where the database refuses it: to be locked in parts.
+    async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable>;
 
     /// Push the end of these leases to `lease` from now, also of those that ran out. Waits for no row.
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed>;

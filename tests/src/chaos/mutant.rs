@@ -10,10 +10,10 @@ use jobwire_core::job::{Held, Job, LockedJob};
 use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
-    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin, OrphanPage,
-    OrphanQuery, Renewed, Result, SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
-    Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Settled, Suspended, SuspensionScope,
+    TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -197,6 +197,9 @@ impl Store for Mutant {
     }
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
         self.inner.claim(terms, page).await
+    }
+    async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
+        self.inner.claimable(terms, page).await
     }
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         match self.bug {

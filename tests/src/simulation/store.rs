@@ -9,10 +9,10 @@ use jobwire_core::commit_hook::CommitHook;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver, LanePage,
-    LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, OrphanPage, OrphanQuery,
-    Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, Suspended, SuspensionScope,
-    TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver,
+    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, OrphanPage,
+    OrphanQuery, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, Suspended,
+    SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -134,6 +134,12 @@ impl Store for MemoryStore {
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
         let (terms, page) = (terms.clone(), page.clone());
         self.call("claim", move |db| db.claim(&terms, &page)).await
+    }
+
+    async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
+        let (terms, page) = (terms.clone(), page.clone());
+        self.call("claim", move |db| db.claimable(&terms, &page))
+            .await
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jobwire_core::{JobFilter, NewJob, Store};
 use jobwire_tests::{Flow, Proxy, RabbitMq, RabbitMqCtl, eventually};
 
 use super::world::{CLAIMED, Node, SOON, World, swept, total};
@@ -107,6 +108,77 @@ async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
     node.is_back().await;
     world.all_have_run().await;
     world.hints_work(&[&node]).await;
+}
+
+/// The database refuses the leases of some jobs, of one lane even the first one's, and a transaction that hangs has written
+/// another's: the jobs beside them are claimed.
+#[tokio::test]
+async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
+    let broker = RabbitMq::start().await;
+    let proxy = Proxy::start(&broker.address()).await;
+    let by_proxy = format!("{}?heartbeat=2", proxy.url(&broker.url()));
+    let world = World::new(&broker.url(), &by_proxy).await;
+    let node = world.node(&[("JOBWIRE_LANES", "default,later")]).await;
+    world.create(5, 2).await;
+    world.all_have_run().await;
+    proxy.set_both(Flow::Stall);
+    node.claims_of(&["default", "later"]).await;
+
+    let refuse = "CREATE FUNCTION refuse_lease() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF EXISTS (SELECT FROM jobwire.job WHERE id = NEW.job_id AND element = 'bad') THEN
+                 RAISE EXCEPTION 'no lease for you' USING ERRCODE = 'check_violation';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse_lease BEFORE INSERT ON jobwire.job_lease
+             FOR EACH ROW EXECUTE FUNCTION refuse_lease()";
+    let pool = world.store.pool();
+    sqlx::raw_sql(refuse).execute(pool).await.unwrap();
+    let bad = |job: NewJob| job.element("bad");
+    let noop = || NewJob::of("noop", &());
+    let rescued = bad(noop());
+    let hanging = noop();
+    // A dead node's, which nobody can lock either.
+    let lost = "ALTER TABLE jobwire.job_lease DISABLE TRIGGER refuse_lease;
+         INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
+         SELECT id, NULL, 1, now(), now(), 1 FROM jobwire.job WHERE element = 'bad';
+         ALTER TABLE jobwire.job_lease ENABLE TRIGGER refuse_lease";
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create_many(vec![rescued]).await.unwrap();
+    tx.commit().await.unwrap();
+    sqlx::raw_sql(lost).execute(pool).await.unwrap();
+    let mut other = pool.begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, gen_random_uuid(), 1, now(), now() + interval '1 hour')",
+    )
+    .bind(hanging.id().0)
+    .execute(&mut *other)
+    .await
+    .unwrap();
+    let good = (0..40).map(|n| match n % 4 {
+        0 => noop().lane("later"),
+        1 => noop().instance(format!("case-{n}")),
+        _ => noop(),
+    });
+    let mut jobs = vec![hanging, bad(noop()), bad(noop().instance("bad"))];
+    jobs.extend(good);
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create_many(jobs).await.unwrap();
+    tx.commit().await.unwrap();
+    let left = async |count: i64| {
+        eventually("the other jobs are done", SOON, async || {
+            let left = world.store.count(&JobFilter::default()).await.ok()?;
+            (left == count).then_some(())
+        })
+        .await;
+    };
+    left(4).await;
+
+    other.rollback().await.unwrap();
+    let heal = "DROP TRIGGER refuse_lease ON jobwire.job_lease";
+    sqlx::raw_sql(heal).execute(pool).await.unwrap();
+    left(0).await;
 }
 
 /// None of these takes long enough to claim, or all of them do: jobs run in any case.

@@ -186,6 +186,81 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
     node.stop().await;
 }
 
+/// A transaction that hangs has locked the rows of most jobs that end at one moment: the others wait for none of them.
+#[tokio::test]
+async fn outcomes_beside_many_locked_rows_are_committed() {
+    const LOCKED: usize = 100;
+    let world = World::new().await;
+    let notes = Notes::default();
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let opens = gate.clone();
+    let mut options = crate::world::quick();
+    options.concurrency = 256;
+    let node = world
+        .node()
+        .options(options)
+        .handler("waits", move |_: Running<()>| {
+            let gate = opens.clone();
+            async move {
+                gate.acquire().await.map_err(HandlerError::from)?.forget();
+                Ok(Outcome::Done)
+            }
+        })
+        .handler("note", notes_element(&notes))
+        .start()
+        .await
+        .unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let waits = |element: &str| NewJob::of("waits", &()).element(element);
+    let jobs = (0..2 * LOCKED).map(|n| waits(if n % 2 == 0 { "bad" } else { "good" }));
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually("all of them run", SOON, async || {
+        let held = "SELECT count(*) FROM jobwire.job_lease";
+        (world.count(held).await == 2 * LOCKED as i64).then_some(())
+    })
+    .await;
+    let mut hanging = world.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE element = 'bad' FOR UPDATE")
+        .execute(&mut *hanging)
+        .await
+        .unwrap();
+    gate.add_permits(2 * LOCKED);
+    world.until_left(LOCKED as i64).await;
+    let stuck = node.health().stuck;
+    let told = stuck.iter().all(|stuck| stuck.jobs <= LOCKED);
+    assert!(told, "jobs whose rows are free were refused: {stuck:?}");
+    hanging.rollback().await.unwrap();
+    world.until_empty().await;
+    node.stop().await;
+}
+
+/// A node that stops gives back the jobs whose outcomes are refused. Their leases would end as those of a dead node, and
+/// after some deploys they would be quarantined.
+#[tokio::test]
+async fn a_stop_gives_back_the_jobs_whose_outcomes_are_refused() {
+    let world = World::new().await;
+    refuse_to_delete_bad_jobs(&world).await;
+    let node = world
+        .node()
+        .handler("note", |_: Running<()>| async { Ok(Outcome::Done) })
+        .start()
+        .await
+        .unwrap();
+    let mut tx = world.jobs.begin().await.unwrap();
+    let bad = (0..20).map(|_| NewJob::of("note", &()).element("bad"));
+    tx.create_many(bad.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually("all of them to be refused", SOON, || async {
+        let stuck = node.health().stuck;
+        stuck.iter().any(|stuck| stuck.jobs == 20).then_some(())
+    })
+    .await;
+    node.stop().await;
+    let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL";
+    assert_eq!(world.count(held).await, 0);
+}
+
 /// So many outcomes of one type are refused that the node locks no more jobs of it: jobs of other types run. Once the
 /// database takes the outcomes again, the node locks jobs of that type again.
 #[tokio::test]

@@ -2,13 +2,12 @@
 //!
 //! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again,
 //! alone, until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`]
-//! apart. A type of which too many wait [closes](crate::served), so that the others go on. At most [`room`] of all types
-//! wait so; more hold up the batches that they came in.
+//! apart. A type of which too many wait [closes](crate::served), so that the others go on. An outcome that is tried alone
+//! for the first time waits for none that was refused alone: it may only have stood in a page with others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{Attempt, AttemptFate, settled_batch};
@@ -20,19 +19,10 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
 use crate::supervisor::survived;
 
-/// Outcomes that wait apart: of four types that have just closed, or of all that a node may hold where that is more.
-const AT_ONCE: usize = 4 * crate::served::MOST;
 /// From a refused attempt to the next one, of any outcome.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// Room for outcomes that wait apart, on a node of so many slots. A job that ends leaves its slot before its outcome is
-/// committed, so that a node holds more jobs than it has slots.
-pub(crate) fn room(slots: usize) -> Arc<Semaphore> {
-    let held = slots.saturating_mul(4).min(Semaphore::MAX_PERMITS);
-    Arc::new(Semaphore::new(held.max(AT_ONCE)))
-}
 
 /// An outcome that was refused.
 pub(super) enum Refused {
@@ -74,16 +64,14 @@ impl Refused {
 }
 
 /// Try it again and again, in a task of its own.
-pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
-    // The semaphore is never closed.
-    let room = node.refused.clone().acquire_owned().await;
-    let node = node.clone();
+pub(super) fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
     let job_type = attempt.as_ref().map(|attempt| attempt.job.job_type.clone());
-    tokio::spawn(async move {
-        let _room = room;
-        if let Some(job_type) = &job_type {
-            node.served.begin_to_wait(job_type);
-        }
+    if let Some(job_type) = &job_type {
+        node.served.begin_to_wait(job_type);
+    }
+    let tasks = &node.refused;
+    let node = node.clone();
+    tasks.spawn(async move {
         let held = refused.held().clone();
         if survived("refused", try_until_taken(&node, refused, attempt))
             .await
@@ -105,17 +93,26 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
     // The answer to an earlier attempt may be lost.
     let in_doubt = true;
     let held = refused.held();
+    // It was refused alone.
+    let mut alone = false;
     let fate = loop {
         // One at a time, in the order in which they come: an attempt may wait as long as a statement may, and together
-        // they take no more than one connection from the node.
+        // they take no more than two connections from the node.
         let its_turn = async {
             tokio::time::sleep(pause).await;
-            node.refused_turn.lock().await
+            let queue = if alone {
+                &node.refused_turn
+            } else {
+                &node.first_turn
+            };
+            queue.lock().await
         };
         let turn = tokio::select! {
             biased;
             () = node.ended.cancelled() => {
                 node.let_go(held, End::Unsure);
+                // The last look of the node releases it: without that its lease would end as that of a dead node.
+                node.is_in_doubt(held);
                 break AttemptFate::Unknown;
             }
             turn = its_turn => turn,
@@ -138,10 +135,14 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
             break fate;
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
-        tokio::select! {
-            () = node.ended.cancelled() => {}
-            () = tokio::time::sleep(EACH) => {}
+        if alone {
+            tokio::select! {
+                () = node.ended.cancelled() => {}
+                () = tokio::time::sleep(EACH) => {}
+            }
         }
+        drop(turn);
+        alone = true;
     };
     if let Some(attempt) = attempt {
         attempt.count(node, fate);

@@ -15,7 +15,6 @@ use crate::job::{JobId, LockedJob};
 use crate::metrics as m;
 use crate::row_batch;
 use crate::store::{HeldRows, Locked, Refusal};
-use crate::transport::Ticket;
 
 /// So few jobs are started before anything else is done; more than one are better begun by several threads.
 const AT_ONCE: usize = 1;
@@ -28,6 +27,9 @@ impl Consumer {
         let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
         let jobs = locked.jobs.len() + by_row;
         self.lock_size.saw(&locked);
+        if locked.is_cut {
+            self.lock_size.was_refused(batch.hints.len());
+        }
         self.node.meters.locked_by_hint.increment(jobs as u64);
         let mut slots = std::mem::take(&mut batch.slots);
         let stages = |job: &LockedJob| {
@@ -106,11 +108,12 @@ impl Consumer {
             }
         }
         let let_go = self.passed_over(&batch.of);
+        let all_busy = busy.len() == batch.hints.len();
         self.settle(batch, &busy, &unserved).await;
         if let Some(place) = let_go {
             self.give_back(place).await;
         }
-        if !busy.is_empty() && self.pending.len() <= busy.len() {
+        if all_busy {
             idle(&self.node, BUSY_PAUSE).await;
         }
     }
@@ -136,10 +139,10 @@ impl Consumer {
             .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
     }
 
-    /// Settle each message whose last hint is decided; keep what is busy.
+    /// Settle each message whose last hint is decided; keep what is busy. A hint that was busy too often is published anew,
+    /// behind all that waits in its lane: given back, it might stand before it again.
     pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
-        let mut returned = Vec::new();
         let mut again = Vec::new();
         let mut decided = vec![0; self.node.options.lanes.len()];
         for mut waiting in batch.into_waiting().rev() {
@@ -149,30 +152,24 @@ impl Consumer {
                 again.push(waiting);
                 continue;
             }
-            let Some(ticket) = waiting.of.ticket else {
-                if is_busy || unserved.contains(&waiting.hint.id) {
-                    // Not for this node after all: for whoever the broker finds.
-                    let ready = Ready {
-                        lane: self.pending.lane(waiting.of.lane),
-                        hint: waiting.hint,
-                    };
-                    self.node.hook.publish(Cause::Sweep, vec![ready]);
-                }
-                continue;
-            };
-            if is_busy {
-                self.count_returned(waiting.of.lane, 1);
-            } else if let Some(decided) = decided.get_mut(waiting.of.lane) {
+            let ticket = waiting.of.ticket;
+            // A hint of this node's own making that is not for this node after all is for another one.
+            if is_busy || (ticket.is_none() && unserved.contains(&waiting.hint.id)) {
+                let ready = Ready {
+                    lane: self.pending.lane(waiting.of.lane),
+                    hint: waiting.hint,
+                };
+                self.node.hook.publish(Cause::GiveBack, vec![ready]);
+            }
+            let Some(ticket) = ticket else { continue };
+            if let Some(decided) = decided.get_mut(waiting.of.lane) {
                 *decided += 1;
             }
             let Some(left) = self.undecided.get_mut(&ticket) else {
                 continue;
             };
             *left -= 1;
-            if is_busy {
-                returned.push((waiting.of.lane, ticket));
-                self.undecided.remove(&ticket);
-            } else if *left == 0 {
+            if *left == 0 {
                 self.undecided.remove(&ticket);
                 settled.push(ticket);
             }
@@ -187,14 +184,6 @@ impl Consumer {
             settled.reverse();
             self.receiver.settle(&settled).await;
             crash_point!("hints-settled");
-        }
-        for (place, ticket) in &returned {
-            let others = self.pending.forget(&[*ticket]);
-            self.count_returned(*place, others);
-        }
-        if !returned.is_empty() {
-            let tickets: Vec<Ticket> = returned.into_iter().map(|(_, ticket)| ticket).collect();
-            self.receiver.give_back(&tickets).await;
         }
     }
 

@@ -1,7 +1,7 @@
 //! What was received and is not decided yet, lane by lane, first-in-first-out in each.
 //!
-//! What has to be tried again goes back to the front of its lane. So a marker that stands at the front has
-//! everything before it decided: that is all there is to the order of markers.
+//! A marker that stands at the front has everything before it decided, or tried: a hint that was busy or refused is tried
+//! again behind what came meanwhile.
 //!
 //! Rescued jobs stand before everything else in their lane, while the node may start more of them.
 //!
@@ -212,20 +212,6 @@ impl Pending {
         None
     }
 
-    /// Forget what else came in these messages; so many hints it was.
-    pub(super) fn forget(&mut self, tickets: &[Ticket]) -> usize {
-        let items = self.items;
-        for queue in &mut self.lanes {
-            let before = queue.items.len();
-            queue.items.retain(|item| match item {
-                Item::Hint(waiting) => waiting.of.ticket.is_none_or(|t| !tickets.contains(&t)),
-                Item::Marker(..) => true,
-            });
-            self.items -= before - queue.items.len();
-        }
-        items - self.items
-    }
-
     /// The rescued jobs of all lanes.
     pub(super) fn take_rescued(&mut self) -> Vec<Ready> {
         self.rescued.clear();
@@ -424,17 +410,6 @@ mod tests {
         assert_eq!(pending.len(), 1);
         assert!(pending.decided_marker().is_none());
         assert_eq!(pop(&mut pending, 0), Some(other));
-    }
-
-    #[test]
-    fn what_came_with_a_returned_message_is_forgotten() {
-        let mut pending = pending();
-        push(&mut pending, 0, 1);
-        let kept = push(&mut pending, 0, 2);
-        push(&mut pending, 0, 1);
-        pending.forget(&[ticket(1)]);
-        assert_eq!(pending.len(), 1);
-        assert_eq!(pop(&mut pending, 0), Some(kept));
     }
 
     #[test]

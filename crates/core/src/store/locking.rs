@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{HeldRows, RowTerms};
+use crate::hint::Hint;
 use crate::job::{JobId, Lane, LockedJob, NodeId, text_enum};
 
 /// Under which terms a node locks jobs.
@@ -52,6 +53,8 @@ pub struct Locked {
     /// The type that this node does not serve, for each that is refused as [`Refusal::Unserved`]: the job's own, or
     /// that of the first job of its instance.
     pub unserved: Vec<(JobId, String)>,
+    /// A part of the batch was not decided for one of its rows, and all hints of that part are busy: ask for fewer.
+    pub is_cut: bool,
 }
 
 /// An instance whose first ready job was tried.
@@ -110,6 +113,27 @@ pub enum ClaimOf {
         /// Look at so many rows, however few of them can be taken.
         look_at: i64,
     },
+}
+
+/// What could be taken.
+#[derive(Debug, Default)]
+pub struct Claimable {
+    /// These, in the order of their ids.
+    pub hints: Vec<Hint>,
+    /// Behind which id to go on; `None` where the lane was looked through to its end.
+    pub after: Option<JobId>,
+}
+
+impl Claimable {
+    /// Found in a slice that ends with this job, where there is more behind it.
+    pub(super) fn of(hints: Vec<Hint>, slice_end: Option<JobId>, page: &ClaimPage) -> Self {
+        let full = i64::try_from(hints.len()).is_ok_and(|found| found >= page.at_most);
+        let after = match hints.last() {
+            Some(last) if full => Some(last.id),
+            _ => slice_end,
+        };
+        Self { hints, after }
+    }
 }
 
 /// What was taken.

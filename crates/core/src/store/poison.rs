@@ -181,6 +181,9 @@ pub(super) struct Aside {
 pub(super) trait SetsAside: Sync {
     fn refusals(&self) -> &Refusals;
 
+    /// Those of these jobs whose rows another transaction has locked.
+    async fn locked_rows(&self, jobs: &[JobId]) -> Result<Vec<JobId>>;
+
     /// Make a dead letter of a job that this node holds. `None` where the lock is gone.
     async fn set_held_aside(
         &self,
@@ -260,20 +263,41 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
                     store.set_held_aside(owner, row.held(), &reason).await
                 })
             };
+            let mut settled = Settled::default();
             let mut first = rows.to_vec();
-            // The whole page has just been tried.
-            let second = first.split_off(first.len() / 2);
+            if error.is_lock_timeout() && rows.len() > 1 {
+                // All rows that wait are found at once; in parts each of them would be waited for.
+                let ids: Vec<JobId> = rows.iter().map(|row| row.held().id).collect();
+                let locked: HashSet<JobId> = store.locked_rows(&ids).await?.into_iter().collect();
+                first.retain(|row| !locked.contains(&row.held().id));
+                for job in locked {
+                    refusals.left(operation, job, error.to_string());
+                    settled.left(job);
+                }
+            }
+            let mut parts = vec![first];
+            if let [whole] = &mut parts[..]
+                && whole.len() == rows.len()
+            {
+                // It has just been tried.
+                let second = whole.split_off(whole.len() / 2);
+                parts.push(second);
+            }
+            parts.retain(|part| !part.is_empty());
+            if parts.is_empty() {
+                return Ok(settled);
+            }
             let searches_transient = refusals.state().stuck.keeps_failing(operation, page);
             Box::pin(search::search(
                 refusals,
                 search::RefusedPage {
                     operation,
-                    parts: vec![first, second],
+                    parts,
                     name: page,
                     searches_transient,
                 },
                 &|row: &R| row.held().id,
-                Settled::default(),
+                settled,
                 &part,
                 &aside,
             ))

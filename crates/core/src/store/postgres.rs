@@ -58,8 +58,8 @@ use self::session::{Commits, Isolation, Plans};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::presence::Presence;
 use super::{
-    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
+    HandOver, LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
     OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore,
     Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
@@ -465,6 +465,10 @@ impl Store for PgStore {
         self.run("claim", || self.claim_page(terms, page)).await
     }
 
+    async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
+        self.run("claim", || self.claimable_page(terms, page)).await
+    }
+
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.line.within.min(lease);
@@ -621,8 +625,7 @@ impl Store for PgStore {
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         let find = |query: OrphanQuery, these: Option<Vec<JobId>>| async move {
             let find = || orphans::find(&self.line, &query, these.as_deref());
-            let ready = self.run("orphans", find).await?;
-            Ok(OrphanPage::of(ready, query.limit))
+            self.run("orphans", find).await
         };
         let found = |limit| {
             let look = OrphanQuery {

@@ -28,6 +28,18 @@ pub struct Settled {
     pub unseen: Vec<String>,
 }
 
+impl Settled {
+    /// What the change led to: the jobs to start, the hints, and the timer.
+    pub(crate) fn take_next(&mut self) -> Settled {
+        Settled {
+            next: std::mem::take(&mut self.next),
+            ready: std::mem::take(&mut self.ready),
+            timer: self.timer.take(),
+            ..Settled::default()
+        }
+    }
+}
+
 /// What became of leases that were to be renewed. One that is in neither list is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {

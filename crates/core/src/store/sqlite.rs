@@ -42,8 +42,8 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::{
-    ClaimPage, Claimed, CompletingTransaction, Completion, Created, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
+    HandOver, LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
     OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled,
     SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
@@ -414,6 +414,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
         self.run("claim", || self.claim_page(terms, page)).await
+    }
+
+    async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
+        self.run("claim", || self.claimable_page(terms, page)).await
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, LockTerms, Locked, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use jobwire_core::{Job, JobId};
 
 use super::{Bug, Database, Door, Lease, span};
@@ -185,6 +185,21 @@ impl Database {
 
     /// Ready jobs of a lane, without a hint.
     pub(in crate::simulation) fn claim(&mut self, terms: &LockTerms, page: &ClaimPage) -> Claimed {
+        let Claimable { hints, after } = self.claimable(terms, page);
+        let (mut locked, instances) = self.lock_plain(terms, &hints);
+        self.lock_instances(terms, instances, &mut locked);
+        locked.jobs.sort_by_key(|locked| locked.job.id);
+        Claimed {
+            jobs: locked.jobs,
+            after,
+        }
+    }
+
+    pub(in crate::simulation) fn claimable(
+        &self,
+        terms: &LockTerms,
+        page: &ClaimPage,
+    ) -> Claimable {
         let at_most = usize::try_from(page.at_most).unwrap_or(0);
         let (looked, slice_end) = match page.of {
             ClaimOf::Rescued | ClaimOf::Suspects => {
@@ -229,13 +244,7 @@ impl Database {
         } else {
             slice_end
         };
-        let (mut locked, instances) = self.lock_plain(terms, &hints);
-        self.lock_instances(terms, instances, &mut locked);
-        locked.jobs.sort_by_key(|locked| locked.job.id);
-        Claimed {
-            jobs: locked.jobs,
-            after,
-        }
+        Claimable { hints, after }
     }
 }
 

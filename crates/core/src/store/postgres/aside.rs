@@ -18,6 +18,15 @@ SELECT j.id FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id
 WHERE j.id = $1 AND l.owner = $2 AND l.fence = $3
 FOR UPDATE OF j, l";
 
+const LOCKED_ROWS: &str = "
+WITH free AS MATERIALIZED (
+    SELECT l.job_id FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    WHERE l.job_id = ANY($1) FOR UPDATE OF l, j SKIP LOCKED
+)
+SELECT l.job_id FROM jobwire.job_lease l
+WHERE l.job_id = ANY($1) AND NOT EXISTS (SELECT FROM free WHERE free.job_id = l.job_id)
+    AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)";
+
 const INSTANCE: &str =
     "SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1";
 
@@ -140,6 +149,15 @@ impl PgStore {
 impl SetsAside for PgStore {
     fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    async fn locked_rows(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
+        let locked: Vec<Uuid> = sqlx::query_scalar(LOCKED_ROWS)
+            .bind(ids)
+            .fetch_all(&self.line.pool)
+            .await?;
+        Ok(locked.into_iter().map(JobId).collect())
     }
 
     async fn set_held_aside(

@@ -236,9 +236,13 @@ impl PgStore {
         let others = self.lock_others(terms, &plain, instances, &mut locked);
         match others.boxed().await {
             // What is locked already must be started: its lease would be waited for else.
-            Err(error) if locked.rows.is_some() || !locked.jobs.is_empty() => {
+            Err(error)
+                if error.changed_nothing()
+                    && (locked.rows.is_some() || !locked.jobs.is_empty()) =>
+            {
                 tracing::warn!(%error, "not all hints of a batch could be decided; they are tried again");
                 call_busy(hints, &mut locked);
+                locked.is_cut = true;
             }
             decided => decided?,
         }
@@ -271,7 +275,9 @@ impl PgStore {
     ) -> Result<(), StoreError> {
         let mut names: Vec<String> = instances.keys().cloned().collect();
         names.sort_unstable();
-        for tried in self.try_instances(terms, &names).await? {
+        let tried = self.try_instances(terms, &names).await?;
+        locked.is_cut |= tried.is_none();
+        for tried in tried.into_iter().flatten() {
             let hinted = instances.remove(&tried.instance).unwrap_or_default();
             locked.note_instance(hinted, tried);
         }
@@ -281,21 +287,22 @@ impl PgStore {
         Ok(())
     }
 
-    /// Try these instances. Those whose rows stay locked are left out.
+    /// Try these instances. Those whose rows stay locked are left out. None where one of them is waited for all the same: the
+    /// row of its instance is not committed yet, or the lease of its first job stays locked.
     async fn try_instances(
         &self,
         terms: &LockTerms,
         names: &[String],
-    ) -> Result<Vec<Tried>, StoreError> {
+    ) -> Result<Option<Vec<Tried>>, StoreError> {
         if !self.rows_stay_locked.within(UNWAITED) {
             match self.enter_and_take(terms, names, Enter::Waiting).await {
                 Err(error) if error.is_lock_timeout() => self.rows_stay_locked.note(),
-                tried => return tried,
+                tried => return Ok(Some(tried?)),
             }
         }
         match self.enter_and_take(terms, names, Enter::Passing).await {
-            Err(error) if error.is_lock_timeout() => Ok(Vec::new()),
-            tried => tried,
+            Err(error) if error.is_lock_timeout() => Ok(None),
+            tried => Ok(Some(tried?)),
         }
     }
 

@@ -11,13 +11,14 @@ use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::query::Sweepable;
-use crate::store::OrphanQuery;
+use crate::store::{OrphanPage, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
 /// behind it costs nothing; now and then the whole table is asked for, since an id may come from a clock that
 /// runs ahead. Each
 /// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
-/// the first ready sibling counts, and only while nobody holds the instance.
+/// the first ready sibling counts, and only while nobody holds the instance. A row that another transaction has locked is
+/// passed over: this statement waits for none.
 macro_rules! find {
     ($where:literal) => {
         concat!(
@@ -39,13 +40,15 @@ WITH lost AS (
     $where,
     "
     ORDER BY j.id LIMIT $6
+), free AS MATERIALIZED (
+    SELECT j.id FROM lost JOIN jobwire.job j ON j.id = lost.id WHERE $7 FOR UPDATE OF j SKIP LOCKED
 ), marked AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-    FROM lost WHERE j.id = lost.id AND $7
+    FROM free WHERE j.id = free.id
 )
 SELECT ",
     ready_columns!("lost"),
-    " FROM lost ORDER BY id"
+    ", NOT $7 OR EXISTS (SELECT FROM free WHERE free.id = lost.id) AS is_free FROM lost ORDER BY id"
         )
     };
 }
@@ -60,7 +63,7 @@ pub(super) async fn find(
     line: &Line,
     query: &OrphanQuery,
     these: Option<&[JobId]>,
-) -> Result<Vec<Ready>, StoreError> {
+) -> Result<OrphanPage, StoreError> {
     let mut tx = match these {
         Some(these) => begin_part(line, these).await?,
         None => begin_by_key(line).await?,
@@ -78,7 +81,14 @@ pub(super) async fn find(
     }
     let rows = aside::rows(&mut tx, find).await?;
     tx.commit().await?;
-    row::all_ready(&rows)
+    let mut page = OrphanPage::of(row::all_ready(&rows)?, query.limit);
+    let free: Vec<bool> = rows
+        .iter()
+        .map(|row| row.try_get("is_free"))
+        .collect::<Result<_, _>>()?;
+    let mut free = free.into_iter();
+    page.ready.retain(|_| free.next().unwrap_or(true));
+    Ok(page)
 }
 
 /// Each executable job counts once, by the first reason that holds.

@@ -191,13 +191,18 @@ const ASIDE: &str = concat!(
 /// commit, would be refused and hinted by nobody. `$3` has been hinted already.
 const WAITED: &str = concat!(
     "
-UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(hints, 999999999) + 1
-WHERE ",
+WITH free AS MATERIALIZED (
+    SELECT j.id FROM jobwire.job j
+    WHERE ",
     in_scope!(),
     "
-  AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS b(id) WHERE b.id = j.id) AND ",
+      AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS b(id) WHERE b.id = j.id) AND ",
     unlocked!("j"),
     "
+    FOR UPDATE OF j SKIP LOCKED
+)
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(hints, 999999999) + 1
+FROM free WHERE j.id = free.id
 RETURNING ",
     ready_columns!("j")
 );

@@ -140,6 +140,11 @@ impl SetsAside for SqliteStore {
         &self.refusals
     }
 
+    /// A file is locked as a whole.
+    async fn locked_rows(&self, _: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn set_held_aside(
         &self,
         owner: NodeId,

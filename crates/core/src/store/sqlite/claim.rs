@@ -1,13 +1,13 @@
 //! Taking ready jobs without a hint, while the broker is away (protocol rule 28).
 
-use sqlx::Row;
+use sqlx::{Row, SqliteConnection};
 
 use super::lock::lock_in;
 use super::sql::{in_turn, suspended};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
-use crate::store::{ClaimOf, ClaimPage, Claimed, LockTerms};
+use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// The last row that one statement looks at, where there are more.
 const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
@@ -51,54 +51,68 @@ impl SqliteStore {
         page: &ClaimPage,
     ) -> Result<Claimed, StoreError> {
         let mut tx = self.write().await?;
-        let types = row::array(&terms.types[..])?;
-        let (rows, slice_end) = match page.of {
-            ClaimOf::Rescued | ClaimOf::Suspects => {
-                let rows = sqlx::query(FIND_STRUCK)
-                    .bind(&page.lane.0)
-                    .bind(types)
-                    .bind(page.at_most)
-                    .bind(page.of == ClaimOf::Suspects)
-                    .fetch_all(&mut *tx)
-                    .await?;
-                (rows, None)
-            }
-            ClaimOf::Next { after, look_at } => {
-                let after = after.map(|id| id.to_string()).unwrap_or_default();
-                let slice_end = sqlx::query(SLICE)
-                    .bind(&after)
-                    .bind(look_at.max(1) - 1)
-                    .fetch_optional(&mut *tx)
-                    .await?;
-                let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
-                let rows = sqlx::query(FIND)
-                    .bind(after)
-                    .bind(slice_end.map(|id| id.to_string()))
-                    .bind(&page.lane.0)
-                    .bind(types)
-                    .bind(page.at_most)
-                    .fetch_all(&mut *tx)
-                    .await?;
-                (rows, slice_end)
-            }
-        };
-        let mut hints = Vec::with_capacity(rows.len());
-        for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
-            let exclusive: bool = row.try_get(1)?;
-            let instance: Option<String> = row.try_get(2)?;
-            hints.push(Hint {
-                instance: instance.filter(|_| exclusive),
-                ..Hint::new(id)
-            });
-        }
-        let full = i64::try_from(hints.len()).is_ok_and(|n| n >= page.at_most);
-        let after = match hints.last() {
-            Some(last) if full => Some(last.id),
-            _ => slice_end,
-        };
+        let Claimable { hints, after } = claimable(&mut tx, terms, page).await?;
         let mut jobs = lock_in(&mut tx, terms, &hints).await?.jobs;
         tx.commit().await?;
         jobs.sort_by_key(|locked| locked.job.id);
         Ok(Claimed { jobs, after })
     }
+
+    /// What such a page would hold.
+    pub(super) async fn claimable_page(
+        &self,
+        terms: &LockTerms,
+        page: &ClaimPage,
+    ) -> Result<Claimable, StoreError> {
+        let mut tx = self.write().await?;
+        claimable(&mut tx, terms, page).await
+    }
+}
+
+async fn claimable(
+    connection: &mut SqliteConnection,
+    terms: &LockTerms,
+    page: &ClaimPage,
+) -> Result<Claimable, StoreError> {
+    let types = row::array(&terms.types[..])?;
+    let (rows, slice_end) = match page.of {
+        ClaimOf::Rescued | ClaimOf::Suspects => {
+            let rows = sqlx::query(FIND_STRUCK)
+                .bind(&page.lane.0)
+                .bind(types)
+                .bind(page.at_most)
+                .bind(page.of == ClaimOf::Suspects)
+                .fetch_all(&mut *connection)
+                .await?;
+            (rows, None)
+        }
+        ClaimOf::Next { after, look_at } => {
+            let after = after.map(|id| id.to_string()).unwrap_or_default();
+            let slice_end = sqlx::query(SLICE)
+                .bind(&after)
+                .bind(look_at.max(1) - 1)
+                .fetch_optional(&mut *connection)
+                .await?;
+            let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
+            let rows = sqlx::query(FIND)
+                .bind(after)
+                .bind(slice_end.map(|id| id.to_string()))
+                .bind(&page.lane.0)
+                .bind(types)
+                .bind(page.at_most)
+                .fetch_all(&mut *connection)
+                .await?;
+            (rows, slice_end)
+        }
+    };
+    let mut hints = Vec::with_capacity(rows.len());
+    for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
+        let exclusive: bool = row.try_get(1)?;
+        let instance: Option<String> = row.try_get(2)?;
+        hints.push(Hint {
+            instance: instance.filter(|_| exclusive),
+            ..Hint::new(id)
+        });
+    }
+    Ok(Claimable::of(hints, slice_end, page))
 }
