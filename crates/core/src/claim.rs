@@ -45,11 +45,11 @@ use tokio::time::Instant;
 use crate::consumer::schedule::Schedule;
 use crate::executor;
 use crate::hint::Marker;
-use crate::job::Lane;
+use crate::job::{JobId, Lane, LockedJob};
 use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
-use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, StoreError};
+use crate::store::{ClaimOf, ClaimPage, Claimable, Refusal, StoreError};
 use crate::transport::{Control, TransportError};
 use cursor::Cursor;
 use pace::Pace;
@@ -61,8 +61,10 @@ const PAGE: usize = 256;
 const RESCUES: Duration = Duration::from_secs(1);
 /// Between two looks at what the transport says of itself.
 const LOOK: Duration = Duration::from_millis(250);
-/// So long a refused page is tried in parts. Slots wait meanwhile.
+/// So long a refused page is tried in parts, and no longer than a sixth of the lease. Slots wait meanwhile.
 const IN_PARTS: Duration = Duration::from_secs(5);
+/// Where so many jobs are refused, each alone, and none is locked, no row is to blame.
+const HOPELESS: usize = 16;
 /// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
 /// a transport of several brokers adds.
 const MARKERS: u64 = 1 << 47;
@@ -74,6 +76,9 @@ struct ClaimedLane {
     cursor: Cursor,
     /// Rescued jobs were looked for then.
     rescued_at: Option<Instant>,
+    /// The last rescued job and the last suspect that were looked at, where there may be more.
+    rescued: Option<JobId>,
+    suspect: Option<JobId>,
     /// Looked through to its end in this pass.
     done: bool,
     /// Jobs taken since claiming began.
@@ -87,6 +92,7 @@ struct Claimer {
     next_marker: u64,
     pace: Pace,
     failures: Rarely,
+    refused: Rarely,
     /// Markers on their way to the broker.
     leaving: FuturesUnordered<Leaving>,
 }
@@ -171,6 +177,8 @@ impl Claimer {
                 watch: Watch::new(patience),
                 cursor: Cursor::default(),
                 rescued_at: None,
+                rescued: None,
+                suspect: None,
                 done: false,
                 taken: 0,
             }
@@ -182,6 +190,7 @@ impl Claimer {
             next_marker: MARKERS,
             pace: Pace::new(Instant::now()),
             failures: Rarely::default(),
+            refused: Rarely::default(),
             leaving: FuturesUnordered::new(),
         }
     }
@@ -324,7 +333,17 @@ impl Claimer {
             return Ok(0);
         }
         lane.rescued_at = Some(now);
-        self.take_struck(at, ClaimOf::Rescued, room, slots).await
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Rescued {
+                after: lane.rescued,
+            },
+            at_most: i64::try_from(room).unwrap_or(i64::MAX),
+        };
+        let (count, after) = claim_page(&node, &page, slots, &mut self.refused).await?;
+        lane.rescued = after;
+        lane.taken += count as u64;
+        Ok(count)
     }
 
     /// A suspect of a lane, unless this node has one. It waits until nothing else runs, and meanwhile nothing is taken.
@@ -332,35 +351,25 @@ impl Claimer {
         &mut self,
         at: usize,
         slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<usize, StoreError> {
-        if slots.is_empty() || self.node.suspects.any() {
-            return Ok(0);
-        }
-        self.take_struck(at, ClaimOf::Suspects, 1, slots).await
-    }
-
-    async fn take_struck(
-        &mut self,
-        at: usize,
-        of: ClaimOf,
-        room: usize,
-        slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<usize, StoreError> {
-        let (node, now) = (self.node.clone(), Instant::now());
+    ) -> Result<(), StoreError> {
+        let node = self.node.clone();
         let Some(lane) = self.lanes.get_mut(at) else {
-            return Ok(0);
+            return Ok(());
         };
+        if slots.is_empty() || node.suspects.any() {
+            return Ok(());
+        }
         let page = ClaimPage {
             lane: lane.lane.clone(),
-            of,
-            at_most: i64::try_from(room).unwrap_or(i64::MAX),
+            of: ClaimOf::Suspects {
+                after: lane.suspect,
+            },
+            at_most: 1,
         };
-        let claimed = claim_page(&node, &page).await?;
-        let count = claimed.jobs.len();
+        let (count, after) = claim_page(&node, &page, slots, &mut self.refused).await?;
+        lane.suspect = after;
         lane.taken += count as u64;
-        let slots = std::iter::from_fn(|| slots.pop());
-        executor::start_unhinted(&node, claimed.jobs, "claim", now, slots);
-        Ok(count)
+        Ok(())
     }
 
     /// One page of a lane.
@@ -385,19 +394,16 @@ impl Claimer {
             },
             at_most: i64::try_from(share).unwrap_or(i64::MAX),
         };
-        let claimed = claim_page(&node, &page).await;
-        let count = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
+        let claimed = claim_page(&node, &page, slots, &mut self.refused).await;
+        let count = claimed.as_ref().map_or(0, |(count, _)| *count);
         for _ in count..share {
             self.schedule.give_back(at);
         }
-        let claimed = claimed?;
-        lane.done = lane.cursor.looked(place, count, claimed.after) || lane.done;
+        let (_, after) = claimed?;
+        lane.done = lane.cursor.looked(place, count, after) || lane.done;
         lane.taken += count as u64;
         self.pace.answered(count, sent.elapsed());
-        let done = lane.done;
-        let taken = std::iter::from_fn(|| slots.pop());
-        executor::start_unhinted(&node, claimed.jobs, "claim", sent, taken);
-        if done {
+        if lane.done {
             self.take_suspect(at, slots).await?;
         }
         Ok(())
@@ -410,55 +416,83 @@ impl Claimer {
     }
 }
 
-/// Take a page. One that the database refuses is taken in halves, without the rows that are refused alone.
-async fn claim_page(node: &Shared, page: &ClaimPage) -> Result<Claimed, StoreError> {
+/// Take a page, and start its jobs. One that the database refuses is taken in halves, without the rows that are refused
+/// alone. Returns how many jobs were taken, and behind which one to go on.
+async fn claim_page(
+    node: &Arc<Shared>,
+    page: &ClaimPage,
+    slots: &mut Vec<OwnedSemaphorePermit>,
+    told: &mut Rarely,
+) -> Result<(usize, Option<JobId>), StoreError> {
     let terms = node.terms();
-    match node.asks(node.store.claim(&terms, page)).await {
+    let mut count = 0;
+    let mut start = |jobs: Vec<LockedJob>, sent| {
+        let slots = std::iter::from_fn(|| slots.pop());
+        let started = jobs.len();
+        executor::start_unhinted(node, jobs, "claim", sent, slots);
+        started
+    };
+    let sent = Instant::now();
+    let (undecided, mut after) = match node.asks(node.store.claim(&terms, page)).await {
         Err(error) if error.is_answer() => {
             tracing::debug!(lane = %page.lane, %error, "a page could not be claimed; it is tried in parts");
+            let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
+            (hints, after)
         }
-        claimed => return claimed,
-    }
-    let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
-    let mut claimed = Claimed {
-        jobs: Vec::new(),
-        after,
+        claimed => {
+            let claimed = claimed?;
+            count += start(claimed.jobs, sent);
+            (claimed.undecided, claimed.after)
+        }
     };
-    let until = Instant::now() + IN_PARTS;
-    let mut parts = vec![hints];
-    while let Some(mut hints) = parts.pop() {
-        let Some(last) = hints.last().map(|hint| hint.id) else {
-            break;
+    let until = sent + IN_PARTS.min(node.options.lease / 6);
+    let (mut refused, mut first) = (0, None);
+    let mut parts = vec![undecided];
+    while let Some(hints) = parts.pop()
+        && let Some(last) = hints.last().map(|hint| hint.id)
+    {
+        let sent = Instant::now();
+        let mut again = match node.asks(node.store.lock(&terms, &hints)).await {
+            Ok(locked) => {
+                let is_busy = |id| locked.refused.contains(&(id, Refusal::Busy));
+                let mut busy = hints;
+                busy.retain(|hint| locked.is_cut && is_busy(hint.id));
+                count += start(locked.jobs, sent);
+                // One alone is passed over.
+                if busy.len() > 1 { busy } else { Vec::new() }
+            }
+            Err(error) if error.is_answer() && hints.len() > 1 => hints,
+            Err(error) if error.is_answer() => {
+                refused += 1;
+                first.get_or_insert((last, error));
+                Vec::new()
+            }
+            Err(error) => return Err(error),
         };
-        match node.asks(node.store.lock(&terms, &hints)).await {
-            Ok(locked) => claimed.jobs.extend(locked.jobs),
-            Err(error) if !error.is_answer() => {
-                // What was locked must be started.
-                if claimed.jobs.is_empty() {
-                    return Err(error);
-                }
-                break;
-            }
-            Err(_) if hints.len() > 1 => {
-                let rest = hints.split_off(hints.len() / 2);
-                parts.extend([rest, hints]);
-                continue;
-            }
-            Err(error) => {
-                let job = hints.first().map(|hint| tracing::field::display(hint.id));
+        let rest = again.split_off(again.len() / 2);
+        parts.extend([rest, again].into_iter().filter(|part| !part.is_empty()));
+        let is_cut = Instant::now() >= until && !parts.is_empty();
+        if is_cut {
+            after = Some(last);
+        }
+        if is_cut || (refused >= HOPELESS && count == 0) {
+            break;
+        }
+    }
+    match first {
+        Some((_, error)) if refused >= HOPELESS && count == 0 => Err(error),
+        Some((job, error)) => {
+            if let Some(more) = told.now() {
                 tracing::warn!(
-                    job, %error,
-                    "the database refuses to lock a job; it is passed over until the next pass. Correct what the error names, \
-                     or delete the job"
+                    %job, jobs = refused, %error, more,
+                    "the database refuses to lock jobs; they are passed over until the next pass. Correct what the error \
+                     names, or delete the jobs"
                 );
             }
+            Ok((count, after))
         }
-        if Instant::now() >= until && !parts.is_empty() {
-            claimed.after = Some(last);
-            break;
-        }
+        None => Ok((count, after)),
     }
-    Ok(claimed)
 }
 
 impl Shared {

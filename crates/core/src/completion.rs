@@ -29,6 +29,7 @@ use crate::shared::Shared;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::supervisor::survived;
 use stuck::{Refused, keep_trying};
+pub(crate) use stuck::{attempts, room};
 
 /// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it
 /// holds no more jobs than it must while outcomes can't be committed.
@@ -96,6 +97,8 @@ impl Gathering {
 pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering>>) {
     let mut gathering = gathering.lock().await;
     let gathering = &mut *gathering;
+    // More outcomes may be refused until this ends.
+    let _refuses = node.refused.token();
     let mut ending = false;
     loop {
         gathering.commit_some(&node, ending);
@@ -288,7 +291,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     for refused in refused.chain(released.into_iter().map(Refused::Released)) {
         let id = refused.held().id;
         if left.contains(&id) {
-            keep_trying(node, refused, attempts_left.remove(&id));
+            keep_trying(node, refused, attempts_left.remove(&id)).await;
         }
     }
 }

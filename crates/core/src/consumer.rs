@@ -62,8 +62,8 @@ const LOCKS_AT_ONCE: usize = 2;
 /// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
 /// pack into one.
 const MOST_PENDING: usize = 65_536;
-/// A busy row is tried so often before its hint goes back to the broker: for [`LET_GO`] where nothing else waits.
-const BUSY_ATTEMPTS: u8 = 200;
+/// A hint whose job's row is busy for so long goes behind its lane.
+const BUSY_FOR: Duration = LET_GO;
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// When receiving has begun, the first message of each of several lanes may take so long to come: until then
 /// it is not known whose turn it is.
@@ -350,7 +350,7 @@ impl Consumer {
                         lane: place,
                         ticket: Some(ticket),
                         received_at: delivery.received_at,
-                        attempts: 0,
+                        busy_since: None,
                         rescued: false,
                         refused_at: None,
                     };
@@ -369,7 +369,7 @@ impl Consumer {
             lane: self.pending.place(&ready.lane),
             ticket: None,
             received_at: Utc::now(),
-            attempts: 0,
+            busy_since: None,
             rescued,
             refused_at: None,
         };

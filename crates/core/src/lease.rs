@@ -280,7 +280,18 @@ impl LeaseBook {
         }
     }
 
-    /// How many jobs with a strike are held.
+    /// The handler has ended: its job does not count among those that may take a node down.
+    pub(crate) fn has_run(&self, held: &Held) {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(&held.id);
+        if let Some(entry) = entry.filter(|e| e.held.fence == held.fence && e.struck) {
+            entry.struck = false;
+            self.struck
+                .send_modify(|count| *count = count.saturating_sub(1));
+        }
+    }
+
+    /// How many jobs with a strike are held, and have not run.
     pub(crate) fn struck(&self) -> watch::Receiver<usize> {
         self.struck.subscribe()
     }
@@ -458,6 +469,7 @@ mod tests {
         hold(&book, held(3), Instant::now());
         assert_eq!(*book.struck().borrow(), 1);
         book.forget(&struck);
+        book.has_run(&struck);
         assert_eq!(*book.struck().borrow(), 1, "another lock on it is held");
         book.forget(&Held {
             fence: Fence(2),

@@ -49,7 +49,7 @@ use crate::metrics as m;
 use crate::quarantine::Suspects;
 use crate::renewal;
 use crate::row_batch::RowPause;
-use crate::served::Served;
+use crate::served::{Served, TypeTurn};
 use crate::shared::Shared;
 use crate::store::{ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
@@ -204,8 +204,9 @@ impl NodeBuilder {
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
             refused: TaskTracker::new(),
-            first_turn: tokio::sync::Mutex::default(),
-            refused_turn: tokio::sync::Mutex::default(),
+            untried: completion::room(),
+            first_turn: TypeTurn::default(),
+            attempts: completion::attempts(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),

@@ -61,13 +61,14 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
             renewal = Some(tokio::spawn(renew(node.clone(), due)));
         }
     }
+    let until = Instant::now() + node.store.outcome_within();
     if let Some(open) = reconciliation {
         // No other look can begin before.
-        let _ = tokio::time::timeout(node.store.outcome_within(), open).await;
+        let _ = tokio::time::timeout_at(until, open).await;
     }
-    // Outcomes that were refused until now are given up, each with a doubt.
+    // Outcomes that are refused are given up, each with a doubt.
     node.refused.close();
-    let _ = tokio::time::timeout(node.store.outcome_within(), node.refused.wait()).await;
+    let _ = tokio::time::timeout_at(until, node.refused.wait()).await;
     if book.is_in_doubt() {
         reconciliation::last_look(&node).await;
     }

@@ -39,7 +39,11 @@ struct Now {
 struct Waiting {
     outcomes: usize,
     closed: bool,
+    turn: TypeTurn,
 }
+
+/// One outcome of a type is tried at a time.
+pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
     /// Of a node with handlers for these types.
@@ -72,14 +76,14 @@ impl Served {
         now.waiting.get(job_type).is_some_and(|of| of.closed)
     }
 
-    /// A refused outcome of this type begins to wait.
-    pub(crate) fn begin_to_wait(&self, job_type: &str) {
+    /// An outcome of this type was refused alone, and begins to wait.
+    pub(crate) fn begin_to_wait(&self, job_type: &str) -> TypeTurn {
         let mut now = self.lock();
         now.total += 1;
         let too_many = now.total >= MOST_OF_ALL;
         let of = now.waiting.entry(job_type.to_owned()).or_default();
         of.outcomes += 1;
-        let waiting = of.outcomes;
+        let (waiting, turn) = (of.outcomes, of.turn.clone());
         if (too_many || waiting >= MOST) && !of.closed {
             of.closed = true;
             tracing::error!(
@@ -90,6 +94,7 @@ impl Served {
             );
             self.choose(&mut now);
         }
+        turn
     }
 
     /// It was taken or given up.

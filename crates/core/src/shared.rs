@@ -22,7 +22,7 @@ use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::row_batch::RowPause;
-use crate::served::Served;
+use crate::served::{Served, TypeTurn};
 use crate::store::{HandOver, LockTerms, RowTerms, Store, StoreError};
 use crate::transport::Transport;
 use crate::under_way::Leases;
@@ -45,10 +45,12 @@ pub(crate) struct Shared {
     pub(crate) unreadable: Mutex<Allowance>,
     /// Outcomes that the database refuses, each tried again by a task.
     pub(crate) refused: TaskTracker,
-    /// One of them is tried alone for the first time.
-    pub(crate) first_turn: tokio::sync::Mutex<()>,
-    /// One of those that were refused alone is tried again.
-    pub(crate) refused_turn: tokio::sync::Mutex<()>,
+    /// Room for those of them that have not been tried alone.
+    pub(crate) untried: Arc<Semaphore>,
+    /// One of those is tried.
+    pub(crate) first_turn: TypeTurn,
+    /// So many of all are tried at one moment.
+    pub(crate) attempts: Semaphore,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,

@@ -137,7 +137,7 @@ pub(super) async fn what_a_dead_node_held_is_claimed_with_a_strike<S: Bench>(w: 
         next.jobs.is_empty(),
         "jobs with strikes are asked for apart"
     );
-    let claimed = claim(w, node(), &of(ClaimOf::Rescued)).await;
+    let claimed = claim(w, node(), &of(ClaimOf::Rescued { after: None })).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
     assert!(claimed.jobs.iter().all(|locked| locked.strikes == 1));
 }
@@ -153,7 +153,10 @@ pub(super) async fn rescued_jobs_and_suspects_are_claimed_apart<S: Bench>(w: &Wo
             work(),
         ])
         .await;
-    let (rescued, suspects) = (of(ClaimOf::Rescued), of(ClaimOf::Suspects));
+    let (rescued, suspects) = (
+        of(ClaimOf::Rescued { after: None }),
+        of(ClaimOf::Suspects { after: None }),
+    );
     assert!(claim(w, node(), &rescued).await.jobs.is_empty());
     for _ in 0..2 {
         w.lock(node(), &hints[4..]).await;

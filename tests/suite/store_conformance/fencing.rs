@@ -140,8 +140,8 @@ pub(super) async fn only_the_leaders_turn_ends_a_lease<S: Bench>(w: &World<S>) {
         assert_eq!(refused, Some(Refusal::InstanceHeld));
     }
     for of in [
-        ClaimOf::Rescued,
-        ClaimOf::Suspects,
+        ClaimOf::Rescued { after: None },
+        ClaimOf::Suspects { after: None },
         ClaimOf::Next {
             after: None,
             look_at: 100,

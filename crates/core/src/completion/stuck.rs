@@ -1,13 +1,14 @@
 //! Outcomes that the database refuses while it takes the others of their batch, and that could not be set aside.
 //!
 //! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again,
-//! alone, until the database takes it, the job is set aside, or the node ends. All together ask the database [`EACH`]
-//! apart. A type of which too many wait [closes](crate::served), so that the others go on. An outcome that is tried alone
-//! for the first time waits for none that was refused alone: it may only have stood in a page with others.
+//! alone, until the database takes it, the job is set aside, or the node ends. Those of one type ask the database [`EACH`]
+//! apart. A type of which too many wait [closes](crate::served), so that the others go on. An outcome that has not been tried
+//! alone waits for none that was refused alone, and closes no type: it may only have stood in a page with others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::{Attempt, AttemptFate, settled_batch};
@@ -15,14 +16,29 @@ use crate::commit_hook::Cause;
 use crate::executor;
 use crate::held_instances::End;
 use crate::job::Held;
+use crate::served::TypeTurn;
 use crate::shared::Shared;
 use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
 use crate::supervisor::survived;
 
-/// From a refused attempt to the next one, of any outcome.
+/// Outcomes that have not been tried alone: each of them is soon.
+const UNTRIED: usize = 1_000;
+/// Outcomes that are tried alone at one moment, each on a connection of its own.
+const AT_ONCE: usize = 2;
+/// From a refused attempt to the next one of its type.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Room for outcomes that have not been tried alone.
+pub(crate) fn room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(UNTRIED))
+}
+
+/// Who may try an outcome alone.
+pub(crate) fn attempts() -> Semaphore {
+    Semaphore::new(AT_ONCE)
+}
 
 /// An outcome that was refused.
 pub(super) enum Refused {
@@ -63,17 +79,16 @@ impl Refused {
     }
 }
 
-/// Try it again and again, in a task of its own.
-pub(super) fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
-    let job_type = attempt.as_ref().map(|attempt| attempt.job.job_type.clone());
-    if let Some(job_type) = &job_type {
-        node.served.begin_to_wait(job_type);
-    }
+/// Try it again and again, in a task of its own. Waits while very many have not been tried alone yet.
+pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
+    node.leases.has_run(refused.held());
+    // The semaphore is never closed.
+    let untried = node.untried.clone().acquire_owned().await.ok();
     let tasks = &node.refused;
     let node = node.clone();
     tasks.spawn(async move {
         let held = refused.held().clone();
-        if survived("refused", try_until_taken(&node, refused, attempt))
+        if survived("refused", try_until_taken(&node, refused, attempt, untried))
             .await
             .is_none()
         {
@@ -82,30 +97,53 @@ pub(super) fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<
             node.let_go(&held, End::Unsure);
             node.is_in_doubt(&held);
         }
-        if let Some(job_type) = &job_type {
-            node.served.end_to_wait(job_type);
-        }
     });
 }
 
-async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
-    let mut pause = FIRST_PAUSE;
+/// An outcome that was refused alone and waits.
+struct Waits {
+    node: Arc<Shared>,
+    job_type: String,
+    turn: TypeTurn,
+}
+
+impl Waits {
+    fn begin(node: &Arc<Shared>, job_type: &str) -> Self {
+        Self {
+            turn: node.served.begin_to_wait(job_type),
+            node: node.clone(),
+            job_type: job_type.to_owned(),
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.node.served.end_to_wait(&self.job_type);
+    }
+}
+
+async fn try_until_taken(
+    node: &Arc<Shared>,
+    refused: Refused,
+    attempt: Option<Attempt>,
+    mut untried: Option<OwnedSemaphorePermit>,
+) {
     // The answer to an earlier attempt may be lost.
     let in_doubt = true;
     let held = refused.held();
-    // It was refused alone.
-    let mut alone = false;
+    let job_type = attempt.as_ref().map_or("", |attempt| &attempt.job.job_type);
+    let mut pause = FIRST_PAUSE;
+    let mut waits: Option<Waits> = None;
     let fate = loop {
-        // One at a time, in the order in which they come: an attempt may wait as long as a statement may, and together
-        // they take no more than two connections from the node.
+        let turn = waits.as_ref().map_or(&node.first_turn, |waits| &waits.turn);
+        let turn = turn.clone().lock_owned();
+        // One of a type at a time, in the order in which they come: an attempt may wait as long as a statement may.
         let its_turn = async {
             tokio::time::sleep(pause).await;
-            let queue = if alone {
-                &node.refused_turn
-            } else {
-                &node.first_turn
-            };
-            queue.lock().await
+            let turn = turn.await;
+            // The semaphore is never closed.
+            (turn, node.attempts.acquire().await.ok())
         };
         let turn = tokio::select! {
             biased;
@@ -134,16 +172,20 @@ async fn try_until_taken(node: &Arc<Shared>, refused: Refused, attempt: Option<A
             }
             break fate;
         }
+        drop(turn.1);
         pause = (pause * 2).min(LONGEST_PAUSE);
-        if alone {
+        if waits.is_some() {
             tokio::select! {
                 () = node.ended.cancelled() => {}
                 () = tokio::time::sleep(EACH) => {}
             }
+        } else {
+            drop(turn.0);
+            waits = Some(Waits::begin(node, job_type));
+            untried = None;
         }
-        drop(turn);
-        alone = true;
     };
+    drop(untried);
     if let Some(attempt) = attempt {
         attempt.count(node, fate);
     }

@@ -7,7 +7,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::pending::Arrival;
-use super::{BUSY_ATTEMPTS, BUSY_PAUSE, Batch, Consumer, LET_GO, idle};
+use super::{BUSY_FOR, BUSY_PAUSE, Batch, Consumer, LET_GO, idle};
 use crate::commit_hook::Cause;
 use crate::executor::{self, Stages};
 use crate::hint::Ready;
@@ -108,7 +108,7 @@ impl Consumer {
             }
         }
         let let_go = self.passed_over(&batch.of);
-        let all_busy = busy.len() == batch.hints.len();
+        let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
         self.settle(batch, &busy, &unserved).await;
         if let Some(place) = let_go {
             self.give_back(place).await;
@@ -139,7 +139,7 @@ impl Consumer {
             .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
     }
 
-    /// Settle each message whose last hint is decided; keep what is busy. A hint that was busy too often is published anew,
+    /// Settle each message whose last hint is decided; keep what is busy. A hint that stays busy is published anew,
     /// behind all that waits in its lane: given back, it might stand before it again.
     pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
@@ -147,8 +147,13 @@ impl Consumer {
         let mut decided = vec![0; self.node.options.lanes.len()];
         for mut waiting in batch.into_waiting().rev() {
             let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
-            if is_busy && waiting.of.attempts < BUSY_ATTEMPTS {
-                waiting.of.attempts += 1;
+            if is_busy
+                && waiting
+                    .of
+                    .busy_since
+                    .is_none_or(|at| at.elapsed() < BUSY_FOR)
+            {
+                waiting.of.busy_since.get_or_insert_with(Instant::now);
                 again.push(waiting);
                 continue;
             }

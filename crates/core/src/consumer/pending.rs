@@ -31,7 +31,8 @@ pub(super) struct Arrival {
     /// None for a hint of this node's own making.
     pub(super) ticket: Option<Ticket>,
     pub(super) received_at: DateTime<Utc>,
-    pub(super) attempts: u8,
+    /// Its row was busy each time since then.
+    pub(super) busy_since: Option<Instant>,
     /// The job's holder has died.
     pub(super) rescued: bool,
     /// The database refused to lock it alone, when so many statements had locked others.
@@ -299,7 +300,7 @@ mod tests {
             lane,
             ticket: (number > 0).then(|| ticket(number)),
             received_at: Utc::now(),
-            attempts: 0,
+            busy_since: None,
             rescued: false,
             refused_at: None,
         }

@@ -103,9 +103,15 @@ pub struct ClaimPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimOf {
     /// Those whose last node died: their lease lost its owner, and they are no suspects.
-    Rescued,
+    Rescued {
+        /// Go on behind this id.
+        after: Option<JobId>,
+    },
     /// Those of which two nodes or more have died.
-    Suspects,
+    Suspects {
+        /// Go on behind this id.
+        after: Option<JobId>,
+    },
     /// All others, in the order of their ids.
     Next {
         /// Go on behind this id.
@@ -141,6 +147,8 @@ impl Claimable {
 pub struct Claimed {
     /// Ours to run now.
     pub jobs: Vec<LockedJob>,
+    /// Jobs of the page that nothing was decided about, since the database refused one of them: to be locked in parts.
+    pub undecided: Vec<Hint>,
     /// Behind which id to go on; `None` where the lane was looked through to its end.
     pub after: Option<JobId>,
 }

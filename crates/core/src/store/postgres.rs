@@ -367,15 +367,25 @@ impl PgStore {
     async fn delete_page(&self, ids: Vec<JobId>) -> Result<OperatedJobs> {
         let delete = || operate::delete_many(&self.line, &ids);
         let (mut deleted, busy) = self.run("delete", delete).await?;
+        // The others are gone all the same. Where one is waited for in vain, the rest is not tried.
+        let mut waited: Option<StoreError> = None;
         for id in busy {
-            match self.delete(id).await {
-                Ok((operated, ready)) => {
-                    deleted.operated.push((id, operated));
-                    deleted.ready.extend(ready);
-                }
-                // The others are gone all the same.
-                Err(error) => deleted.refused.push((id, error.to_string())),
-            }
+            let error = match waited {
+                Some(ref error) => error.to_string(),
+                None => match self.delete(id).await {
+                    Ok((operated, ready)) => {
+                        deleted.operated.push((id, operated));
+                        deleted.ready.extend(ready);
+                        continue;
+                    }
+                    Err(error) => {
+                        let reason = error.to_string();
+                        waited = error.is_transient().then_some(error);
+                        reason
+                    }
+                },
+            };
+            deleted.refused.push((id, error));
         }
         Ok(deleted)
     }

@@ -192,6 +192,7 @@ impl Database {
         Claimed {
             jobs: locked.jobs,
             after,
+            ..Claimed::default()
         }
     }
 
@@ -202,13 +203,15 @@ impl Database {
     ) -> Claimable {
         let at_most = usize::try_from(page.at_most).unwrap_or(0);
         let (looked, slice_end) = match page.of {
-            ClaimOf::Rescued | ClaimOf::Suspects => {
-                let suspects = page.of == ClaimOf::Suspects;
+            ClaimOf::Rescued { after } | ClaimOf::Suspects { after } => {
+                let suspects = matches!(page.of, ClaimOf::Suspects { .. });
                 let ownerless =
                     |lease: &Lease| lease.owner.is_none() && (lease.strikes >= 2) == suspects;
                 let leases = self.leases.iter();
                 let rescued = leases.filter(|(_, lease)| ownerless(lease));
-                (rescued.map(|(id, _)| *id).collect(), None)
+                let ids = rescued.map(|(id, _)| *id);
+                let behind = ids.filter(|id| after.is_none_or(|after| *id > after));
+                (behind.collect(), None)
             }
             ClaimOf::Next { after, look_at } => {
                 let look_at = usize::try_from(look_at.max(1)).unwrap_or(usize::MAX);

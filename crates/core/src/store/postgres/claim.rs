@@ -54,7 +54,7 @@ macro_rules! find_struck {
             "
 SELECT NULL::uuid, j.id, j.exclusive, j.process_instance
 FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.lane = $1 AND j.type = ANY($2) AND ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AND j.type = ANY($2) AND ",
             not_suspended!("j"),
             "
   AND ",
@@ -77,11 +77,12 @@ fn ask<'q>(
     page: &'q ClaimPage,
 ) -> Query<'q, Postgres, PgArguments> {
     match page.of {
-        ClaimOf::Rescued | ClaimOf::Suspects => sqlx::query(struck)
+        ClaimOf::Rescued { after } | ClaimOf::Suspects { after } => sqlx::query(struck)
             .bind(&page.lane.0)
             .bind(&terms.types[..])
             .bind(page.at_most)
-            .bind(page.of == ClaimOf::Suspects),
+            .bind(matches!(page.of, ClaimOf::Suspects { .. }))
+            .bind(after.map_or(Uuid::nil(), |id| id.0)),
         ClaimOf::Next { after, look_at } => sqlx::query(next)
             .bind(after.map_or(Uuid::nil(), |id| id.0))
             .bind(&page.lane.0)
@@ -126,8 +127,8 @@ impl PgStore {
             hints.into_iter().partition(|hint| hint.instance.is_some());
         let plain: Vec<Uuid> = plain.iter().map(|hint| hint.id.0).collect();
         let mut claimed = Claimed {
-            jobs: Vec::new(),
             after,
+            ..Claimed::default()
         };
         if !plain.is_empty() {
             claimed.jobs = lock_plain(&mut *tx, terms, &plain).await?;
@@ -137,10 +138,16 @@ impl PgStore {
             // Apart: instances' rows come before jobs' rows (rule 9). The node that came first through the door of an
             // instance meanwhile keeps it.
             match self.lock_batch(terms, &exclusive).await {
-                Ok(locked) => claimed.jobs.extend(locked.jobs),
-                // The plain ones are ours already; these come with a later page.
+                Ok(locked) => {
+                    claimed.jobs.extend(locked.jobs);
+                    if locked.is_cut {
+                        claimed.undecided = exclusive;
+                    }
+                }
+                // The plain ones are ours already.
                 Err(error) if error.changed_nothing() && !claimed.jobs.is_empty() => {
-                    tracing::warn!(%error, "exclusive jobs could not be claimed; trying again");
+                    tracing::debug!(%error, "exclusive jobs could not be claimed; they are tried in parts");
+                    claimed.undecided = exclusive;
                 }
                 Err(error) => return Err(error),
             }

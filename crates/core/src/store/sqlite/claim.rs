@@ -35,7 +35,7 @@ const FIND_STRUCK: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
     suspended!("j"),
     "
   AND ",
@@ -55,7 +55,11 @@ impl SqliteStore {
         let mut jobs = lock_in(&mut tx, terms, &hints).await?.jobs;
         tx.commit().await?;
         jobs.sort_by_key(|locked| locked.job.id);
-        Ok(Claimed { jobs, after })
+        Ok(Claimed {
+            jobs,
+            after,
+            ..Claimed::default()
+        })
     }
 
     /// What such a page would hold.
@@ -76,12 +80,13 @@ async fn claimable(
 ) -> Result<Claimable, StoreError> {
     let types = row::array(&terms.types[..])?;
     let (rows, slice_end) = match page.of {
-        ClaimOf::Rescued | ClaimOf::Suspects => {
+        ClaimOf::Rescued { after } | ClaimOf::Suspects { after } => {
             let rows = sqlx::query(FIND_STRUCK)
                 .bind(&page.lane.0)
                 .bind(types)
                 .bind(page.at_most)
-                .bind(page.of == ClaimOf::Suspects)
+                .bind(matches!(page.of, ClaimOf::Suspects { .. }))
+                .bind(after.map(|id| id.to_string()).unwrap_or_default())
                 .fetch_all(&mut *connection)
                 .await?;
             (rows, None)
