@@ -2,13 +2,16 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::{HandlerError, HandlerResult, NewJob, Outcome, PgStore, Running, Store};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sqlx::AssertSqlSafe;
+use tokio::sync::Semaphore;
 
+use super::world::waits;
 use crate::world::{Notes, SOON, World, patient};
 
 async fn sql(world: &World, statements: &str) {
@@ -192,20 +195,13 @@ async fn outcomes_beside_many_locked_rows_are_committed() {
     const LOCKED: usize = 100;
     let world = World::new().await;
     let notes = Notes::default();
-    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let opens = gate.clone();
+    let gate = Arc::new(Semaphore::new(0));
     let mut options = crate::world::quick();
     options.concurrency = 256;
     let node = world
         .node()
         .options(options)
-        .handler("waits", move |_: Running<()>| {
-            let gate = opens.clone();
-            async move {
-                gate.acquire().await.map_err(HandlerError::from)?.forget();
-                Ok(Outcome::Done)
-            }
-        })
+        .handler("waits", waits(&Notes::default(), &gate))
         .handler("note", notes_element(&notes))
         .start()
         .await
@@ -261,8 +257,7 @@ async fn a_stop_gives_back_the_jobs_whose_outcomes_are_refused() {
     assert_eq!(world.count(held).await, 0);
 }
 
-/// So many outcomes of one type are refused that the node locks no more jobs of it: jobs of other types run. Once the
-/// database takes the outcomes again, the node locks jobs of that type again.
+/// So many outcomes of one type are refused that the node locks no more jobs of it: jobs of other types run.
 #[tokio::test]
 async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
     const BAD: usize = 4_000;
@@ -298,7 +293,6 @@ async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
         "the node locked all jobs of a closed type"
     );
     delete_bad_jobs_again(&world).await;
-    world.until_empty().await;
     node.stop().await;
 }
 
@@ -442,18 +436,11 @@ async fn a_lease_that_a_hanging_transaction_writes_holds_up_no_other_job() {
 async fn outcomes_of_jobs_whose_rows_are_locked_hold_up_no_other() {
     let world = World::new().await;
     let notes = Notes::default();
-    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let opens = gate.clone();
+    let gate = Arc::new(Semaphore::new(0));
     let node = world
         .node()
         .handler("note", notes_element(&notes))
-        .handler("waits", move |_: Running<()>| {
-            let gate = opens.clone();
-            async move {
-                gate.acquire().await.map_err(HandlerError::from)?.forget();
-                Ok(Outcome::Done)
-            }
-        })
+        .handler("waits", waits(&Notes::default(), &gate))
         .start()
         .await
         .unwrap();
