@@ -21,7 +21,6 @@
 //! * **Several nodes** pass over each other's locked rows, so they take different jobs.
 //! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
 //!   at a time: when the lane was looked through to its end.
-//!
 //! * **A row that the database refuses to lock** stops no other: a refused page is locked in halves, and the row that is
 //!   refused alone is passed over until the next pass.
 //!

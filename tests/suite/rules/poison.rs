@@ -36,6 +36,15 @@ async fn delete_bad_jobs_again(world: &World) {
     sql(world, "DROP TRIGGER refuse ON jobwire.job").await;
 }
 
+/// Wait until so many jobs are held.
+async fn until_held(world: &World, jobs: i64) {
+    eventually("all of them run", SOON, async || {
+        let held = "SELECT count(*) FROM jobwire.job_lease";
+        (world.count(held).await == jobs).then_some(())
+    })
+    .await;
+}
+
 /// A handler that notes its job's element.
 fn notes_element(
     notes: &Notes,
@@ -194,7 +203,6 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
 async fn outcomes_beside_many_locked_rows_are_committed() {
     const LOCKED: usize = 100;
     let world = World::new().await;
-    let notes = Notes::default();
     let gate = Arc::new(Semaphore::new(0));
     let mut options = crate::world::quick();
     options.concurrency = 256;
@@ -202,7 +210,6 @@ async fn outcomes_beside_many_locked_rows_are_committed() {
         .node()
         .options(options)
         .handler("waits", waits(&Notes::default(), &gate))
-        .handler("note", notes_element(&notes))
         .start()
         .await
         .unwrap();
@@ -211,11 +218,7 @@ async fn outcomes_beside_many_locked_rows_are_committed() {
     let jobs = (0..2 * LOCKED).map(|n| waits(if n % 2 == 0 { "bad" } else { "good" }));
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    eventually("all of them run", SOON, async || {
-        let held = "SELECT count(*) FROM jobwire.job_lease";
-        (world.count(held).await == 2 * LOCKED as i64).then_some(())
-    })
-    .await;
+    until_held(&world, 2 * LOCKED as i64).await;
     let mut hanging = world.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job WHERE element = 'bad' FOR UPDATE")
         .execute(&mut *hanging)
@@ -452,11 +455,7 @@ async fn outcomes_of_jobs_whose_rows_are_locked_hold_up_no_other() {
         };
         world.jobs.create(job).await.unwrap();
     }
-    eventually("all of them run", SOON, async || {
-        let held = "SELECT count(*) FROM jobwire.job_lease";
-        (world.count(held).await == 4).then_some(())
-    })
-    .await;
+    until_held(&world, 4).await;
     let mut hanging = world.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job FOR UPDATE")
         .execute(&mut *hanging)

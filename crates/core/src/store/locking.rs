@@ -121,7 +121,7 @@ pub enum ClaimOf {
     },
 }
 
-/// What could be taken.
+/// A page of jobs that could be locked.
 #[derive(Debug, Default)]
 pub struct Claimable {
     /// These, in the order of their ids.

@@ -58,7 +58,7 @@ pub struct Suspended {
     pub moved: u64,
     /// What is to be hinted: where the first job of an instance was put aside, the next one is ready.
     pub ready: Vec<Ready>,
-    /// Jobs that the database refused to put aside, and why. They stay where they are, and nobody locks them before the
+    /// Jobs that the database refused to put aside, and why. They stay where they are, and no node locks them before the
     /// suspension ends.
     pub refused: Vec<(JobId, String)>,
 }

@@ -404,7 +404,7 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     Box::pin(search).await
 }
 
-/// A page of jobs for somebody who waits for the answer: `whole` is its one transaction, `rows` are the jobs that it acts
+/// A page of jobs whose caller waits for the answer: `whole` is its one transaction, `rows` are the jobs that it acts
 /// on, and `part` is the same for given ones. What is refused alone stays as it is and is told with the reason: nothing is
 /// set aside, and no row counts as stuck, since nobody tries again.
 pub(super) async fn told_page<'a, T: Told>(

@@ -228,7 +228,7 @@ impl Outcome for MovedPage {
     fn left(&mut self, _: JobId) {}
 }
 
-/// An outcome that names what was refused, for whoever asked.
+/// An outcome that names the refused jobs to the caller.
 pub(in crate::store) trait Told: Outcome + Default {
     /// These stay as they were.
     fn refused(&mut self, jobs: Vec<(JobId, String)>);
