@@ -10,6 +10,7 @@ mod held_back;
 mod isolated;
 mod lone_timers;
 mod lost_answer;
+mod overtaken;
 mod own_instances;
 mod packed;
 mod poison;

@@ -201,9 +201,11 @@ conformance! {
             only_the_first_sibling_is_suspected,
             a_marked_orphan_waits_before_the_next_suspicion,
             orphans_are_paged_by_id,
+            what_a_node_holds_is_not_suspected,
         ]
         databases [
             an_id_from_the_future_is_found_in_the_whole_table,
+            what_an_open_transaction_may_have_written_is_not_suspected,
         ]
     }
     claiming {

@@ -34,21 +34,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use metrics::counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
+use crate::held_hints::{Question, Returned};
 use crate::hint::{Body, Hint, Ready};
-use crate::job::Held;
+use crate::job::{Held, JobId};
 use crate::meters::LaneMeters;
 use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
 use crate::store::{Locked, Refusal, StoreError};
-use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
+use crate::transport::{
+    Control, Delivery, MAX_HELD_IN_MESSAGE, Receiver, Subscription, Ticket, TransportError,
+};
 use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
@@ -104,8 +107,9 @@ struct Consumer {
     schedule: Schedule,
     /// Of each lane, in their order.
     meters: Vec<Arc<LaneMeters>>,
-    /// Hints of each message that are not decided yet.
-    undecided: HashMap<Ticket, usize>,
+    /// Messages that are not settled yet.
+    undecided: HashMap<Ticket, Unsettled>,
+    returned: Returned,
     /// The last call failed: not before this moment again, and the next pause is so long.
     receive_after: Option<(Instant, Duration)>,
     /// Receiving has just begun, and there are several lanes.
@@ -119,6 +123,14 @@ struct Consumer {
     locked: u64,
     /// Anybody may create jobs of a type that is not served here.
     unserved: Rarely,
+}
+
+/// A message of which hints are not decided yet.
+struct Unsettled {
+    lane: usize,
+    jobs: Box<[JobId]>,
+    /// So many hints.
+    left: usize,
 }
 
 /// What one statement asks for, each hint with its slot.
@@ -200,6 +212,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         node,
         receiver,
         undecided: HashMap::new(),
+        returned: Returned::default(),
         receive_after: None,
         lock_size: LockSize::default(),
         locked: 0,
@@ -302,8 +315,48 @@ impl Consumer {
         self.pending.len() + self.pending.rescued().min(self.rescue_room())
     }
 
-    /// Wait for messages and note them. Cancel-safe.
+    /// Wait for messages and note them, or for a question and answer it. Cancel-safe.
     async fn receive(&mut self) {
+        let questions = self.node.questions.clone();
+        tokio::select! {
+            biased;
+            question = questions.next() => self.answer(&question),
+            () = self.receive_messages() => {}
+        }
+    }
+
+    /// What the broker has delivered already.
+    fn receive_at_once(&mut self) {
+        while self.has_room() && self.receive_messages().now_or_never().is_some() {}
+    }
+
+    /// Which hints of this lane does the node hold?
+    fn answer(&mut self, question: &Question) {
+        let lanes = &self.node.options.lanes;
+        let Some(place) = lanes.iter().position(|share| share.lane == question.lane) else {
+            return;
+        };
+        self.receive_at_once();
+        let unsettled = self.undecided.values().filter(|of| of.lane == place);
+        let received = unsettled.flat_map(|of| of.jobs.iter().copied());
+        let mut jobs: Vec<JobId> = received.chain(self.pending.own(place)).collect();
+        jobs.extend(self.returned.within(place, question.within));
+        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "the leader learns which hints are held here");
+        let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
+        let mut next = Some(parts.next().unwrap_or_default());
+        while let Some(part) = next {
+            next = parts.next();
+            self.node.hook.tell(Control::Held {
+                node: self.node.id,
+                to: question.to,
+                question: question.number,
+                jobs: part.to_vec(),
+                last: next.is_none(),
+            });
+        }
+    }
+
+    async fn receive_messages(&mut self) {
         let Some((moment, _)) = self.receive_after else {
             let received = self.receiver.receive(LOCK_BATCH).await;
             return self.received(received);
@@ -345,7 +398,12 @@ impl Consumer {
             match delivery.body {
                 Body::Marker(marker) => self.pending.push_marker(place, marker, ticket),
                 Body::Hints(hints) => {
-                    self.undecided.insert(ticket, hints.len());
+                    let unsettled = Unsettled {
+                        lane: place,
+                        jobs: hints.iter().map(|hint| hint.id).collect(),
+                        left: hints.len(),
+                    };
+                    self.undecided.insert(ticket, unsettled);
                     let of = Arrival {
                         lane: place,
                         ticket: Some(ticket),
@@ -452,13 +510,17 @@ impl Consumer {
         until: impl Future<Output = ()>,
         own_hints: &mut mpsc::Receiver<OwnHint>,
     ) {
+        // Delivered messages go back, too: the leader may ask after them.
+        self.receive_at_once();
         self.receiver.pause().await;
         self.let_go().await;
         tokio::pin!(until);
+        let questions = self.node.questions.clone();
         loop {
             tokio::select! {
                 biased;
                 () = &mut until => break,
+                question = questions.next() => self.answer(&question),
                 // Rescued jobs stay: the first slot that is free is theirs.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
                     OwnHint::Rescued(_) => self.note_own(hint),
@@ -488,7 +550,9 @@ impl Consumer {
         self.count_returned(place, undecided.hints);
         self.node.hook.publish(Cause::Sweep, undecided.own);
         for ticket in &undecided.tickets {
-            self.undecided.remove(ticket);
+            if let Some(unsettled) = self.undecided.remove(ticket) {
+                self.returned.note(place, unsettled.jobs);
+            }
         }
         if !undecided.tickets.is_empty() {
             self.receiver.give_back(&undecided.tickets).await;

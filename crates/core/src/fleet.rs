@@ -39,6 +39,8 @@ struct Member {
     lanes: Vec<Arc<str>>,
     /// Free slots; `None` where the node takes no jobs that are addressed to it.
     free: Option<u32>,
+    /// It says which hints it holds.
+    answers: bool,
     heard: Instant,
 }
 
@@ -96,6 +98,7 @@ impl Fleet {
         types: &[String],
         lanes: &[Lane],
         free: Option<u32>,
+        answers: bool,
     ) -> bool {
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Members {
@@ -118,6 +121,7 @@ impl Fleet {
             types: known_types.admit(types.iter().map(String::as_str), MOST_TYPES),
             lanes: known_lanes.admit(lanes.iter().map(|lane| lane.0.as_str()), MOST_LANES),
             free,
+            answers,
             heard: Instant::now(),
         };
         let ignores = member.types.len() < types.len() || member.lanes.len() < lanes.len();
@@ -154,6 +158,21 @@ impl Fleet {
         let mut candidates: Vec<Candidate> = members.by_id.iter().filter_map(candidate).collect();
         candidates.sort_unstable_by_key(|candidate| candidate.node);
         candidates
+    }
+
+    /// Nodes that receive this lane, say which hints they hold, and were heard within this time.
+    pub(crate) fn answering(&self, lane: &Lane, within: Duration) -> HashSet<NodeId> {
+        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = |(_, member): &(&NodeId, &Member)| {
+            let receives = member.lanes.iter().any(|name| **name == *lane.0);
+            member.answers && receives && member.heard.elapsed() <= within
+        };
+        members
+            .by_id
+            .iter()
+            .filter(answers)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Another node than this one was heard within this time.
@@ -194,11 +213,17 @@ mod tests {
     fn invented_nodes_are_remembered_within_bounds_and_push_no_other_out() {
         let fleet = Fleet::default();
         let honest = NodeId::generate();
-        fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None);
+        fleet.note(
+            honest,
+            &["mail".to_owned()],
+            &[Lane::default()],
+            None,
+            false,
+        );
         for n in 0..5_000 {
             let types: Vec<String> = (0..10).map(|t| format!("type-{n}-{t}")).collect();
             let lanes = lanes((0..10).map(|l| format!("lane-{n}-{l}")));
-            fleet.note(NodeId::generate(), &types, &lanes, None);
+            fleet.note(NodeId::generate(), &types, &lanes, None, false);
         }
         let members = fleet.0.lock().expect("unpoisoned");
         assert_eq!(members.by_id.len(), MOST_MEMBERS);
@@ -207,7 +232,13 @@ mod tests {
         assert!(fleet.types().contains(&"mail".to_owned()));
         assert!(fleet.lanes().contains(&Lane::default()));
         // One that is known goes on being heard.
-        assert!(!fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None));
+        assert!(!fleet.note(
+            honest,
+            &["mail".to_owned()],
+            &[Lane::default()],
+            None,
+            false
+        ));
     }
 
     #[test]
@@ -216,7 +247,7 @@ mod tests {
         for n in 0..10 {
             let id = NodeId::generate();
             let lanes = lanes((0..MOST_LANES).map(|l| format!("lane-{n}-{l}")));
-            assert!(fleet.note(id, &[], &lanes, None));
+            assert!(fleet.note(id, &[], &lanes, None, false));
             assert_eq!(fleet.lanes().len(), MOST_LANES, "node {n}");
             fleet.forget(id);
         }

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use crate::alarm::Asker;
 use crate::clock::DatabaseClock;
 use crate::commit_hook::Cause;
+use crate::held_hints::Question;
 use crate::hint::Ready;
 use crate::job::Lane;
 use crate::metrics as m;
@@ -112,6 +113,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
             },
             () = tokio::time::sleep_until(leader.next_turn) => leader.turn().await,
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
+            () = leader.answers_late() => leader.sweeper.wait_no_longer(&leader.node).await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
     }
@@ -122,6 +124,14 @@ impl Leader {
     fn interval(&self) -> Duration {
         let interval = self.node.options.sweep_interval;
         if self.busy { interval } else { interval * 3 }
+    }
+
+    /// Until nodes have had their time to answer the sweeper's question.
+    async fn answers_late(&self) {
+        match self.sweeper.answers_until() {
+            Some(until) => tokio::time::sleep_until(until).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn leads(&self) -> bool {
@@ -143,6 +153,7 @@ impl Leader {
             types: node.served.types().to_vec(),
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
+            answers: true,
         });
         self.last_beat = Instant::now();
         self.next_beat = self.last_beat + node.options.sweep_interval / 2;
@@ -288,7 +299,9 @@ impl Leader {
             let before = report.now - chrono::Duration::microseconds(1);
             self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
         } else if waits {
-            self.sweeper.send_markers(&node, report.now).await;
+            self.sweeper
+                .send_markers(&node, report.now, report.horizon)
+                .await;
         }
         if waits {
             self.unreceived.look(&node).await;
@@ -316,6 +329,7 @@ impl Leader {
             &node.served.types(),
             &node.options.lane_names(),
             Some(node.free_slots()),
+            true,
         );
         rescue::send(node, rescued, &dead);
     }
@@ -398,16 +412,38 @@ impl Leader {
                 node.alarm.earlier(self.clock.now(), due);
             }
             Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
-                let now = self.clock.now();
-                self.sweeper.marker_back(&node, &lane, marker, now).await;
+                self.sweeper.marker_back(&node, &lane, marker).await;
+            }
+            Control::WhichHeld {
+                node: to,
+                question,
+                lane,
+                within,
+            } => node.questions.ask(Question {
+                to,
+                number: question,
+                lane,
+                within,
+            }),
+            Control::Held {
+                node: from,
+                to,
+                question,
+                jobs,
+                last,
+            } if self.leads() && to == node.id => {
+                let sweeper = &mut self.sweeper;
+                sweeper.answered(&node, from, question, jobs, last).await;
             }
             Control::NodeAlive {
                 node: id,
                 types,
                 lanes,
                 free,
+                answers,
             } => {
-                let newcomer = node.fleet.note(id, &types, &lanes, free) && id != node.id;
+                let fleet = &node.fleet;
+                let newcomer = fleet.note(id, &types, &lanes, free, answers) && id != node.id;
                 if newcomer {
                     // It learns who leads, and that this node lives; many at once learn it together.
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);

@@ -34,6 +34,7 @@ mod first_turn;
 mod fleet;
 pub mod handler;
 mod health;
+mod held_hints;
 mod held_instances;
 pub mod hint;
 pub mod job;

@@ -195,7 +195,7 @@ impl NodeBuilder {
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         label::receives(&options.lane_names());
         let fleet = Fleet::default();
-        fleet.note(id, &types, &options.lane_names(), None);
+        fleet.note(id, &types, &options.lane_names(), None, false);
         let shared = Arc::new(Shared {
             id,
             hook,
@@ -205,6 +205,7 @@ impl NodeBuilder {
             unreadable: Mutex::default(),
             refused: TaskTracker::new(),
             untried: completion::room(),
+            questions: Arc::default(),
             first_turn: TypeTurn::default(),
             attempts: completion::attempts(),
             slots: Arc::new(Semaphore::new(options.concurrency)),

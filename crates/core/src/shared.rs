@@ -14,6 +14,7 @@ use crate::consumer::OwnHint;
 use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::Handlers;
+use crate::held_hints::Questions;
 use crate::held_instances::{End, HeldInstances};
 use crate::hint::Ready;
 use crate::job::{Held, Lane, NodeId};
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) meters: Meters,
     /// Hints that did not come from the broker.
     pub(crate) own_hints: mpsc::Sender<OwnHint>,
+    /// Which hints does the consumer hold?
+    pub(crate) questions: Arc<Questions>,
     /// Jobs whose earlier holders died, waiting to run alone or running so.
     pub(crate) suspects: Suspects,
     pub(crate) finished: mpsc::Sender<Finished>,

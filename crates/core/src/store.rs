@@ -59,8 +59,8 @@ pub use schema::{SCHEMA_VERSION, SchemaStatus};
 pub use settling::{Completion, Destination, Failure, HandOver, Renewed, Settled};
 use settling::{instances, released};
 pub use sweeping::{
-    COUNT_LIMIT, ClockWindow, MovedTimers, OrphanPage, OrphanQuery, Rescued, Turn, TurnOutcome,
-    TurnReport,
+    COUNT_LIMIT, ClockWindow, Horizon, MovedTimers, OrphanPage, OrphanQuery, Rescued, Turn,
+    TurnOutcome, TurnReport,
 };
 
 /// Shorthand for this layer.

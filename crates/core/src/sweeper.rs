@@ -5,14 +5,17 @@
 //! message published before it has been decided, so whatever was ready before the marker left and is
 //! still unlocked has lost its hint.
 //!
-//! With several consumers on one lane a marker overtakes its neighbours by some milliseconds, and a
-//! redelivered message comes after it. So only jobs that were ready some time *before* the marker left are
-//! suspected (the hook's largest hint age plus the confirm timeout, protocol rule 16), and a moment
-//! passes before the question is asked. A wrong suspicion costs one extra hint and nothing else.
+//! Only jobs are suspected that were ready some time *before* the marker left (the hook's largest hint age plus the
+//! confirm timeout, protocol rule 16), and whose transaction had ended by then: a job says when it was inserted, and
+//! not when it was committed.
+//!
+//! With several consumers on one lane a marker overtakes what other nodes hold: hints that wait there for a slot, for
+//! tens of seconds where jobs are long. So where a broker deals out messages (RabbitMQ), and jobs are suspected, the
+//! leader asks the nodes which hints they hold ([`question`]). A wrong suspicion costs one extra hint and nothing else.
 //!
 //! ```text
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
-//!   T7 = database's clock when it left              orphans: ready_at ≤ T7 − age, unlocked, ungated
+//!   T7 = database's clock when it left              orphans: ready_at ≤ T7 − age, unlocked, ungated, not held by a node
 //! ```
 //! What one marker proves is healed in pages, in the order of the ids, and paces itself: a marker leaves
 //! behind the hints of each page, three pages are under way, and when the marker of one is back the
@@ -21,6 +24,8 @@
 //!
 //! Expired locks and jobs that nobody hinted yet (plain SQL) are found by the leader's turn
 //! ([`crate::store::Store::take_turn`]): for them no question of order arises.
+
+mod question;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +41,8 @@ use crate::job::{JobId, Lane};
 use crate::label;
 use crate::metrics as m;
 use crate::shared::Shared;
-use crate::store::{OrphanPage, OrphanQuery};
+use crate::store::{Horizon, OrphanPage, OrphanQuery};
+use question::Asked;
 
 /// Orphans in one page.
 const PAGE: i64 = 10_000;
@@ -52,16 +58,26 @@ const LONGEST_SPACING: Duration = Duration::from_secs(600);
 /// The most markers under way in one lane.
 const OUTSTANDING: usize = 8;
 
+/// What a marker proves something about.
+#[derive(Clone, Copy)]
+struct Before {
+    /// Jobs that were ready then.
+    ready: DateTime<Utc>,
+    /// Of transactions that had ended then.
+    horizon: Option<Horizon>,
+}
+
 struct Sent {
     number: u64,
-    /// What was ready then is suspected when it is back.
-    ready_before: DateTime<Utc>,
+    before: Before,
     since: Instant,
 }
 
 /// What one marker has proved to be lost, page by page.
 struct Healing {
-    ready_before: DateTime<Utc>,
+    before: Before,
+    /// Hints of these jobs were overtaken.
+    held: Arc<[JobId]>,
     /// Ids from the future too.
     whole: bool,
     /// Go on behind this job.
@@ -75,10 +91,19 @@ struct LaneState {
     outstanding: Vec<Sent>,
     spacing: Duration,
     not_whole_before: Option<Instant>,
+    question: Option<Asked>,
+    /// The last question was not answered by all nodes.
+    was_unanswered: bool,
     healing: Option<Healing>,
 }
 
 impl LaneState {
+    /// Ids from the future are looked at, too.
+    fn looks_at_whole(&self) -> bool {
+        let moment = self.not_whole_before;
+        moment.is_none_or(|moment| Instant::now() >= moment)
+    }
+
     /// Since when nothing has been heard of the last marker.
     fn waits_since(&self) -> Option<Instant> {
         let pages = self.healing.iter().flat_map(|healing| &healing.pages);
@@ -100,39 +125,50 @@ pub(crate) struct Sweeper {
 impl Sweeper {
     /// After a turn that saw `now` on the database's clock and jobs that wait: send markers where none
     /// is under way, or where the last one is overdue.
-    pub(crate) async fn send_markers(&mut self, node: &Shared, now: DateTime<Utc>) {
+    pub(crate) async fn send_markers(
+        &mut self,
+        node: &Shared,
+        now: DateTime<Utc>,
+        horizon: Option<Horizon>,
+    ) {
         let received = node.fleet.lanes();
         // Anybody who may publish can invent a lane: what is known of one goes with its last receiver.
         self.lanes.retain(|lane, _| received.contains(lane));
         let mut due = Vec::new();
         for lane in received {
             let state = self.lanes.entry(lane.clone()).or_default();
+            if state.question.is_some() {
+                continue;
+            }
             state.spacing = state.spacing.max(node.options.sweep_interval);
             let wait = state
                 .waits_since()
                 .map(|since| state.spacing.saturating_sub(since.elapsed()));
             match wait {
-                Some(left) if !left.is_zero() || state.outstanding.len() >= OUTSTANDING => continue,
+                Some(left) if !left.is_zero() => continue,
                 // The last one is overdue: the lane is deep, or the marker was lost. Ask again, more rarely.
                 Some(_) => state.spacing = (state.spacing * 2).min(LONGEST_SPACING),
                 None => {}
             }
+            if state.outstanding.len() >= OUTSTANDING {
+                // The first ones come back through a deep lane, and the last ones where the first were lost.
+                state.outstanding.remove(OUTSTANDING / 2);
+            }
             due.push(lane);
         }
-        self.send_outstanding(node, due, now - age(node)).await;
+        let before = Before {
+            ready: now - age(node),
+            horizon,
+        };
+        self.send_outstanding(node, due, before).await;
     }
 
     /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a
     /// lane. False where one could not be sent.
-    async fn send_outstanding(
-        &mut self,
-        node: &Shared,
-        lanes: Vec<Lane>,
-        ready_before: DateTime<Utc>,
-    ) -> bool {
+    async fn send_outstanding(&mut self, node: &Shared, lanes: Vec<Lane>, before: Before) -> bool {
         let markers: Vec<Marker> = lanes.iter().map(|_| self.marker(node)).collect();
         let sending = lanes.iter().zip(markers);
-        let sending = sending.map(|(lane, marker)| send(node, lane, marker, ready_before));
+        let sending = sending.map(|(lane, marker)| send(node, lane, marker, before));
         let sent = futures_util::future::join_all(sending).await;
         let all = sent.iter().all(Option::is_some);
         for (lane, sent) in lanes.into_iter().zip(sent) {
@@ -150,26 +186,20 @@ impl Sweeper {
         }
     }
 
-    /// A marker is back: heal what it proves to be lost. Returns how many jobs were hinted again.
-    pub(crate) async fn marker_back(
-        &mut self,
-        node: &Arc<Shared>,
-        lane: &Lane,
-        marker: Marker,
-        now: DateTime<Utc>,
-    ) -> usize {
+    /// A marker is back: heal what it proves to be lost.
+    pub(crate) async fn marker_back(&mut self, node: &Arc<Shared>, lane: &Lane, marker: Marker) {
         let Some(state) = self.lanes.get_mut(lane) else {
-            return 0;
+            return;
         };
         let is_it = |sent: &Sent| sent.number == marker.number;
         if let Some(healing) = &mut state.healing
             && let Some(position) = healing.pages.iter().position(is_it)
         {
             measure(lane, &healing.pages.swap_remove(position));
-            return self.heal(node, lane, now).await;
+            return self.heal(node, lane).await;
         }
         let Some(position) = state.outstanding.iter().position(is_it) else {
-            return 0;
+            return;
         };
         crash_point!("marker-returned");
         let sent = state.outstanding.swap_remove(position);
@@ -179,92 +209,113 @@ impl Sweeper {
         if !node.transport.is_single_node() {
             tokio::time::sleep(MOMENT).await;
         }
-        self.begin(node, lane, sent.ready_before, now).await
+        if node.transport.markers_are_exact() {
+            self.begin(node, lane, sent.before, Arc::default()).await;
+        } else {
+            self.ask(node, lane, sent).await;
+        }
     }
 
     /// A node that serves alone and has just started: what was hinted before is gone with the process before it, or
     /// waits in the lane behind which this marker leaves. So nothing needs to be old to be suspected. False where no
     /// marker could be sent to some lane.
     pub(crate) async fn start_alone(&mut self, node: &Shared, now: DateTime<Utc>) -> bool {
-        self.send_outstanding(node, node.fleet.lanes(), now).await
+        let before = Before {
+            ready: now,
+            horizon: None,
+        };
+        self.send_outstanding(node, node.fleet.lanes(), before)
+            .await
     }
 
     /// Heal what was ready before this moment, from the front of the lane.
-    async fn begin(
-        &mut self,
-        node: &Arc<Shared>,
-        lane: &Lane,
-        ready_before: DateTime<Utc>,
-        now: DateTime<Utc>,
-    ) -> usize {
+    async fn begin(&mut self, node: &Arc<Shared>, lane: &Lane, before: Before, held: Arc<[JobId]>) {
         let state = self.lanes.entry(lane.clone()).or_default();
-        let moment = state.not_whole_before;
         state.healing = Some(Healing {
-            ready_before,
-            whole: moment.is_none_or(|moment| Instant::now() >= moment),
+            before,
+            held,
+            whole: state.looks_at_whole(),
             after: None,
             pages: Vec::new(),
         });
-        self.heal(node, lane, now).await
+        self.heal(node, lane).await;
     }
 
     /// Hint pages until so many are under way, or all is hinted.
-    async fn heal(&mut self, node: &Arc<Shared>, lane: &Lane, now: DateTime<Utc>) -> usize {
-        let mut healed = 0;
+    async fn heal(&mut self, node: &Arc<Shared>, lane: &Lane) {
         loop {
             let Some(healing) = self.lanes.get(lane).and_then(|s| s.healing.as_ref()) else {
-                return healed;
+                return;
             };
             if healing.pages.len() >= WINDOW {
-                return healed;
+                return;
             }
-            let query = OrphanQuery {
-                ready_before: healing.ready_before,
-                types: node.fleet.types().into(),
-                lane: lane.clone(),
-                after: healing.after,
-                limit: PAGE,
-                whole: healing.whole,
-                mark: true,
-            };
-            let (asked, whole) = (Instant::now(), query.whole);
-            let page = page(node, query).await;
-            healed += page.count;
-            if whole && let Some(state) = self.lanes.get_mut(lane) {
-                let pause = (asked.elapsed() * DISTANCE).max(node.options.sweep_interval * 3);
-                state.not_whole_before = Some(Instant::now() + pause);
-            }
-            let sent = match page.next {
-                Some(_) => send(node, lane, self.marker(node), now).await,
+            let mut query = query(node, lane, healing.before, PAGE);
+            query.held = healing.held.clone();
+            query.after = healing.after;
+            query.whole = healing.whole;
+            query.mark = true;
+            let (before, next) = (healing.before, self.page(node, query).await);
+            let sent = match next {
+                Some(_) => send(node, lane, self.marker(node), before).await,
                 None => None,
             };
             let Some(state) = self.lanes.get_mut(lane) else {
-                return healed;
+                return;
             };
             // Without a marker behind it nobody would say when to go on: the next turn begins anew.
             let Some(sent) = sent else {
                 state.healing = None;
-                return healed;
+                return;
             };
             if let Some(healing) = &mut state.healing {
-                healing.after = page.next;
+                healing.after = next;
                 healing.pages.push(sent);
+            }
+        }
+    }
+
+    /// Find one page of orphans and let their hints leave. Returns behind which job to go on, where there may be more.
+    async fn page(&mut self, node: &Arc<Shared>, query: OrphanQuery) -> Option<JobId> {
+        let lane = &query.lane;
+        let OrphanPage { ready, next } = self.look(node, &query).await?;
+        if !ready.is_empty() {
+            let jobs = ready.len();
+            counter!(m::SWEPT, "class" => "orphan").increment(jobs as u64);
+            tracing::info!(%lane, jobs, "lost hints were found; the jobs are hinted again");
+            crash_point!("orphans-found");
+            node.hook.publish(Cause::Sweep, ready);
+            crash_point!("orphans-hinted");
+        }
+        next
+    }
+
+    /// Ask the database; nothing where it does not answer.
+    async fn look(&mut self, node: &Arc<Shared>, query: &OrphanQuery) -> Option<OrphanPage> {
+        let asked = Instant::now();
+        let page = node.store.orphans(query).await;
+        if query.whole
+            && let Some(state) = self.lanes.get_mut(&query.lane)
+        {
+            let pause = (asked.elapsed() * DISTANCE).max(node.options.sweep_interval * 3);
+            state.not_whole_before = Some(Instant::now() + pause);
+        }
+        match page {
+            Ok(page) => Some(page),
+            Err(error) => {
+                tracing::warn!(lane = %query.lane, %error, "orphans could not be looked for");
+                None
             }
         }
     }
 }
 
-async fn send(
-    node: &Shared,
-    lane: &Lane,
-    marker: Marker,
-    ready_before: DateTime<Utc>,
-) -> Option<Sent> {
+async fn send(node: &Shared, lane: &Lane, marker: Marker, before: Before) -> Option<Sent> {
     let publisher = node.transport.publisher();
     match publisher.publish_marker(lane, marker).await {
         Ok(()) => Some(Sent {
             number: marker.number,
-            ready_before,
+            before,
             since: Instant::now(),
         }),
         Err(error) => {
@@ -286,33 +337,10 @@ fn age(node: &Shared) -> chrono::Duration {
     chrono::Duration::from_std(age).unwrap_or(chrono::Duration::MAX)
 }
 
-struct Page {
-    count: usize,
-    /// Behind which job to go on, where there may be more.
-    next: Option<JobId>,
-}
-
-/// Find one page of orphans and let their hints leave.
-async fn page(node: &Arc<Shared>, query: OrphanQuery) -> Page {
-    let lane = &query.lane;
-    match node.store.orphans(&query).await {
-        Ok(OrphanPage { ready, next }) => {
-            let count = ready.len();
-            if !ready.is_empty() {
-                counter!(m::SWEPT, "class" => "orphan").increment(count as u64);
-                tracing::info!(%lane, jobs = count, "lost hints were found; the jobs are hinted again");
-                crash_point!("orphans-found");
-                node.hook.publish(Cause::Sweep, ready);
-                crash_point!("orphans-hinted");
-            }
-            Page { count, next }
-        }
-        Err(error) => {
-            tracing::warn!(%lane, %error, "orphans could not be looked for");
-            Page {
-                count: 0,
-                next: None,
-            }
-        }
-    }
+/// Which jobs of this lane are suspected?
+fn query(node: &Shared, lane: &Lane, before: Before, limit: i64) -> OrphanQuery {
+    let types = node.fleet.types().into();
+    let mut query = OrphanQuery::new(lane.clone(), types, before.ready, limit);
+    query.horizon = before.horizon;
+    query
 }

@@ -38,6 +38,8 @@ pub const CONTROL_BUFFER: usize = 256;
 pub const MAX_MEMBER_TYPES: usize = 1_024;
 /// Lanes that one node may say that it receives; more are left out.
 pub const MAX_MEMBER_LANES: usize = 64;
+/// Jobs that one part of an answer to [`Control::WhichHeld`] names; more are left out.
+pub const MAX_HELD_IN_MESSAGE: usize = 1_000;
 
 /// Why a transport could not do something.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -222,6 +224,12 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Serves only one node: a second one on the same database is refused.
     fn is_single_node(&self) -> bool {
+        false
+    }
+
+    /// When a marker is back, all hints before it have been decided. Otherwise it may have overtaken hints that other
+    /// nodes hold: the leader asks them.
+    fn markers_are_exact(&self) -> bool {
         false
     }
 

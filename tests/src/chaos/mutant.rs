@@ -282,18 +282,12 @@ impl Store for Mutant {
         }
         let mut outcome = self.inner.take_turn(turn).await?;
         if let (Bug::OrphansByAge, TurnOutcome::Leads(report)) = (self.bug, &mut outcome) {
-            let old = OrphanQuery {
-                ready_before: report.now - Span::seconds(1),
-                types: super::workload::Kind::ALL
-                    .iter()
-                    .map(|kind| kind.job_type().to_owned())
-                    .collect(),
-                lane: Lane::default(),
-                after: None,
-                limit: 10_000,
-                whole: false,
-                mark: true,
-            };
+            let kinds = super::workload::Kind::ALL.iter();
+            let types: Vec<String> = kinds.map(|kind| kind.job_type().to_owned()).collect();
+            let before = report.now - Span::seconds(1);
+            let mut old = OrphanQuery::new(Lane::default(), types.into(), before, 10_000);
+            old.whole = false;
+            old.mark = true;
             report
                 .unhinted
                 .extend(self.inner.orphans(&old).await?.ready);

@@ -288,15 +288,10 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
     let id = w.store.put("job", &most).await.unwrap();
     let good = w.store.put("job", &[("hints", "1")]).await.unwrap();
     w.make_old(600).await;
-    let orphans = OrphanQuery {
-        after: None,
-        lane: Lane::default(),
-        types: vec!["work".to_owned()].into(),
-        ready_before: chrono::Utc::now() + chrono::Duration::seconds(60),
-        limit: 10,
-        mark: true,
-        whole: true,
-    };
+    let soon = chrono::Utc::now() + chrono::Duration::seconds(60);
+    let types = vec!["work".to_owned()].into();
+    let mut orphans = OrphanQuery::new(Lane::default(), types, soon, 10);
+    orphans.mark = true;
     let found = w.store.orphans(&orphans).await.unwrap().ready;
     assert!(found.iter().any(|ready| ready.hint.id == good), "{found:?}");
     let job = w.hold(worker, &Hint::new(id)).await;

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
-use jobwire_core::store::{OrphanQuery, SuspensionScope};
+use jobwire_core::store::{OrphanQuery, SuspensionScope, TurnOutcome};
 use jobwire_core::{JobId, Lane};
+use jobwire_tests::eventually;
 
-use super::world::{Bench, SqlBench, World, ids, node, terms, unserved, work};
+use super::world::{Bench, LEADER, SqlBench, World, ids, node, terms, unserved, work};
+use crate::world::SOON;
 
 /// In seconds: no case takes so long on any machine. Behind a minute no young id would be looked at.
 const LONG: u64 = 50;
@@ -11,15 +13,11 @@ const LONG: u64 = 50;
 /// What was ready this long ago and is not under way.
 async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQuery {
     let now = w.store.move_due_timers(0).await.unwrap().now;
-    OrphanQuery {
-        ready_before: now - Duration::from_secs(seconds_ago),
-        types: terms(node()).types,
-        lane: Lane::default(),
-        after: None,
-        limit: 100,
-        whole: false,
-        mark,
-    }
+    let before = now - Duration::from_secs(seconds_ago);
+    let mut query = OrphanQuery::new(Lane::default(), terms(node()).types, before, 100);
+    query.whole = false;
+    query.mark = mark;
+    query
 }
 
 async fn orphans<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> Vec<JobId> {
@@ -144,4 +142,43 @@ pub(super) async fn orphans_are_paged_by_id<S: Bench>(w: &World<S>) {
         found.extend(page);
     }
     assert_eq!(found, made);
+}
+
+/// All of these say that they are old. A transaction was open when the marker left, and it may have written them.
+pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S: SqlBench>(
+    w: &World<S>,
+) {
+    let horizon = async || {
+        let TurnOutcome::Leads(report) = w.turn(LEADER).await else {
+            panic!("no other node leads");
+        };
+        report.horizon
+    };
+    let found = async |query: &OrphanQuery| w.store.orphans(query).await.unwrap().ready.len();
+    w.one(work()).await;
+    w.make_old(60).await;
+    let mut query = query(w, LONG, false).await;
+    // Transactions of other tests count, too.
+    query.horizon = eventually("the transaction to have ended", SOON, async || {
+        let mut query = query.clone();
+        query.horizon = horizon().await;
+        (found(&query).await == 1).then_some(query.horizon)
+    })
+    .await;
+    // The marker leaves, and the rows are written again.
+    w.make_old(60).await;
+    let known = usize::from(query.horizon.is_none());
+    assert_eq!(found(&query).await, known);
+    w.make_old(600).await;
+    assert_eq!(found(&query).await, 1, "it has been ready for ten minutes");
+}
+
+/// Their hints are on their way.
+pub(super) async fn what_a_node_holds_is_not_suspected<S: Bench>(w: &World<S>) {
+    let hints = w.ready(vec![work(), work(), work()]).await;
+    w.make_old(60).await;
+    let mut query = query(w, LONG, true).await;
+    query.held = [hints[0].id, hints[2].id].into();
+    let found = w.store.orphans(&query).await.unwrap().ready;
+    assert_eq!(ids(&found), [hints[1].id]);
 }

@@ -218,15 +218,9 @@ pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {
     w.make_old(60).await;
     refuse(w, "UPDATE", "job").await;
     let now = w.store.move_due_timers(0).await.unwrap().now;
-    let query = OrphanQuery {
-        ready_before: now - Duration::from_secs(50),
-        types: terms(node()).types,
-        lane: Lane::default(),
-        after: None,
-        limit: 100,
-        whole: false,
-        mark: true,
-    };
+    let before = now - Duration::from_secs(50);
+    let mut query = OrphanQuery::new(Lane::default(), terms(node()).types, before, 100);
+    (query.whole, query.mark) = (false, true);
     assert_eq!(w.store.orphans(&query).await.unwrap().ready.len(), GOOD);
     is_set_aside(w, bad).await;
 }
@@ -646,15 +640,9 @@ pub(super) async fn bad_orphans_end_no_pass_of_their_lane<S: SqlBench>(w: &World
     w.make_old(60).await;
     refuse(w, "UPDATE", "job").await;
     let now = w.store.move_due_timers(0).await.unwrap().now;
-    let mut query = OrphanQuery {
-        ready_before: now - Duration::from_secs(50),
-        types: terms(node()).types,
-        lane: Lane::default(),
-        after: None,
-        limit: 10,
-        whole: false,
-        mark: true,
-    };
+    let before = now - Duration::from_secs(50);
+    let mut query = OrphanQuery::new(Lane::default(), terms(node()).types, before, 10);
+    (query.whole, query.mark) = (false, true);
     let mut found = 0;
     loop {
         let page = w.store.orphans(&query).await.unwrap();

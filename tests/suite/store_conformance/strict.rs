@@ -32,15 +32,8 @@ async fn held<S: SqlBench>(w: &World<S>, worker: NodeId) -> (LockedJob, Hint) {
 /// Nobody may lock it, and nobody is told to.
 async fn waits<S: SqlBench>(w: &World<S>, hint: &Hint) {
     assert_eq!(w.refusal(node(), hint).await, Some(Refusal::Gone));
-    let orphans = OrphanQuery {
-        ready_before: w.store.move_due_timers(0).await.unwrap().now,
-        types: terms(node()).types,
-        lane: Lane::default(),
-        after: None,
-        limit: 100,
-        whole: true,
-        mark: false,
-    };
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    let orphans = OrphanQuery::new(Lane::default(), terms(node()).types, now, 100);
     let orphans = w.store.orphans(&orphans).await.unwrap().ready;
     assert!(!ids(&orphans).contains(&hint.id));
 }

@@ -170,11 +170,11 @@ impl Consumer {
             if let Some(decided) = decided.get_mut(waiting.of.lane) {
                 *decided += 1;
             }
-            let Some(left) = self.undecided.get_mut(&ticket) else {
+            let Some(of) = self.undecided.get_mut(&ticket) else {
                 continue;
             };
-            *left -= 1;
-            if *left == 0 {
+            of.left -= 1;
+            if of.left == 0 {
                 self.undecided.remove(&ticket);
                 settled.push(ticket);
             }

@@ -213,6 +213,18 @@ impl Pending {
         None
     }
 
+    /// Jobs of one lane whose hints are no broker's.
+    pub(super) fn own(&self, place: usize) -> impl Iterator<Item = JobId> {
+        let queues = self.lanes.get(place).into_iter();
+        queues.flat_map(|queue| {
+            let waiting = queue.items.iter().filter_map(|item| match item {
+                Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting.hint.id),
+                _ => None,
+            });
+            waiting.chain(queue.rescued.iter().map(|waiting| waiting.hint.id))
+        })
+    }
+
     /// The rescued jobs of all lanes.
     pub(super) fn take_rescued(&mut self) -> Vec<Ready> {
         self.rescued.clear();

@@ -78,6 +78,8 @@ pub struct TurnReport {
     pub term: i64,
     /// The database's clock when the turn began: what the turn itself marked became ready later.
     pub now: DateTime<Utc>,
+    /// The transactions that had ended then.
+    pub horizon: Option<Horizon>,
     /// Jobs whose lease has no owner any more, to be hinted first of all: since this turn, or since an earlier one and
     /// not locked again.
     pub rescued: Vec<Rescued>,
@@ -115,6 +117,14 @@ pub struct Rescued {
 /// Up to here a turn counts exactly.
 pub const COUNT_LIMIT: i64 = 10_000;
 
+/// All transactions before this one had ended. Of a database that gives every write a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Horizon(pub i64);
+
+/// A row that has been ready for so long before the marker left is suspected whatever transaction wrote it: a transaction
+/// that never ends keeps no lost hint from being found.
+pub(super) const LONG_READY: Duration = Duration::from_secs(600);
+
 /// The question after jobs whose hint was lost.
 #[derive(Clone, Debug)]
 pub struct OrphanQuery {
@@ -122,6 +132,11 @@ pub struct OrphanQuery {
     pub ready_before: DateTime<Utc>,
     /// Types that some node serves; others are gated, not orphaned.
     pub types: Arc<[String]>,
+    /// Rows that were written by a transaction from this one on are not suspected, unless they have been ready for ten
+    /// minutes: they may have been committed after the marker left, whatever they say of when they became ready.
+    pub horizon: Option<Horizon>,
+    /// The hints of these jobs are known to be on their way.
+    pub held: Arc<[JobId]>,
     /// The lane asked after.
     pub lane: Lane,
     /// Go on behind this id.
@@ -133,6 +148,24 @@ pub struct OrphanQuery {
     /// Write `ready_at` and count the hint, so that the row is not suspected again at once; otherwise
     /// only look (dry run).
     pub mark: bool,
+}
+
+impl OrphanQuery {
+    /// Look at all rows of a lane that were ready then, at most so many in one page, and change none.
+    #[must_use]
+    pub fn new(lane: Lane, types: Arc<[String]>, ready_before: DateTime<Utc>, limit: i64) -> Self {
+        Self {
+            ready_before,
+            types,
+            horizon: None,
+            held: Arc::default(),
+            lane,
+            after: None,
+            limit,
+            whole: true,
+            mark: false,
+        }
+    }
 }
 
 /// A page of jobs whose hint was lost.

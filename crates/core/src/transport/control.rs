@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_CONTROL_BYTES, MAX_MEMBER_LANES, MAX_MEMBER_TYPES};
+use super::{MAX_CONTROL_BYTES, MAX_HELD_IN_MESSAGE, MAX_MEMBER_LANES, MAX_MEMBER_TYPES};
 use crate::hint::{MAX_HINTS_PER_MESSAGE, Marker, Ready};
 use crate::job::{JobId, Lane, NodeId};
 use crate::new_job::MAX_FIELD_BYTES;
@@ -72,6 +72,34 @@ pub enum Control {
         /// Slots that are free for more work. A node that says so takes [`Rescued`](Control::Rescued) jobs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         free: Option<u32>,
+        /// It answers [`WhichHeld`](Control::WhichHeld).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        answers: bool,
+    },
+    /// The leader asks every node which hints of a lane it holds: a marker is back that may have overtaken them.
+    WhichHeld {
+        /// The leader.
+        node: NodeId,
+        /// The number of the question.
+        question: u64,
+        /// The lane.
+        lane: Lane,
+        /// Hints that were returned to the broker within so many milliseconds count, too.
+        #[serde(with = "required_millis")]
+        within: Duration,
+    },
+    /// The answer to [`WhichHeld`](Control::WhichHeld), or a part of it.
+    Held {
+        /// The node that answers.
+        node: NodeId,
+        /// The leader.
+        to: NodeId,
+        /// The number of the question.
+        question: u64,
+        /// Jobs whose hints the node holds undecided, or has returned.
+        jobs: Vec<JobId>,
+        /// No part follows.
+        last: bool,
     },
     /// Jobs whose holder has died, for one node: it starts them before what waits there in their lanes.
     Rescued {
@@ -117,6 +145,10 @@ impl Control {
                 lanes.truncate(MAX_MEMBER_LANES);
                 lanes.shrink_to_fit();
             }
+            Self::Held { jobs, .. } => {
+                jobs.truncate(MAX_HELD_IN_MESSAGE);
+                jobs.shrink_to_fit();
+            }
             Self::Rescued { jobs, .. } => {
                 jobs.retain(|job| Lane::is_valid(&job.lane.0));
                 jobs.truncate(MAX_HINTS_PER_MESSAGE);
@@ -138,6 +170,7 @@ impl Control {
             types,
             lanes,
             free,
+            answers,
         } = self
         {
             let mut named = types.len().min(MAX_MEMBER_TYPES);
@@ -148,6 +181,7 @@ impl Control {
                     types: types.iter().take(named).cloned().collect(),
                     lanes: lanes.clone(),
                     free: *free,
+                    answers: *answers,
                 })?;
             }
         }
@@ -159,6 +193,26 @@ impl Control {
 }
 
 /// A duration in milliseconds.
+mod required_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        Ok(Duration::from_millis(u64::deserialize(deserializer)?))
+    }
+}
+
+/// The same where it may be unknown.
 mod millis {
     use std::time::Duration;
 
@@ -190,6 +244,7 @@ mod tests {
             types,
             lanes,
             free: None,
+            answers: false,
         }
     }
 

@@ -193,15 +193,7 @@ async fn orphans(
     types: &[String],
     ready_before: DateTime<Utc>,
 ) -> Result<(i64, Vec<JobId>), jobwire_core::StoreError> {
-    let mut query = OrphanQuery {
-        ready_before,
-        types: types.into(),
-        lane: lane.clone(),
-        after: None,
-        limit: PAGE,
-        whole: true,
-        mark: false,
-    };
+    let mut query = OrphanQuery::new(lane.clone(), types.into(), ready_before, PAGE);
     let (mut count, mut shown) = (0, Vec::new());
     loop {
         let page = store.orphans(&query).await?;

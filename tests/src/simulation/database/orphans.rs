@@ -25,7 +25,7 @@ impl Database {
         let waited = |row: &Row| {
             let doublings = (row.hints - 1).clamp(0, 6);
             let backed_off = chrono::Duration::seconds(5 * ((1 << doublings) - 1));
-            row.job.ready_at <= query.ready_before - backed_off
+            row.job.ready_at <= query.ready_before - backed_off && !query.held.contains(&row.job.id)
         };
         let lost = self.executable.iter().filter(|(id, row)| {
             let job = &row.job;

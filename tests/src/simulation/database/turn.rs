@@ -57,6 +57,7 @@ impl Database {
         let living = |lease: &&Lease| lease.owner.is_some() && lease.expires_at > now;
         let leased = self.leases.values().filter(living);
         TurnOutcome::Leads(Box::new(TurnReport {
+            horizon: None,
             has_more: false,
             term,
             now,

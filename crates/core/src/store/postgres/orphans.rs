@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::query::Sweepable;
+use crate::store::sweeping::LONG_READY;
 use crate::store::{OrphanPage, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
@@ -19,6 +20,10 @@ use crate::store::{OrphanPage, OrphanQuery};
 /// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
 /// the first ready sibling counts, and only while nobody holds the instance. A row that another transaction has locked is
 /// passed over: this statement waits for none.
+///
+/// A row says when it was inserted, and not when its transaction committed. So its own transaction must have ended when the
+/// marker left: xmin, 32 bits of it, lies before the oldest one that was open then. (`pg_visible_in_snapshot` takes the rows
+/// of an open savepoint for visible.)
 macro_rules! find {
     ($where:literal) => {
         concat!(
@@ -30,6 +35,8 @@ WITH lost AS (
     FROM jobwire.job j
     WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND j.type = ANY($4)
       AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * interval '5 seconds'
+      AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
+      AND j.id <> ALL($10)
       AND ",
     unlocked!("j"),
     " AND ",
@@ -56,7 +63,7 @@ SELECT ",
 const FIND: &str = find!("");
 
 /// The same for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id = ANY($8)");
+const FIND_THESE: &str = find!(" AND j.id = ANY($11)");
 
 /// Find orphans; only among `these`, if any are named.
 pub(super) async fn find(
@@ -75,7 +82,10 @@ pub(super) async fn find(
         .bind(&query.types[..])
         .bind(query.ready_before)
         .bind(query.limit)
-        .bind(query.mark);
+        .bind(query.mark)
+        .bind(query.horizon.map(|horizon| horizon.0))
+        .bind(LONG_READY)
+        .bind(query.held.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     if let Some(these) = these {
         find = find.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     }

@@ -12,7 +12,7 @@ use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
-use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, Horizon, Rescued, Turn, TurnOutcome, TurnReport};
 
 /// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes,
 /// mark jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another
@@ -103,6 +103,7 @@ WITH lead AS (
     SELECT
         (SELECT term FROM lead) AS term,
         statement_timestamp() AS now,
+        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon,
         (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
         (SELECT count(*) FROM jobwire.job_lease l
          WHERE owner IS NOT NULL AND ",
@@ -120,7 +121,7 @@ SELECT ",
     ready_columns!("hinted"),
     ", hinted.strikes, hinted.type, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
-    (extract(epoch FROM facts.remaining) * 1000)::bigint
+    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -198,6 +199,7 @@ pub(super) async fn take(
         let executable: i64 = row.try_get(12)?;
         report.term = term;
         report.now = row.try_get(9)?;
+        report.horizon = row.try_get::<Option<i64>, _>(20)?.map(Horizon);
         report.next_due = row.try_get(10)?;
         report.leased = row.try_get(11)?;
         report.executable = if executable > COUNT_LIMIT {

@@ -24,6 +24,7 @@ SELECT ",
 FROM job j
 WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
   AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
+  AND j.id NOT IN (SELECT value FROM json_each(?7))
   AND ",
             unlocked!("j"),
             " AND NOT ",
@@ -41,7 +42,7 @@ ORDER BY j.id LIMIT ?6"
 const FIND: &str = find!("");
 
 /// The same for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?7))");
+const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?8))");
 
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
@@ -121,7 +122,8 @@ impl SqliteStore {
             .bind(&query.lane.0)
             .bind(row::array(&query.types[..])?)
             .bind(row::micros(query.ready_before))
-            .bind(query.limit);
+            .bind(query.limit)
+            .bind(row::array(&query.held[..])?);
         if let Some(these) = these {
             find = find.bind(row::array(these)?);
         }

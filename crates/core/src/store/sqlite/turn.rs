@@ -352,6 +352,7 @@ async fn lead(
         .fetch_one(connection)
         .await?;
     Ok(TurnReport {
+        horizon: None,
         term,
         now: row::moment(now)?,
         rescued,

@@ -1,0 +1,121 @@
+//! Rule 21: a job is lost only if its hint is nowhere: not on another node, and not in an open transaction.
+
+use std::time::Duration;
+
+use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_tests::{eventually, shared};
+use serde_json::json;
+
+use super::world::SOON;
+use crate::fleet::Fleet;
+
+const SETTINGS: [(&str, &str); 3] = [
+    ("JOBWIRE_CONCURRENCY", "8"),
+    ("JOBWIRE_SUSPECT_AFTER", "1s"),
+    ("JOBWIRE_LEASE", "30s"),
+];
+
+/// A row for each job that is hinted once more.
+async fn count_hints_again(fleet: &Fleet) {
+    sqlx::raw_sql(
+        "CREATE TABLE jobwire.hinted_again (job_id uuid);
+         CREATE FUNCTION jobwire.note_hint() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO jobwire.hinted_again VALUES (NEW.id);
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER note_hint AFTER UPDATE ON jobwire.job
+             FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION jobwire.note_hint()",
+    )
+    .execute(fleet.store.pool())
+    .await
+    .unwrap();
+}
+
+async fn hinted_again(fleet: &Fleet) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM jobwire.hinted_again")
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap()
+}
+
+async fn fleet_of_two() -> (Fleet, [jobwire_tests::Running; 2]) {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let nodes = [fleet.node(&SETTINGS).await, fleet.node(&SETTINGS).await];
+    fleet.jobs.create(NewJob::of("noop", &())).await.unwrap();
+    super::world::until_led(&fleet.store).await;
+    fleet.until_empty(SOON).await;
+    count_hints_again(&fleet).await;
+    (fleet, nodes)
+}
+
+/// Hints wait on each node behind long jobs, while markers pass through the other one.
+#[tokio::test]
+async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
+    let (fleet, _nodes) = fleet_of_two().await;
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    let job = |n: usize| {
+        let ms = if n / 16 % 2 == 0 { 500 } else { 1 };
+        NewJob::of("sleep", &json!({ "ms": ms }))
+    };
+    tx.create_many((0..512).map(job).collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    fleet.until_empty(SOON).await;
+    let again = hinted_again(&fleet).await;
+    assert!(again <= 5, "{again} of 512 jobs were hinted again");
+}
+
+/// The jobs say that they became ready at their INSERT. They were committed long after.
+#[tokio::test]
+async fn jobs_of_a_long_transaction_are_not_called_lost() {
+    let (fleet, _nodes) = fleet_of_two().await;
+    // Work for both nodes, so that what is created beside it waits, and markers come and go.
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    let long = (0..160).map(|_| NewJob::of("sleep", &json!({ "ms": 700 })));
+    let mut late = fleet.jobs.begin().await.unwrap();
+    // As an application does that has a savepoint.
+    sqlx::raw_sql("SAVEPOINT nested")
+        .execute(&mut **late)
+        .await
+        .unwrap();
+    late.create_many((0..50).map(|_| NewJob::of("noop", &())).collect())
+        .await
+        .unwrap();
+    sqlx::raw_sql("RELEASE SAVEPOINT nested")
+        .execute(&mut **late)
+        .await
+        .unwrap();
+    tx.create_many(long.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let begun = std::time::Instant::now();
+    eventually(
+        "the transaction is older than what is suspected",
+        SOON,
+        async || (begun.elapsed() > Duration::from_secs(4)).then_some(()),
+    )
+    .await;
+    late.commit().await.unwrap();
+    fleet.until_empty(SOON).await;
+    let again = hinted_again(&fleet).await;
+    assert!(again <= 2, "{again} of 210 jobs were hinted again");
+}
+
+/// A node that is killed says nothing: its silence holds the search up for one marker.
+#[tokio::test]
+async fn lost_hints_are_found_beside_a_node_that_does_not_answer() {
+    let (fleet, [_leader, other]) = fleet_of_two().await;
+    other.signal(jobwire_tests::Signal::SIGSTOP);
+    // No hint leaves for it.
+    let producer = jobwire_core::Jobs::without_hints(fleet.store.clone());
+    producer.create(NewJob::of("noop", &())).await.unwrap();
+    sqlx::raw_sql("UPDATE jobwire.job SET hints = 1, ready_at = ready_at - interval '1 minute'")
+        .execute(fleet.store.pool())
+        .await
+        .unwrap();
+    eventually("the job runs", SOON, async || {
+        let left = fleet.store.count(&JobFilter::default()).await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+    other.signal(jobwire_tests::Signal::SIGCONT);
+}
