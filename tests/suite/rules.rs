@@ -6,6 +6,7 @@ mod doors;
 mod failed_commit;
 mod faults;
 mod first_turn;
+mod forwarded;
 mod held_back;
 mod isolated;
 mod lone_timers;

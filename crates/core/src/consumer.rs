@@ -20,7 +20,8 @@
 //! * An instance that **this node holds** is not asked for: [`held_instances`](crate::held_instances) knows.
 //! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
 //!   [rescued](crate::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more
-//!   than a quarter of the slots.
+//!   than a quarter of the slots. A job whose type **another node** can't serve may be [forwarded](crate::forward) to
+//!   this one, and this one forwards such jobs.
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
@@ -28,6 +29,7 @@ mod decision;
 mod lock_size;
 mod pending;
 pub(crate) mod schedule;
+mod unserved;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,12 +92,14 @@ pub(crate) enum OwnHint {
     InTurn(Ready),
     /// The job's holder has died: it comes first in its lane.
     Rescued(Ready),
+    /// Another node can't serve it: it waits behind what is here, for as long as it takes.
+    Forwarded(Ready),
 }
 
 impl OwnHint {
     pub(crate) fn into_ready(self) -> Ready {
         match self {
-            Self::InTurn(ready) | Self::Rescued(ready) => ready,
+            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
         }
     }
 }
@@ -221,7 +225,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     consumer.run(&mut own_hints).await;
     let node = consumer.node.clone();
     consumer.let_go().await;
-    consumer.leave_rescued();
+    consumer.leave_addressed();
     pass_on(&node, &mut own_hints).await;
 }
 
@@ -250,7 +254,7 @@ impl Drop for Consumer {
             let own = self.pending.take(place).own;
             self.node.hook.publish(Cause::Sweep, own);
         }
-        self.leave_rescued();
+        self.leave_addressed();
     }
 }
 
@@ -410,6 +414,7 @@ impl Consumer {
                         received_at: delivery.received_at,
                         busy_since: None,
                         rescued: false,
+                        forwarded: false,
                         refused_at: None,
                     };
                     for hint in hints {
@@ -422,6 +427,7 @@ impl Consumer {
 
     fn note_own(&mut self, hint: OwnHint) {
         let rescued = matches!(hint, OwnHint::Rescued(_));
+        let forwarded = matches!(hint, OwnHint::Forwarded(_));
         let ready = hint.into_ready();
         let of = Arrival {
             lane: self.pending.place(&ready.lane),
@@ -429,6 +435,7 @@ impl Consumer {
             received_at: Utc::now(),
             busy_since: None,
             rescued,
+            forwarded,
             refused_at: None,
         };
         if rescued {
@@ -504,7 +511,7 @@ impl Consumer {
         self.step_aside(renewals(), own_hints).await;
     }
 
-    /// Leave every hint to other nodes for so long, but for rescued jobs.
+    /// Leave every hint to other nodes for so long, but for rescued and forwarded jobs.
     async fn step_aside(
         &mut self,
         until: impl Future<Output = ()>,
@@ -521,9 +528,9 @@ impl Consumer {
                 biased;
                 () = &mut until => break,
                 question = questions.next() => self.answer(&question),
-                // Rescued jobs stay: the first slot that is free is theirs.
+                // Rescued and forwarded jobs stay: the first slots that are free are theirs.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
-                    OwnHint::Rescued(_) => self.note_own(hint),
+                    OwnHint::Rescued(_) | OwnHint::Forwarded(_) => self.note_own(hint),
                     OwnHint::InTurn(ready) => self.node.hook.publish(Cause::Sweep, vec![ready]),
                 },
             }
@@ -532,10 +539,10 @@ impl Consumer {
         self.gathers = self.node.options.lanes.len() > 1;
     }
 
-    /// Leave rescued jobs to other nodes.
-    fn leave_rescued(&mut self) {
-        let rescued = self.pending.take_rescued();
-        self.node.hook.publish(Cause::Sweep, rescued);
+    /// Leave rescued and forwarded jobs to other nodes.
+    fn leave_addressed(&mut self) {
+        let addressed = self.pending.take_addressed();
+        self.node.hook.publish(Cause::Sweep, addressed);
     }
 
     async fn let_go(&mut self) {

@@ -39,8 +39,8 @@ struct Member {
     lanes: Vec<Arc<str>>,
     /// Free slots; `None` where the node takes no jobs that are addressed to it.
     free: Option<u32>,
-    /// It says which hints it holds.
-    answers: bool,
+    /// Which control messages it understands.
+    speaks: u32,
     heard: Instant,
 }
 
@@ -98,7 +98,7 @@ impl Fleet {
         types: &[String],
         lanes: &[Lane],
         free: Option<u32>,
-        answers: bool,
+        speaks: u32,
     ) -> bool {
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Members {
@@ -121,7 +121,7 @@ impl Fleet {
             types: known_types.admit(types.iter().map(String::as_str), MOST_TYPES),
             lanes: known_lanes.admit(lanes.iter().map(|lane| lane.0.as_str()), MOST_LANES),
             free,
-            answers,
+            speaks,
             heard: Instant::now(),
         };
         let ignores = member.types.len() < types.len() || member.lanes.len() < lanes.len();
@@ -144,9 +144,23 @@ impl Fleet {
 
     /// Nodes that take jobs which are addressed to them, were heard within this time, and are not among `dead`.
     pub(crate) fn candidates(&self, within: Duration, dead: &HashSet<NodeId>) -> Vec<Candidate> {
+        self.members(within, 0, |id| !dead.contains(id))
+    }
+
+    /// Other nodes than this one that take forwarded jobs, and were heard within this time.
+    pub(crate) fn takers(&self, within: Duration, than: NodeId) -> Vec<Candidate> {
+        self.members(within, 1, |id| *id != than)
+    }
+
+    fn members(
+        &self,
+        within: Duration,
+        speaks: u32,
+        is_meant: impl Fn(&NodeId) -> bool,
+    ) -> Vec<Candidate> {
         let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let candidate = |(id, member): (&NodeId, &Member)| {
-            let lives = member.heard.elapsed() <= within && !dead.contains(id);
+            let lives = member.heard.elapsed() <= within && is_meant(id) && member.speaks >= speaks;
             Some(Candidate {
                 node: *id,
                 types: member.types.clone(),
@@ -165,7 +179,7 @@ impl Fleet {
         let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = |(_, member): &(&NodeId, &Member)| {
             let receives = member.lanes.iter().any(|name| **name == *lane.0);
-            member.answers && receives && member.heard.elapsed() <= within
+            member.speaks >= 1 && receives && member.heard.elapsed() <= within
         };
         members
             .by_id
@@ -213,17 +227,11 @@ mod tests {
     fn invented_nodes_are_remembered_within_bounds_and_push_no_other_out() {
         let fleet = Fleet::default();
         let honest = NodeId::generate();
-        fleet.note(
-            honest,
-            &["mail".to_owned()],
-            &[Lane::default()],
-            None,
-            false,
-        );
+        fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None, 0);
         for n in 0..5_000 {
             let types: Vec<String> = (0..10).map(|t| format!("type-{n}-{t}")).collect();
             let lanes = lanes((0..10).map(|l| format!("lane-{n}-{l}")));
-            fleet.note(NodeId::generate(), &types, &lanes, None, false);
+            fleet.note(NodeId::generate(), &types, &lanes, None, 0);
         }
         let members = fleet.0.lock().expect("unpoisoned");
         assert_eq!(members.by_id.len(), MOST_MEMBERS);
@@ -232,13 +240,7 @@ mod tests {
         assert!(fleet.types().contains(&"mail".to_owned()));
         assert!(fleet.lanes().contains(&Lane::default()));
         // One that is known goes on being heard.
-        assert!(!fleet.note(
-            honest,
-            &["mail".to_owned()],
-            &[Lane::default()],
-            None,
-            false
-        ));
+        assert!(!fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None, 0));
     }
 
     #[test]
@@ -247,7 +249,7 @@ mod tests {
         for n in 0..10 {
             let id = NodeId::generate();
             let lanes = lanes((0..MOST_LANES).map(|l| format!("lane-{n}-{l}")));
-            assert!(fleet.note(id, &[], &lanes, None, false));
+            assert!(fleet.note(id, &[], &lanes, None, 0));
             assert_eq!(fleet.lanes().len(), MOST_LANES, "node {n}");
             fleet.forget(id);
         }

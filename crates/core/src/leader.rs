@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use crate::alarm::Asker;
 use crate::clock::DatabaseClock;
 use crate::commit_hook::Cause;
+use crate::forward;
 use crate::held_hints::Question;
 use crate::hint::Ready;
 use crate::job::Lane;
@@ -39,7 +40,7 @@ use crate::rescue;
 use crate::shared::Shared;
 use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
-use crate::transport::Control;
+use crate::transport::{Control, SPOKEN};
 use crate::unreceived::Unreceived;
 use voice::Voice;
 
@@ -47,6 +48,9 @@ use voice::Voice;
 const PAGE: i64 = 5_000;
 /// How often a store that can say so cheaply is asked whether somebody else wrote to it.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// From the first beat of a node to its second; then twice as long each time, up to the distance of beats.
+const FIRST_BEATS: Duration = Duration::from_millis(250);
 
 /// Newcomers are answered at most this often: anybody who may publish can invent them.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
@@ -68,6 +72,9 @@ struct Leader {
     next_turn: Instant,
     next_beat: Instant,
     last_beat: Instant,
+    /// The first beats come soon one after another: the listeners of other nodes may not be there yet, and a job is
+    /// forwarded only to a node that was heard.
+    beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
     voice: Voice,
@@ -90,6 +97,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         next_turn: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
+        beat_pause: FIRST_BEATS,
         looked: None,
         clock: DatabaseClock::default(),
         voice: Voice::default(),
@@ -153,10 +161,11 @@ impl Leader {
             types: node.served.types().to_vec(),
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
-            answers: true,
+            speaks: SPOKEN,
         });
         self.last_beat = Instant::now();
-        self.next_beat = self.last_beat + node.options.sweep_interval / 2;
+        self.next_beat = self.last_beat + self.beat_pause.min(node.options.sweep_interval / 2);
+        self.beat_pause = (self.beat_pause * 2).min(node.options.sweep_interval);
     }
 
     async fn turn(&mut self) {
@@ -329,7 +338,7 @@ impl Leader {
             &node.served.types(),
             &node.options.lane_names(),
             Some(node.free_slots()),
-            true,
+            SPOKEN,
         );
         rescue::send(node, rescued, &dead);
     }
@@ -403,6 +412,7 @@ impl Leader {
                 }
             }
             Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
+            Control::Forwarded { node: to, jobs } if to == node.id => forward::receive(&node, jobs),
             Control::LeaderLeaves { node: leader } if leader != node.id => {
                 // Not all at once; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
@@ -440,10 +450,10 @@ impl Leader {
                 types,
                 lanes,
                 free,
-                answers,
+                speaks,
             } => {
                 let fleet = &node.fleet;
-                let newcomer = fleet.note(id, &types, &lanes, free, answers) && id != node.id;
+                let newcomer = fleet.note(id, &types, &lanes, free, speaks) && id != node.id;
                 if newcomer {
                     // It learns who leads, and that this node lives; many at once learn it together.
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);

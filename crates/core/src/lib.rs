@@ -32,6 +32,7 @@ mod executor;
 mod finished;
 mod first_turn;
 mod fleet;
+mod forward;
 pub mod handler;
 mod health;
 mod held_hints;

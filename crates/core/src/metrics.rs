@@ -97,7 +97,9 @@ metrics! {
     HINTS_RETURNED = "jobwire_hints_returned_total" Counter ["lane"]
         "Hints given back to the broker undecided: no slot was free for long, better lanes had them all, leases could not be renewed, the node stopped.";
     HINTS_REFUSED = "jobwire_hints_refused_total" Counter ["reason"]
-        "Hints whose job was not locked, by reason: gone, locked, instance-held, suspended, unserved, refused (by the database, which locks others), busy.";
+        "Hints whose job was not locked, by reason: gone, locked, instance-held, suspended, unserved (by this node and all that it has heard), refused (by the database, which locks others), busy.";
+    HINTS_FORWARDED = "jobwire_hints_forwarded_total" Counter []
+        "Jobs of types that this node does not serve, passed on to a node that does.";
     HINTS_UNREADABLE = "jobwire_hints_unreadable_total" Counter ["lane"]
         "Messages on a lane that are no hints; settled and logged.";
     HINTS_REDELIVERED = "jobwire_hints_redelivered_total" Counter ["lane"]

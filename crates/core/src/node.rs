@@ -54,7 +54,7 @@ use crate::shared::Shared;
 use crate::store::{ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
-use crate::transport::{MAX_MEMBER_TYPES, Transport};
+use crate::transport::{MAX_MEMBER_TYPES, SPOKEN, Transport};
 
 pub use crate::health::{HealthWatch, NodeHealth};
 pub use crate::options::{BadOption, NodeOptions};
@@ -195,7 +195,7 @@ impl NodeBuilder {
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         label::receives(&options.lane_names());
         let fleet = Fleet::default();
-        fleet.note(id, &types, &options.lane_names(), None, false);
+        fleet.note(id, &types, &options.lane_names(), None, SPOKEN);
         let shared = Arc::new(Shared {
             id,
             hook,

@@ -63,7 +63,7 @@ pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
 }
 
 /// A node that was silent for so long is not addressed.
-fn heard_within(node: &Shared) -> Duration {
+pub(crate) fn heard_within(node: &Shared) -> Duration {
     (node.options.sweep_interval * 3 / 2).max(Duration::from_secs(2))
 }
 
@@ -102,7 +102,7 @@ fn address(
 }
 
 /// In portions that fit into a control message.
-fn messages(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
+pub(crate) fn messages(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
     let mut messages: Vec<Vec<Ready>> = Vec::new();
     let mut bytes = MESSAGE_BYTES;
     for ready in jobs {

@@ -107,6 +107,11 @@ impl Shared {
         self.hint_here(OwnHint::Rescued(ready))
     }
 
+    /// A job that another node can't serve.
+    pub(crate) fn forwarded_here(&self, ready: Ready) -> Option<Ready> {
+        self.hint_here(OwnHint::Forwarded(ready))
+    }
+
     fn hint_here(&self, hint: OwnHint) -> Option<Ready> {
         let sent = self.own_hints.try_send(hint);
         sent.err().map(|error| error.into_inner().into_ready())

@@ -25,7 +25,7 @@ use chrono::{DateTime, Utc};
 use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
 
-pub use control::{BadControl, Control};
+pub use control::{BadControl, Control, SPOKEN};
 pub use own_lanes::OwnLanes;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
 

@@ -79,33 +79,21 @@ impl Consumer {
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {
-            counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
+            // What is not served here may be forwarded, which is no refusal.
+            if why != Refusal::Unserved {
+                counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
+            }
             if let Some(of) = by_id.get(&id).and_then(|at| batch.of.get(*at)) {
                 self.schedule.give_back(of.lane);
             }
             match why {
                 Refusal::Busy => busy.push(id),
-                Refusal::Unserved => {
-                    unserved.push(id);
-                    if let Some(more) = self.unserved.now() {
-                        let of = locked.unserved.iter().find(|(of, _)| *of == id);
-                        let closed = of.is_some_and(|(_, name)| self.node.served.is_closed(name));
-                        let job_type = of.map(|(_, job_type)| tracing::field::display(job_type));
-                        if closed {
-                            tracing::warn!(
-                                job = %id, job_type, more,
-                                "the database refuses too many outcomes of this type; its job is left to other nodes, and to the sweeper"
-                            );
-                        } else {
-                            tracing::warn!(
-                            job = %id, job_type, more,
-                            "this node has no handler for the type of a job; register one, or give the type a lane of its own"
-                            );
-                        }
-                    }
-                }
+                Refusal::Unserved => unserved.push(id),
                 _ => tracing::debug!(job = %id, reason = %why, "hint refused"),
             }
+        }
+        if !unserved.is_empty() {
+            unserved = self.pass_on_unserved(&batch, &by_id, unserved, &locked.unserved);
         }
         let let_go = self.passed_over(&batch.of);
         let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
@@ -158,7 +146,7 @@ impl Consumer {
                 continue;
             }
             let ticket = waiting.of.ticket;
-            // A hint of this node's own making that is not for this node after all is for another one.
+            // A hint of this node's own making that is not for this node may be for an older one.
             if is_busy || (ticket.is_none() && unserved.contains(&waiting.hint.id)) {
                 let ready = Ready {
                     lane: self.pending.lane(waiting.of.lane),

@@ -35,6 +35,8 @@ pub(super) struct Arrival {
     pub(super) busy_since: Option<Instant>,
     /// The job's holder has died.
     pub(super) rescued: bool,
+    /// It came from a node that can't serve the job.
+    pub(super) forwarded: bool,
     /// The database refused to lock it alone, when so many statements had locked others.
     pub(super) refused_at: Option<u64>,
 }
@@ -225,13 +227,19 @@ impl Pending {
         })
     }
 
-    /// The rescued jobs of all lanes.
-    pub(super) fn take_rescued(&mut self) -> Vec<Ready> {
+    /// The rescued and the forwarded jobs of all lanes, when nothing else waits.
+    pub(super) fn take_addressed(&mut self) -> Vec<Ready> {
         self.rescued.clear();
+        self.items = 0;
         let mut taken = Vec::new();
         for queue in &mut self.lanes {
             let lane = &queue.lane;
-            taken.extend(queue.rescued.drain(..).map(|waiting| Ready {
+            let forwarded = queue.items.drain(..).filter_map(|item| match item {
+                Item::Hint(waiting) => Some(waiting),
+                Item::Marker(..) => None,
+            });
+            let waiting = queue.rescued.drain(..).chain(forwarded);
+            taken.extend(waiting.map(|waiting| Ready {
                 lane: lane.clone(),
                 hint: waiting.hint,
             }));
@@ -239,15 +247,20 @@ impl Pending {
         taken
     }
 
-    /// Everything of one lane, but for rescued jobs: no message of the broker is held for them.
+    /// Everything of one lane, but for rescued and forwarded jobs: no message of the broker is held for them.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();
         let Some(queue) = self.lanes.get_mut(place) else {
             return undecided;
         };
         queue.passed_over = None;
-        self.items -= queue.items.len();
-        for item in queue.items.drain(..) {
+        let is_forwarded = |item: &Item| matches!(item, Item::Hint(of) if of.of.forwarded);
+        let items = std::mem::take(&mut queue.items);
+        let (forwarded, items): (VecDeque<Item>, VecDeque<Item>) =
+            items.into_iter().partition(is_forwarded);
+        queue.items = forwarded;
+        self.items -= items.len();
+        for item in items {
             let ticket = match item {
                 Item::Hint(Waiting { hint, of }) => match of.ticket {
                     Some(ticket) => {
@@ -314,6 +327,7 @@ mod tests {
             received_at: Utc::now(),
             busy_since: None,
             rescued: false,
+            forwarded: false,
             refused_at: None,
         }
     }
@@ -370,7 +384,7 @@ mod tests {
         assert_eq!(pop(&mut pending, 0), Some(waits), "no room for the next");
         assert!(!pending.waits(0, 0) && pending.waits(0, 1));
         assert!(pending.take(0).own.is_empty(), "they wait on");
-        assert_eq!(pending.take_rescued().len(), 1);
+        assert_eq!(pending.take_addressed().len(), 1);
         assert_eq!((pending.rescued(), pending.len()), (0, 0));
     }
 

@@ -25,6 +25,15 @@ pub enum BadControl {
     Unreadable(#[from] serde_json::Error),
 }
 
+/// What this program understands. A node of level 1 answers [`Control::WhichHeld`] and takes [`Control::Forwarded`] jobs;
+/// one that says nothing does neither.
+pub const SPOKEN: u32 = 1;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(level: &u32) -> bool {
+    *level == 0
+}
+
 /// What nodes tell each other, best effort: losing one costs latency only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
@@ -72,9 +81,9 @@ pub enum Control {
         /// Slots that are free for more work. A node that says so takes [`Rescued`](Control::Rescued) jobs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         free: Option<u32>,
-        /// It answers [`WhichHeld`](Control::WhichHeld).
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        answers: bool,
+        /// Which of these messages it understands: up to [`SPOKEN`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        speaks: u32,
     },
     /// The leader asks every node which hints of a lane it holds: a marker is back that may have overtaken them.
     WhichHeld {
@@ -103,6 +112,13 @@ pub enum Control {
     },
     /// Jobs whose holder has died, for one node: it starts them before what waits there in their lanes.
     Rescued {
+        /// The node.
+        node: NodeId,
+        /// The jobs, each with its lane.
+        jobs: Vec<Ready>,
+    },
+    /// Jobs for one node, of types that the sender does not serve.
+    Forwarded {
         /// The node.
         node: NodeId,
         /// The jobs, each with its lane.
@@ -149,7 +165,7 @@ impl Control {
                 jobs.truncate(MAX_HELD_IN_MESSAGE);
                 jobs.shrink_to_fit();
             }
-            Self::Rescued { jobs, .. } => {
+            Self::Rescued { jobs, .. } | Self::Forwarded { jobs, .. } => {
                 jobs.retain(|job| Lane::is_valid(&job.lane.0));
                 jobs.truncate(MAX_HINTS_PER_MESSAGE);
                 jobs.shrink_to_fit();
@@ -170,7 +186,7 @@ impl Control {
             types,
             lanes,
             free,
-            answers,
+            speaks,
         } = self
         {
             let mut named = types.len().min(MAX_MEMBER_TYPES);
@@ -181,7 +197,7 @@ impl Control {
                     types: types.iter().take(named).cloned().collect(),
                     lanes: lanes.clone(),
                     free: *free,
-                    answers: *answers,
+                    speaks: *speaks,
                 })?;
             }
         }
@@ -244,7 +260,7 @@ mod tests {
             types,
             lanes,
             free: None,
-            answers: false,
+            speaks: 0,
         }
     }
 

@@ -1,0 +1,250 @@
+//! Rule 8: a hint reaches a node that serves its job's type, whichever node of the lane has received it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::{
+    CommitHook, Handlers, JobFilter, Jobs, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
+    Store, Transport,
+};
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
+use jobwire_tests::eventually;
+use jobwire_tests::shared::{self, Space};
+
+use super::world::SOON;
+use crate::world::{Notes, patient};
+
+/// A database, a place on a broker, and a producer.
+struct World {
+    store: PgStore,
+    space: Space,
+    jobs: Jobs<PgStore>,
+    _transport: Arc<dyn Transport>,
+}
+
+impl World {
+    async fn new(space: Space) -> Self {
+        let url = shared::postgres().await.create_database().await;
+        let store = patient(&url).await;
+        store.migrate().await.unwrap();
+        sqlx::raw_sql(
+            "CREATE TABLE hinted_again (job_id uuid);
+             CREATE FUNCTION note_hint() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO public.hinted_again VALUES (NEW.id);
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER note_hint AFTER UPDATE ON jobwire.job
+                 FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION note_hint()",
+        )
+        .execute(store.pool())
+        .await
+        .unwrap();
+        let transport = connect(&space).await;
+        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+        Self {
+            jobs: store.jobs(hook),
+            store,
+            space,
+            _transport: transport,
+        }
+    }
+
+    /// A node that runs `common`, and perhaps `rare`; each job leaves a note.
+    async fn node(&self, types: &[&'static str], slots: usize, notes: &Notes) -> Node {
+        let mut handlers = Handlers::default();
+        for name in types {
+            let notes = notes.clone();
+            handlers.add(*name, move |job: Running<u64>| {
+                let notes = notes.clone();
+                async move {
+                    tokio::time::sleep(Duration::from_millis(job.payload)).await;
+                    notes.add(job.job.element.clone().unwrap_or_default());
+                    Ok(Outcome::Done)
+                }
+            });
+        }
+        let node = Node::builder(self.store.clone(), connect(&self.space).await);
+        node.handlers(handlers)
+            .options(options(slots))
+            .start()
+            .await
+            .unwrap()
+    }
+
+    async fn create(&self, jobs: impl Iterator<Item = NewJob>) {
+        let mut tx = self.jobs.begin().await.unwrap();
+        tx.create_many(jobs.collect()).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn until_left(&self, left: i64) {
+        let filter = JobFilter::default();
+        eventually("the jobs are done", SOON, || async {
+            (self.store.count(&filter).await.ok()? == left).then_some(())
+        })
+        .await;
+    }
+
+    /// Until each of these nodes has run jobs that all of them serve: they have their part of the lane.
+    async fn until_all_work(&self, nodes: &[&Notes]) {
+        eventually("all nodes to work", SOON, || async {
+            self.create((0..60).map(|_| NewJob::of("common", &1_u64)))
+                .await;
+            self.until_left(0).await;
+            nodes
+                .iter()
+                .all(|notes| !notes.all().is_empty())
+                .then_some(())
+        })
+        .await;
+        for notes in nodes {
+            notes.clear();
+        }
+        sqlx::raw_sql("DELETE FROM hinted_again")
+            .execute(self.store.pool())
+            .await
+            .unwrap();
+    }
+
+    async fn hinted_again(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM hinted_again")
+            .fetch_one(self.store.pool())
+            .await
+            .unwrap()
+    }
+}
+
+async fn connect(space: &Space) -> Arc<dyn Transport> {
+    if space.url.starts_with("kafka://") {
+        let url = format!("{}/{}", space.url, space.prefix);
+        let options = KafkaOptions {
+            partitions: 6,
+            ..KafkaOptions::default()
+        };
+        return Arc::new(KafkaTransport::connect(&url, options).await.unwrap());
+    }
+    let mut options = AmqpOptions::default();
+    options.prefix.clone_from(&space.prefix);
+    Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
+}
+
+/// Nothing is called lost within a test.
+fn options(slots: usize) -> NodeOptions {
+    let mut options = NodeOptions::default();
+    options.concurrency = slots;
+    options.sweep_interval = Duration::from_secs(10);
+    options.suspect_after = Duration::from_secs(600);
+    options.lease = Duration::from_secs(60);
+    options.shutdown_timeout = Duration::from_secs(5);
+    options
+}
+
+async fn one_of_three_serves_a_type(space: Space) {
+    let world = World::new(space).await;
+    let [one, two, three] = [(); 3].map(|()| Notes::default());
+    let common = world.node(&["common"], 16, &one).await;
+    let also_common = world.node(&["common"], 16, &two).await;
+    let rare = world.node(&["common", "rare"], 16, &three).await;
+    world.until_all_work(&[&one, &two, &three]).await;
+
+    world
+        .create((0..400).map(|_| NewJob::of("rare", &1_u64)))
+        .await;
+    world.until_left(0).await;
+    assert_eq!(three.all().len(), 400);
+    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+
+    // Of an instance whose jobs are of both types each one hands over to a node that serves the next.
+    let step = |n: usize| {
+        let job_type = if n % 2 == 0 { "rare" } else { "common" };
+        NewJob::of(job_type, &1_u64).element(n.to_string())
+    };
+    world
+        .create((0..20).map(|n| step(n).instance("order-17")))
+        .await;
+    world.until_left(0).await;
+    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+    let even: Vec<String> = (0..20).step_by(2).map(|n| n.to_string()).collect();
+    let done = three.all();
+    let done: Vec<&String> = done
+        .iter()
+        .filter(|element| even.contains(element))
+        .collect();
+    assert_eq!(done, even.iter().collect::<Vec<_>>());
+    for node in [common, also_common, rare] {
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn one_of_three_nodes_serves_a_type_on_rabbitmq() {
+    one_of_three_serves_a_type(shared::rabbitmq().await.space().await).await;
+}
+
+#[tokio::test]
+async fn one_of_three_nodes_serves_a_type_on_kafka() {
+    one_of_three_serves_a_type(shared::kafka().await.space()).await;
+}
+
+/// The only node that serves a type has no free slot for seconds. What was forwarded stays with it.
+#[tokio::test]
+async fn what_is_forwarded_waits_for_a_slot() {
+    let world = World::new(shared::rabbitmq().await.space().await).await;
+    let [one, two] = [(); 2].map(|()| Notes::default());
+    let common = world.node(&["common"], 16, &one).await;
+    let rare = world.node(&["common", "rare"], 1, &two).await;
+    world.until_all_work(&[&one, &two]).await;
+    // Longer than a node keeps the broker's hints while no slot is free.
+    world
+        .create((0..6).map(|_| NewJob::of("rare", &4_000_u64)))
+        .await;
+    world.until_left(0).await;
+    assert_eq!(two.all().len(), 6);
+    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+    for node in [common, rare] {
+        node.stop().await;
+    }
+}
+
+/// No node that lives serves the type: its job waits, and burns no attempt.
+#[tokio::test]
+async fn a_type_that_no_node_serves_waits_for_one() {
+    let world = World::new(shared::rabbitmq().await.space().await).await;
+    let [one, two] = [(); 2].map(|()| Notes::default());
+    let mut options = options(16);
+    options.sweep_interval = Duration::from_secs(1);
+    options.suspect_after = Duration::from_secs(1);
+    options.hook.max_age = Duration::from_secs(1);
+    let common = Node::builder(world.store.clone(), connect(&world.space).await)
+        .handler("common", |_: Running<u64>| async { Ok(Outcome::Done) })
+        .options(options.clone())
+        .start()
+        .await
+        .unwrap();
+    world
+        .create((0..20).map(|_| NewJob::of("rare", &1_u64)))
+        .await;
+    world
+        .create((0..20).map(|_| NewJob::of("common", &1_u64)))
+        .await;
+    world.until_left(20).await;
+    let later = std::time::Instant::now() + Duration::from_secs(5);
+    eventually("some sweeps", SOON, async || {
+        (std::time::Instant::now() >= later).then_some(())
+    })
+    .await;
+    assert_eq!(world.hinted_again().await, 0, "a gate is not swept");
+    let attempts: i32 = sqlx::query_scalar("SELECT max(failures) FROM jobwire.job")
+        .fetch_one(world.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(attempts, 0);
+    let rare = world.node(&["rare"], 16, &two).await;
+    world.until_left(0).await;
+    assert_eq!((one.all().len(), two.all().len()), (0, 20));
+    for node in [common, rare] {
+        node.stop().await;
+    }
+}
