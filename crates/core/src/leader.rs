@@ -121,7 +121,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
             },
             () = tokio::time::sleep_until(leader.next_turn) => leader.turn().await,
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
-            () = leader.answers_late() => leader.sweeper.wait_no_longer(&leader.node).await,
+            () = leader.next_question(), if leader.leads() => leader.sweeper.go_on_with_questions(&leader.node).await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
     }
@@ -134,9 +134,9 @@ impl Leader {
         if self.busy { interval } else { interval * 3 }
     }
 
-    /// Until nodes have had their time to answer the sweeper's question.
-    async fn answers_late(&self) {
-        match self.sweeper.answers_until() {
+    /// Until the sweeper asks the nodes, or waits for their answers no longer.
+    async fn next_question(&self) {
+        match self.sweeper.next_question() {
             Some(until) => tokio::time::sleep_until(until).await,
             None => std::future::pending().await,
         }

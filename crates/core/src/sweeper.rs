@@ -48,7 +48,7 @@ use question::Asked;
 const PAGE: i64 = 10_000;
 /// Pages under way: while one is asked for, the fleet works on the others.
 const WINDOW: usize = 3;
-/// A marker overtakes by milliseconds; wait this long before asking.
+/// What a marker has overtaken may be on its way to a node: wait this long before asking.
 pub const MOMENT: Duration = Duration::from_millis(500);
 /// Creators' clocks may run ahead, and their ids with them. Finding those reads the whole lane, so it is done at
 /// so many times the distance of its own length: half a percent of one connection.
@@ -91,6 +91,8 @@ struct LaneState {
     outstanding: Vec<Sent>,
     spacing: Duration,
     not_whole_before: Option<Instant>,
+    /// A marker that is back, and when the nodes are asked.
+    returned: Option<(Sent, Instant)>,
     question: Option<Asked>,
     /// The last question was not answered by all nodes.
     was_unanswered: bool,
@@ -137,7 +139,7 @@ impl Sweeper {
         let mut due = Vec::new();
         for lane in received {
             let state = self.lanes.entry(lane.clone()).or_default();
-            if state.question.is_some() {
+            if state.returned.is_some() || state.question.is_some() {
                 continue;
             }
             state.spacing = state.spacing.max(node.options.sweep_interval);
@@ -206,13 +208,12 @@ impl Sweeper {
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;
         measure(lane, &sent);
-        if !node.transport.is_single_node() {
-            tokio::time::sleep(MOMENT).await;
-        }
         if node.transport.markers_are_exact() {
             self.begin(node, lane, sent.before, Arc::default()).await;
-        } else {
-            self.ask(node, lane, sent).await;
+        } else if state.question.is_none() {
+            state
+                .returned
+                .get_or_insert((sent, Instant::now() + MOMENT));
         }
     }
 

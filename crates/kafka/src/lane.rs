@@ -403,7 +403,8 @@ fn configuration(
     options: &KafkaOptions,
 ) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
-    let heartbeat = (options.session_timeout / 3).min(Duration::from_secs(3));
+    // A member learns by the next heartbeat that another one has come, twice in a cooperative rebalance.
+    let heartbeat = (options.session_timeout / 3).min(Duration::from_millis(500));
     let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
     config
         .set("group.id", group)

@@ -36,8 +36,8 @@ pub(super) struct Asked {
 }
 
 impl Sweeper {
-    /// The marker is back. Where jobs are suspected, ask the nodes; otherwise nothing is to be done.
-    pub(super) async fn ask(&mut self, node: &Arc<Shared>, lane: &Lane, sent: Sent) {
+    /// A marker is back. Where jobs are suspected, ask the nodes; otherwise nothing is to be done.
+    async fn ask(&mut self, node: &Arc<Shared>, lane: &Lane, sent: Sent) {
         let Some(state) = self.lanes.get(lane) else {
             return;
         };
@@ -107,18 +107,27 @@ impl Sweeper {
         }
     }
 
-    /// When the first open question has waited long enough.
-    pub(crate) fn answers_until(&self) -> Option<Instant> {
-        let questions = self
-            .lanes
-            .values()
-            .filter_map(|lane| lane.question.as_ref());
-        questions.map(|question| question.until).min()
+    /// When the next question is to be asked, or the first open one has waited long enough.
+    pub(crate) fn next_question(&self) -> Option<Instant> {
+        let moments = self.lanes.values().flat_map(|lane| {
+            let asks = lane.returned.as_ref().map(|(_, moment)| *moment);
+            let waits = lane.question.as_ref().map(|asked| asked.until);
+            asks.into_iter().chain(waits)
+        });
+        moments.min()
     }
 
-    /// The nodes had their time to answer.
-    pub(crate) async fn wait_no_longer(&mut self, node: &Arc<Shared>) {
+    /// Ask what is to be asked now, and wait no longer for nodes that had their time to answer.
+    pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<Shared>) {
         let now = Instant::now();
+        let is_due = |(lane, state): (&Lane, &mut LaneState)| {
+            let (sent, _) = state.returned.take_if(|(_, moment)| *moment <= now)?;
+            Some((lane.clone(), sent))
+        };
+        let due: Vec<(Lane, Sent)> = self.lanes.iter_mut().filter_map(is_due).collect();
+        for (lane, sent) in due {
+            self.ask(node, &lane, sent).await;
+        }
         let is_late = |(lane, state): (&Lane, &LaneState)| {
             let late = state.question.as_ref()?.until <= now;
             late.then(|| lane.clone())
