@@ -158,7 +158,11 @@ async fn one_of_three_serves_a_type(space: Space) {
 
     // Of an instance whose jobs are of both types each one hands over to a node that serves the next.
     let step = |n: usize| {
-        let job_type = if n % 2 == 0 { "rare" } else { "common" };
+        let job_type = if n.is_multiple_of(2) {
+            "rare"
+        } else {
+            "common"
+        };
         NewJob::of(job_type, &1_u64).element(n.to_string())
     };
     world

@@ -55,7 +55,7 @@ async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
     let (fleet, _nodes) = fleet_of_two().await;
     let mut tx = fleet.jobs.begin().await.unwrap();
     let job = |n: usize| {
-        let ms = if n / 16 % 2 == 0 { 500 } else { 1 };
+        let ms = if (n / 16).is_multiple_of(2) { 500 } else { 1 };
         NewJob::of("sleep", &json!({ "ms": ms }))
     };
     tx.create_many((0..512).map(job).collect()).await.unwrap();
