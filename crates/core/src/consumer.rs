@@ -69,6 +69,13 @@ const LOCKS_AT_ONCE: usize = 2;
 const MOST_PENDING: usize = 65_536;
 /// A hint whose job's row is busy for so long goes behind its lane.
 const BUSY_FOR: Duration = LET_GO;
+/// Forwarded jobs that wait here, or four times the slots; the sweeper has the others.
+const MOST_FORWARDED: usize = 1_024;
+/// Jobs that one answer to the leader names. Of more, some may be hinted twice.
+const MOST_ANSWERED: usize = 16 * MAX_HELD_IN_MESSAGE;
+/// A hint that is no broker's counts as held for so long: behind a job that takes an hour the sweeper gives it to a node that
+/// has a free slot. A node that can't renew its leases holds none.
+const OWN_COUNT_FOR: Duration = Duration::from_secs(60);
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// When receiving has begun, the first message of each of several lanes may take so long to come: until then
 /// it is not known whose turn it is.
@@ -343,8 +350,15 @@ impl Consumer {
         self.receive_at_once();
         let unsettled = self.undecided.values().filter(|of| of.lane == place);
         let received = unsettled.flat_map(|of| of.jobs.iter().copied());
-        let mut jobs: Vec<JobId> = received.chain(self.pending.own(place)).collect();
+        let mut jobs: Vec<JobId> = received.collect();
+        if self.node.leases.healthy() {
+            jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
+        }
         jobs.extend(self.returned.within(place, question.within));
+        // A saturated node returns the same hints again and again.
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs.truncate(MOST_ANSWERED);
         tracing::debug!(lane = %question.lane, jobs = jobs.len(), "the leader learns which hints are held here");
         let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
         let mut next = Some(parts.next().unwrap_or_default());
@@ -440,6 +454,12 @@ impl Consumer {
         };
         if rescued {
             self.pending.push_rescued(ready.hint, of);
+        } else if forwarded {
+            let most = MOST_FORWARDED.max(self.node.options.concurrency * 4);
+            if !self.pending.push_forwarded(ready.hint, of, most) {
+                let reason = Refusal::Unserved.as_str();
+                counter!(m::HINTS_REFUSED, "reason" => reason).increment(1);
+            }
         } else {
             self.pending.push_hint(ready.hint, of);
         }

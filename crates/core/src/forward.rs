@@ -13,14 +13,14 @@
 //!
 //! A forwarded job may be lost on the way, like any hint.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use metrics::counter;
 
 use crate::fleet::Candidate;
 use crate::hint::Ready;
-use crate::job::{JobId, NodeId};
+use crate::job::{JobId, Lane, NodeId};
 use crate::metrics as m;
 use crate::rescue;
 use crate::shared::Shared;
@@ -69,28 +69,37 @@ pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
 /// Which node gets which jobs.
 fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId, Vec<Ready>> {
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
+    // A batch has few types.
+    let mut by_type: HashMap<(String, Lane), Vec<NodeId>> = HashMap::new();
     for Unserved { ready, job_type } in unserved {
-        let serving = candidates.iter();
-        let serving = serving.filter(|candidate| candidate.serves(&job_type, &ready.lane));
-        let mut serving: Vec<&Candidate> = serving.collect();
-        if serving.iter().any(|candidate| candidate.free > 0) {
-            serving.retain(|candidate| candidate.free > 0);
-        }
+        let serving = by_type
+            .entry((job_type, ready.lane.clone()))
+            .or_insert_with_key(|(job_type, lane)| serving(candidates, job_type, lane));
         // All nodes that forward share alike, without a word between them.
         let (high, low) = ready.hint.id.0.as_u64_pair();
         let place = usize::try_from((high ^ low) % serving.len().max(1) as u64).unwrap_or(0);
-        if let Some(candidate) = serving.get(place) {
-            addressed.entry(candidate.node).or_default().push(ready);
+        if let Some(to) = serving.get(place) {
+            addressed.entry(*to).or_default().push(ready);
         }
     }
     addressed
+}
+
+/// Those with free slots, or all where none has any.
+fn serving(candidates: &[Candidate], job_type: &str, lane: &Lane) -> Vec<NodeId> {
+    let serves = |candidate: &&Candidate| candidate.serves(job_type, lane);
+    let serving: Vec<&Candidate> = candidates.iter().filter(serves).collect();
+    let any_free = serving.iter().any(|candidate| candidate.free > 0);
+    let meant = serving
+        .into_iter()
+        .filter(|candidate| !any_free || candidate.free > 0);
+    meant.map(|candidate| candidate.node).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hint::Hint;
-    use crate::job::Lane;
 
     fn unserved(job_type: &str) -> Unserved {
         Unserved {

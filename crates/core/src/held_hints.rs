@@ -38,6 +38,11 @@ impl Questions {
     /// Ask. Of too many the oldest is dropped.
     pub(crate) fn ask(&self, question: Question) {
         let mut waiting = self.waiting();
+        // Over two brokers it comes twice.
+        let is_it = |asked: &Question| (asked.to, asked.number) == (question.to, question.number);
+        if waiting.iter().any(is_it) {
+            return;
+        }
         if waiting.len() >= MOST_QUESTIONS {
             waiting.pop_front();
         }

@@ -391,6 +391,7 @@ impl Leader {
             gauge!(m::LEADER).set(0.0);
             self.node.leads.send_replace(false);
             self.unreceived.end();
+            self.sweeper.forget();
         }
     }
 

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use crate::alarm::Alarm;
 use crate::allowance::Allowance;
 use crate::commit_hook::{Cause, CommitHook};
-use crate::consumer::OwnHint;
+use crate::consumer::{OWN_HINTS, OwnHint};
 use crate::finished::Finished;
 use crate::fleet::Fleet;
 use crate::handler::Handlers;
@@ -109,6 +109,10 @@ impl Shared {
 
     /// A job that another node can't serve.
     pub(crate) fn forwarded_here(&self, ready: Ready) -> Option<Ready> {
+        // Half of the room is for rescued jobs.
+        if self.own_hints.capacity() < OWN_HINTS / 2 {
+            return Some(ready);
+        }
         self.hint_here(OwnHint::Forwarded(ready))
     }
 

@@ -27,7 +27,7 @@
 
 mod question;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,8 @@ impl LaneState {
 pub(crate) struct Sweeper {
     lanes: HashMap<Lane, LaneState>,
     next: u64,
+    /// What each turn saw, the oldest first: no more than one is older than what is suspected.
+    horizons: VecDeque<(Instant, Horizon)>,
 }
 
 impl Sweeper {
@@ -158,11 +160,22 @@ impl Sweeper {
             }
             due.push(lane);
         }
+        let age = age(node);
         let before = Before {
-            ready: now - age(node),
-            horizon,
+            ready: now - age,
+            horizon: self.horizon(horizon, age.to_std().unwrap_or(Duration::MAX)),
         };
         self.send_outstanding(node, due, before).await;
+    }
+
+    /// The horizon of a turn that is as old as what is suspected: a hook may need so long to publish what was committed.
+    fn horizon(&mut self, seen: Option<Horizon>, age: Duration) -> Option<Horizon> {
+        self.horizons.push_back((Instant::now(), seen?));
+        let is_old = |(at, _): &(Instant, Horizon)| at.elapsed() >= age;
+        while self.horizons.get(1).is_some_and(is_old) {
+            self.horizons.pop_front();
+        }
+        self.horizons.front().map(|(_, horizon)| *horizon)
     }
 
     /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a

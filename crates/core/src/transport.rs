@@ -227,8 +227,8 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// When a marker is back, all hints before it have been decided. Otherwise it may have overtaken hints that other
-    /// nodes hold: the leader asks them.
+    /// When a marker is back, all hints before it have been decided, and no other node holds forwarded ones. Otherwise the
+    /// leader asks the nodes which hints they hold.
     fn markers_are_exact(&self) -> bool {
         false
     }

@@ -182,11 +182,6 @@ impl Transport for KafkaTransport {
         "kafka"
     }
 
-    /// Offsets are committed in their order.
-    fn markers_are_exact(&self) -> bool {
-        true
-    }
-
     fn publisher(&self) -> Arc<dyn Publisher> {
         Arc::new(self.clone())
     }

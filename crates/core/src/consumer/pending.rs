@@ -72,6 +72,8 @@ pub(super) struct Pending {
     markers: usize,
     /// Rescued jobs that wait, each once.
     rescued: HashSet<JobId>,
+    /// The same of forwarded ones.
+    forwarded: HashSet<JobId>,
 }
 
 impl Pending {
@@ -87,6 +89,7 @@ impl Pending {
             items: 0,
             markers: 0,
             rescued: HashSet::new(),
+            forwarded: HashSet::new(),
         }
     }
 
@@ -149,6 +152,19 @@ impl Pending {
         }
     }
 
+    /// A forwarded job waits behind everything. One that waits already is passed. False where so many wait.
+    pub(super) fn push_forwarded(&mut self, hint: Hint, of: Arrival, most: usize) -> bool {
+        if self.forwarded.contains(&hint.id) {
+            return true;
+        }
+        if self.forwarded.len() >= most {
+            return false;
+        }
+        self.forwarded.insert(hint.id);
+        self.push_hint(hint, of);
+        true
+    }
+
     pub(super) fn push_marker(&mut self, place: usize, marker: Marker, ticket: Ticket) {
         self.push(place, Item::Marker(marker, ticket));
         self.markers += 1;
@@ -175,6 +191,9 @@ impl Pending {
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
                 self.items -= 1;
+                if waiting.of.forwarded {
+                    self.forwarded.remove(&waiting.hint.id);
+                }
                 Some(waiting)
             }
             marker @ Item::Marker(..) => {
@@ -215,21 +234,24 @@ impl Pending {
         None
     }
 
-    /// Jobs of one lane whose hints are no broker's.
-    pub(super) fn own(&self, place: usize) -> impl Iterator<Item = JobId> {
+    /// Jobs of one lane whose hints are no broker's and have come since then.
+    pub(super) fn own(&self, place: usize, since: DateTime<Utc>) -> impl Iterator<Item = JobId> {
         let queues = self.lanes.get(place).into_iter();
-        queues.flat_map(|queue| {
+        queues.flat_map(move |queue| {
             let waiting = queue.items.iter().filter_map(|item| match item {
-                Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting.hint.id),
+                Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting),
                 _ => None,
             });
-            waiting.chain(queue.rescued.iter().map(|waiting| waiting.hint.id))
+            let own = waiting.chain(&queue.rescued);
+            let own = own.filter(move |waiting| waiting.of.received_at >= since);
+            own.map(|waiting| waiting.hint.id)
         })
     }
 
     /// The rescued and the forwarded jobs of all lanes, when nothing else waits.
     pub(super) fn take_addressed(&mut self) -> Vec<Ready> {
         self.rescued.clear();
+        self.forwarded.clear();
         self.items = 0;
         let mut taken = Vec::new();
         for queue in &mut self.lanes {

@@ -69,7 +69,7 @@ impl Sweeper {
             node: node.id,
             question: asked.number,
             lane: lane.clone(),
-            within: sent.since.elapsed(),
+            within: sent.since.elapsed() + PATIENCE,
         });
         if let Some(state) = self.lanes.get_mut(lane) {
             state.question = Some(asked);
@@ -149,6 +149,12 @@ impl Sweeper {
                 state.question = None;
             }
         }
+    }
+
+    /// The node leads no more: what it knows of markers and questions says nothing to its next term.
+    pub(crate) fn forget(&mut self) {
+        self.lanes.clear();
+        self.horizons.clear();
     }
 
     async fn go_on(&mut self, node: &Arc<Shared>, lane: &Lane, answered: bool) {

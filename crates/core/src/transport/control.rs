@@ -166,7 +166,11 @@ impl Control {
                 jobs.shrink_to_fit();
             }
             Self::Rescued { jobs, .. } | Self::Forwarded { jobs, .. } => {
-                jobs.retain(|job| Lane::is_valid(&job.lane.0));
+                let fits = |text: &Option<String>| {
+                    text.as_ref()
+                        .is_none_or(|text| text.len() <= MAX_FIELD_BYTES)
+                };
+                jobs.retain(|job| Lane::is_valid(&job.lane.0) && fits(&job.hint.trace_parent));
                 jobs.truncate(MAX_HINTS_PER_MESSAGE);
                 jobs.shrink_to_fit();
             }

@@ -36,7 +36,7 @@ WITH lost AS (
     WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND j.type = ANY($4)
       AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * interval '5 seconds'
       AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
-      AND j.id <> ALL($10)
+      AND j.id NOT IN (SELECT unnest($10::uuid[]))
       AND ",
     unlocked!("j"),
     " AND ",
