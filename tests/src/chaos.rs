@@ -76,6 +76,8 @@ pub async fn run(options: Options) -> Outcome {
     world.look_after_nodes().await;
     world.say("drained; checking");
     let (hints, unbalanced) = world.hint_accounts().await;
+    // A handler that had lost its lock may have created a job since.
+    drain(&world, &backlog, options.patience).await;
     world.stop_nodes().await;
     gauge.abort();
 
