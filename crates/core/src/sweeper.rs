@@ -11,7 +11,7 @@
 //!
 //! With several consumers on one lane a marker overtakes what other nodes hold: hints that wait there for a slot, for
 //! tens of seconds where jobs are long. So where a broker deals out messages (RabbitMQ), and jobs are suspected, the
-//! leader asks the nodes which hints they hold ([`question`]). A wrong suspicion costs one extra hint and nothing else.
+//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra hint and nothing else.
 //!
 //! ```text
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
