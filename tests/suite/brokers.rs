@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
     CommitHook, HandlerOptions, Handlers, JobFilter, Jobs, Lane, NewJob, Node, Outcome, PgStore,
     Running, Store, Transport,
 };
-use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{KafkaAdmin, eventually};
 
-use crate::world::quick;
+use crate::world::{connect, quick};
 
 const SOON: Duration = Duration::from_secs(90);
 
@@ -42,19 +40,11 @@ impl World {
     }
 
     async fn rabbitmq(&self) -> Arc<dyn Transport> {
-        let mut options = AmqpOptions::default();
-        options.prefix.clone_from(&self.rabbitmq.prefix);
-        let transport = AmqpTransport::connect(&self.rabbitmq.url, options).await;
-        Arc::new(transport.unwrap())
+        connect(&self.rabbitmq, 3).await
     }
 
     async fn kafka(&self) -> Arc<dyn Transport> {
-        let url = format!("{}/{}", self.kafka.url, self.kafka.prefix);
-        let options = KafkaOptions {
-            partitions: 3,
-            ..KafkaOptions::default()
-        };
-        Arc::new(KafkaTransport::connect(&url, options).await.unwrap())
+        connect(&self.kafka, 3).await
     }
 
     fn producer(&self, transport: &Arc<dyn Transport>) -> Jobs<PgStore> {

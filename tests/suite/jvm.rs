@@ -28,7 +28,7 @@ pub(crate) async fn node_that_does_not_sweep(database: &str, space: &Space) -> (
         .env("JOBWIRE_KAFKA_PARTITIONS", "3")
         .env("JOBWIRE_HTTP", "127.0.0.1:0")
         .env("JOBWIRE_SWEEP_INTERVAL", "1h")
-        // The leader comes before its lease ends, and would hint what is not hinted.
+        // The leader takes a turn before its lease ends, and would hint the job that has no hint.
         .env("JOBWIRE_LEASE", "1h")
         .start();
     let line = node.wait_for_line("is ready", SOON).await;

@@ -1,13 +1,16 @@
 //! A small world for tests of nodes: a database of its own, a transport, and a record of what ran.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgOptions, PgStore,
     SqliteOptions, SqliteStore, Store, Transport,
 };
+use jobwire_kafka::{KafkaOptions, KafkaTransport};
+use jobwire_tests::shared::Space;
 use jobwire_tests::{Proxy, eventually, shared};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -88,6 +91,30 @@ pub(crate) async fn patient_file(url: &str) -> SqliteStore {
     options.busy_timeout = Duration::from_secs(120);
     options.deadline = Duration::from_secs(300);
     SqliteStore::connect_with(url, options).await.unwrap()
+}
+
+/// A transport of its own to a place on RabbitMQ or Kafka; there a topic has so many partitions.
+pub(crate) async fn connect(space: &Space, partitions: i32) -> Arc<dyn Transport> {
+    if space.url.starts_with("kafka://") {
+        let url = format!("{}/{}", space.url, space.prefix);
+        let options = KafkaOptions {
+            partitions,
+            ..KafkaOptions::default()
+        };
+        return Arc::new(KafkaTransport::connect(&url, options).await.unwrap());
+    }
+    let mut options = AmqpOptions::default();
+    options.prefix.clone_from(&space.prefix);
+    Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
+}
+
+/// Let so much time pass.
+pub(crate) async fn pass(time: Duration) {
+    let later = Instant::now() + time;
+    eventually("time to pass", SOON, async || {
+        (Instant::now() >= later).then_some(())
+    })
+    .await;
 }
 
 /// Sessions of this database that wait for a lock, or sleep.

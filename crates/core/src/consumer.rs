@@ -25,6 +25,7 @@
 //! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
 //! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
 
+mod answer;
 mod decision;
 mod lock_size;
 mod pending;
@@ -43,7 +44,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::commit_hook::Cause;
-use crate::held_hints::{Question, Returned};
+use crate::held_hints::Returned;
 use crate::hint::{Body, Hint, Ready};
 use crate::job::{Held, JobId};
 use crate::meters::LaneMeters;
@@ -51,9 +52,7 @@ use crate::metrics as m;
 use crate::rarely::Rarely;
 use crate::shared::Shared;
 use crate::store::{Locked, Refusal, StoreError};
-use crate::transport::{
-    Control, Delivery, MAX_HELD_IN_MESSAGE, Receiver, Subscription, Ticket, TransportError,
-};
+use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
 use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
@@ -69,14 +68,9 @@ const LOCKS_AT_ONCE: usize = 2;
 const MOST_PENDING: usize = 65_536;
 /// A hint whose job's row is busy for so long goes behind its lane.
 const BUSY_FOR: Duration = LET_GO;
+const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// Forwarded jobs that wait here, or four times the slots; the sweeper has the others.
 const MOST_FORWARDED: usize = 1_024;
-/// Jobs that one answer to the leader names. Of more, some may be hinted twice.
-const MOST_ANSWERED: usize = 16 * MAX_HELD_IN_MESSAGE;
-/// A hint that is no broker's counts as held for so long: behind a job that takes an hour the sweeper gives it to a node that
-/// has a free slot. A node that can't renew its leases holds none.
-const OWN_COUNT_FOR: Duration = Duration::from_secs(60);
-const BUSY_PAUSE: Duration = Duration::from_millis(15);
 /// When receiving has begun, the first message of each of several lanes may take so long to come: until then
 /// it is not known whose turn it is.
 const GATHER: Duration = Duration::from_millis(100);
@@ -99,7 +93,7 @@ pub(crate) enum OwnHint {
     InTurn(Ready),
     /// The job's holder has died: it comes first in its lane.
     Rescued(Ready),
-    /// Another node can't serve it: it waits behind what is here, for as long as it takes.
+    /// Another node can't serve it: it waits behind the hints that are here, until a slot is free.
     Forwarded(Ready),
 }
 
@@ -336,44 +330,12 @@ impl Consumer {
         }
     }
 
-    /// What the broker has delivered already.
+    /// Note the messages that the broker has delivered already.
     fn receive_at_once(&mut self) {
         while self.has_room() && self.receive_messages().now_or_never().is_some() {}
     }
 
-    /// Which hints of this lane does the node hold?
-    fn answer(&mut self, question: &Question) {
-        let lanes = &self.node.options.lanes;
-        let Some(place) = lanes.iter().position(|share| share.lane == question.lane) else {
-            return;
-        };
-        self.receive_at_once();
-        let unsettled = self.undecided.values().filter(|of| of.lane == place);
-        let received = unsettled.flat_map(|of| of.jobs.iter().copied());
-        let mut jobs: Vec<JobId> = received.collect();
-        if self.node.leases.healthy() {
-            jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
-        }
-        jobs.extend(self.returned.within(place, question.within));
-        // A saturated node returns the same hints again and again.
-        jobs.sort_unstable();
-        jobs.dedup();
-        jobs.truncate(MOST_ANSWERED);
-        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "the leader learns which hints are held here");
-        let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
-        let mut next = Some(parts.next().unwrap_or_default());
-        while let Some(part) = next {
-            next = parts.next();
-            self.node.hook.tell(Control::Held {
-                node: self.node.id,
-                to: question.to,
-                question: question.number,
-                jobs: part.to_vec(),
-                last: next.is_none(),
-            });
-        }
-    }
-
+    /// Wait for messages and note them. Cancel-safe.
     async fn receive_messages(&mut self) {
         let Some((moment, _)) = self.receive_after else {
             let received = self.receiver.receive(LOCK_BATCH).await;

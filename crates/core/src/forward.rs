@@ -6,7 +6,7 @@
 //!
 //! * The nodes that serve type and lane share the jobs by their ids; nodes that reported free slots come first.
 //! * A job is forwarded once. Where it is refused as well, or the node has no room for so many, the sweeper has it.
-//! * What was forwarded stays with its node while no slot is free there: back at the broker it would come to a node
+//! * A forwarded job stays with its node while no slot is free there: back at the broker it would come to a node
 //!   again that can't serve it.
 //! * An older program takes nothing that is forwarded, so it is given nothing.
 //! * A type that no living node serves is a gate: its jobs wait, and are hinted by the sweeper when such a node is there.
@@ -22,9 +22,8 @@ use crate::fleet::Candidate;
 use crate::hint::Ready;
 use crate::job::{JobId, Lane, NodeId};
 use crate::metrics as m;
-use crate::rescue;
 use crate::shared::Shared;
-use crate::transport::Control;
+use crate::transport::{Control, portions};
 
 /// A job that was hinted here, and its type.
 pub(crate) struct Unserved {
@@ -34,15 +33,14 @@ pub(crate) struct Unserved {
 
 /// Give each of these jobs to another node that serves it. Returns those that were.
 pub(crate) fn send(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
-    let within = rescue::heard_within(node);
-    let candidates = node.fleet.takers(within, node.id);
+    let candidates = node.fleet.takers(node.options.heard_within(), node.id);
     let addressed = address(unserved, &candidates);
     let mut forwarded = HashSet::new();
     for (to, jobs) in addressed {
         forwarded.extend(jobs.iter().map(|ready| ready.hint.id));
         counter!(m::HINTS_FORWARDED).increment(jobs.len() as u64);
         tracing::debug!(node = %to, jobs = jobs.len(), "jobs of types that this node does not serve are forwarded");
-        for jobs in rescue::messages(jobs) {
+        for jobs in portions(jobs) {
             node.hook.tell(Control::Forwarded { node: to, jobs });
         }
     }
@@ -51,10 +49,7 @@ pub(crate) fn send(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
 
 /// These jobs were forwarded to this node.
 pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
-    let received = |ready: &Ready| {
-        let lanes = &node.options.lanes;
-        lanes.iter().any(|share| share.lane == ready.lane)
-    };
+    let received = |ready: &Ready| node.options.receives(&ready.lane);
     let refused = jobs.into_iter().filter(received);
     let refused = refused.filter_map(|ready| node.forwarded_here(ready));
     let jobs = refused.count();

@@ -23,7 +23,7 @@ pub(crate) struct Question {
     pub(crate) to: NodeId,
     pub(crate) number: u64,
     pub(crate) lane: Lane,
-    /// What was returned to the broker within this time counts.
+    /// Hints that were returned to the broker within this time count.
     pub(crate) within: Duration,
 }
 

@@ -34,7 +34,6 @@ use crate::commit_hook::Cause;
 use crate::forward;
 use crate::held_hints::Question;
 use crate::hint::Ready;
-use crate::job::Lane;
 use crate::metrics as m;
 use crate::rescue;
 use crate::shared::Shared;
@@ -357,9 +356,8 @@ impl Leader {
         crash_point!("turn-taken");
         // Tried here first, as far as there is room and this node receives the lane.
         let mut room = node.free_slots();
-        let received = |lane: &Lane| node.options.lanes.iter().any(|l| l.lane == *lane);
         let try_here = |ready: Ready| {
-            if room == 0 || !received(&ready.lane) {
+            if room == 0 || !node.options.receives(&ready.lane) {
                 return Some(ready);
             }
             room -= 1;

@@ -156,6 +156,16 @@ impl NodeOptions {
         (self.concurrency / 4).max(1)
     }
 
+    /// Hints of this lane are received.
+    pub(crate) fn receives(&self, lane: &Lane) -> bool {
+        self.lanes.iter().any(|share| share.lane == *lane)
+    }
+
+    /// A node that was silent for so long is given no jobs.
+    pub(crate) fn heard_within(&self) -> Duration {
+        (self.sweep_interval * 3 / 2).max(Duration::from_secs(2))
+    }
+
     /// The lanes without their weights.
     pub(crate) fn lane_names(&self) -> Vec<Lane> {
         self.lanes.iter().map(|share| share.lane.clone()).collect()

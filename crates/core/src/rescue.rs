@@ -17,7 +17,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::commit_hook::Cause;
 use crate::fleet::Candidate;
@@ -26,15 +25,11 @@ use crate::job::NodeId;
 use crate::quarantine;
 use crate::shared::Shared;
 use crate::store::Rescued;
-use crate::transport::Control;
-
-/// Bytes of names that one control message carries at most; the ids and keys of a job count beside its texts.
-const MESSAGE_BYTES: usize = 16 * 1024;
-const JOB_BYTES: usize = 160;
+use crate::transport::{Control, portions};
 
 /// Give each of these jobs to a node that serves it, or to the broker.
 pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
-    let candidates = node.fleet.candidates(heard_within(node), dead);
+    let candidates = node.fleet.candidates(node.options.heard_within(), dead);
     let (addressed, rest) = address(rescued, candidates);
     for (to, jobs) in addressed {
         tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
@@ -42,7 +37,7 @@ pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<Nod
             receive(node, jobs);
             continue;
         }
-        for jobs in messages(jobs) {
+        for jobs in portions(jobs) {
             node.hook.tell(Control::Rescued { node: to, jobs });
         }
     }
@@ -51,20 +46,12 @@ pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<Nod
 
 /// These jobs were addressed to this node.
 pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
-    let received = |ready: &Ready| {
-        let lanes = &node.options.lanes;
-        lanes.iter().any(|share| share.lane == ready.lane)
-    };
+    let received = |ready: &Ready| node.options.receives(&ready.lane);
     let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
     for ready in here {
         elsewhere.extend(node.rescue_here(ready));
     }
     node.hook.publish(Cause::Sweep, elsewhere);
-}
-
-/// A node that was silent for so long is not addressed.
-pub(crate) fn heard_within(node: &Shared) -> Duration {
-    (node.options.sweep_interval * 3 / 2).max(Duration::from_secs(2))
 }
 
 /// Which node gets which jobs, and which go to the broker.
@@ -99,27 +86,6 @@ fn address(
         }
     }
     (addressed, rest)
-}
-
-/// In portions that fit into a control message.
-pub(crate) fn messages(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
-    let mut messages: Vec<Vec<Ready>> = Vec::new();
-    let mut bytes = MESSAGE_BYTES;
-    for ready in jobs {
-        let texts = [&ready.hint.instance, &ready.hint.trace_parent];
-        let texts = texts.iter().filter_map(|text| text.as_ref());
-        // An escaped character takes six bytes.
-        let its = JOB_BYTES + texts.map(|text| text.len() * 6).sum::<usize>();
-        if bytes + its > MESSAGE_BYTES {
-            messages.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += its;
-        if let Some(last) = messages.last_mut() {
-            last.push(ready);
-        }
-    }
-    messages
 }
 
 #[cfg(test)]
@@ -188,22 +154,5 @@ mod tests {
         let (addressed, rest) = address(vec![rescued("mail", "default", 2)], vec![node]);
         assert!(addressed.is_empty());
         assert_eq!(rest.len(), 1);
-    }
-
-    #[test]
-    fn long_instances_are_portioned_into_messages_that_can_be_read() {
-        let long = |_| {
-            let mut job = rescued("mail", "default", 1).ready;
-            job.hint.instance = Some("\u{1}".repeat(1_024));
-            job
-        };
-        let jobs: Vec<Ready> = (0..100).map(long).collect();
-        let messages = messages(jobs);
-        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), 100);
-        for jobs in messages {
-            let node = NodeId::generate();
-            let message = serde_json::to_vec(&Control::Rescued { node, jobs }).unwrap();
-            assert!(message.len() <= MESSAGE_BYTES + 1_024, "{}", message.len());
-        }
     }
 }

@@ -10,8 +10,8 @@
 //! not when it was committed.
 //!
 //! With several consumers on one lane a marker overtakes what other nodes hold: hints that wait there for a slot, for
-//! tens of seconds where jobs are long. So where a broker deals out messages (RabbitMQ), and jobs are suspected, the
-//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra hint and nothing else.
+//! tens of seconds where jobs are long. So where a lane may have several nodes, and jobs are suspected, the
+//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra hint.
 //!
 //! ```text
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
@@ -48,7 +48,7 @@ use question::Asked;
 const PAGE: i64 = 10_000;
 /// Pages under way: while one is asked for, the fleet works on the others.
 const WINDOW: usize = 3;
-/// What a marker has overtaken may be on its way to a node: wait this long before asking.
+/// Hints that a marker has overtaken may be on their way to a node: wait this long before asking.
 pub const MOMENT: Duration = Duration::from_millis(500);
 /// Creators' clocks may run ahead, and their ids with them. Finding those reads the whole lane, so it is done at
 /// so many times the distance of its own length: half a percent of one connection.
@@ -58,7 +58,7 @@ const LONGEST_SPACING: Duration = Duration::from_secs(600);
 /// The most markers under way in one lane.
 const OUTSTANDING: usize = 8;
 
-/// What a marker proves something about.
+/// The jobs that a marker proves something about.
 #[derive(Clone, Copy)]
 struct Before {
     /// Jobs that were ready then.
@@ -122,7 +122,7 @@ impl LaneState {
 pub(crate) struct Sweeper {
     lanes: HashMap<Lane, LaneState>,
     next: u64,
-    /// What each turn saw, the oldest first: no more than one is older than what is suspected.
+    /// The horizon that each turn saw, the oldest first: no more than one is as old as a job must be to be suspected.
     horizons: VecDeque<(Instant, Horizon)>,
 }
 
@@ -168,7 +168,7 @@ impl Sweeper {
         self.send_outstanding(node, due, before).await;
     }
 
-    /// The horizon of a turn that is as old as what is suspected: a hook may need so long to publish what was committed.
+    /// The horizon of a turn that is as old as a job must be to be suspected: a hook may need so long to publish.
     fn horizon(&mut self, seen: Option<Horizon>, age: Duration) -> Option<Horizon> {
         self.horizons.push_back((Instant::now(), seen?));
         let is_old = |(at, _): &(Instant, Horizon)| at.elapsed() >= age;
@@ -221,7 +221,7 @@ impl Sweeper {
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;
         measure(lane, &sent);
-        if node.transport.markers_are_exact() {
+        if node.transport.is_single_node() {
             self.begin(node, lane, sent.before, Arc::default()).await;
         } else if state.question.is_none() {
             state

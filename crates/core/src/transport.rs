@@ -13,6 +13,7 @@
 mod control;
 pub mod in_process;
 mod own_lanes;
+mod portions;
 pub mod routed;
 mod security;
 
@@ -27,6 +28,7 @@ use crate::job::Lane;
 
 pub use control::{BadControl, Control, SPOKEN};
 pub use own_lanes::OwnLanes;
+pub(crate) use portions::portions;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
 
 /// The largest control message that is read, in bytes as it travels. A larger one is dropped before it is decoded.
@@ -224,12 +226,6 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Serves only one node: a second one on the same database is refused.
     fn is_single_node(&self) -> bool {
-        false
-    }
-
-    /// When a marker is back, all hints before it have been decided, and no other node holds forwarded ones. Otherwise the
-    /// leader asks the nodes which hints they hold.
-    fn markers_are_exact(&self) -> bool {
         false
     }
 

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::node::NodeBuilder;
 use jobwire_core::{
     CommitHook, HandlerError, InProcessTransport, JobFilter, Jobs, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,
 };
-use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{eventually, shared, shared::Space};
 use tokio::sync::Semaphore;
 
-use crate::world::{Notes, patient, quick};
+use crate::world::{Notes, connect, patient, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
@@ -120,20 +118,8 @@ impl World {
 async fn transport(broker: &Broker) -> Arc<dyn Transport> {
     match broker {
         Broker::InProcess(transport) => Arc::new(transport.clone()),
-        Broker::RabbitMq(space) => {
-            let mut options = AmqpOptions::default();
-            options.prefix.clone_from(&space.prefix);
-            Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
-        }
-        Broker::Kafka(space) => {
-            let options = KafkaOptions {
-                // First-in-first-out holds in a partition, so one it is.
-                partitions: 1,
-                ..KafkaOptions::default()
-            };
-            let url = format!("{}/{}", space.url, space.prefix);
-            Arc::new(KafkaTransport::connect(&url, options).await.unwrap())
-        }
+        // First-in-first-out holds in a partition, so one it is.
+        Broker::RabbitMq(space) | Broker::Kafka(space) => connect(space, 1).await,
     }
 }
 

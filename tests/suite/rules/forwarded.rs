@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, Handlers, JobFilter, Jobs, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
     Store, Transport,
 };
-use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
 
-use super::world::SOON;
-use crate::world::{Notes, patient};
+use super::world::{SOON, count_hints_again, hinted_again, store};
+use crate::world::{Notes, connect, pass};
+
+/// Each node has its part of a topic.
+const PARTITIONS: i32 = 6;
 
 /// A database, a place on a broker, and a producer.
 struct World {
@@ -26,22 +27,9 @@ struct World {
 
 impl World {
     async fn new(space: Space) -> Self {
-        let url = shared::postgres().await.create_database().await;
-        let store = patient(&url).await;
-        store.migrate().await.unwrap();
-        sqlx::raw_sql(
-            "CREATE TABLE hinted_again (job_id uuid);
-             CREATE FUNCTION note_hint() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 INSERT INTO public.hinted_again VALUES (NEW.id);
-                 RETURN NULL;
-             END $$;
-             CREATE TRIGGER note_hint AFTER UPDATE ON jobwire.job
-                 FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION note_hint()",
-        )
-        .execute(store.pool())
-        .await
-        .unwrap();
-        let transport = connect(&space).await;
+        let store = store().await;
+        count_hints_again(&store).await;
+        let transport = connect(&space, PARTITIONS).await;
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
         Self {
             jobs: store.jobs(hook),
@@ -53,6 +41,10 @@ impl World {
 
     /// A node that runs `common`, and perhaps `rare`; each job leaves a note.
     async fn node(&self, types: &[&'static str], slots: usize, notes: &Notes) -> Node {
+        self.node_with(types, options(slots), notes).await
+    }
+
+    async fn node_with(&self, types: &[&'static str], options: NodeOptions, notes: &Notes) -> Node {
         let mut handlers = Handlers::default();
         for name in types {
             let notes = notes.clone();
@@ -65,9 +57,9 @@ impl World {
                 }
             });
         }
-        let node = Node::builder(self.store.clone(), connect(&self.space).await);
+        let node = Node::builder(self.store.clone(), connect(&self.space, PARTITIONS).await);
         node.handlers(handlers)
-            .options(options(slots))
+            .options(options)
             .start()
             .await
             .unwrap()
@@ -102,32 +94,11 @@ impl World {
         for notes in nodes {
             notes.clear();
         }
-        sqlx::raw_sql("DELETE FROM hinted_again")
+        sqlx::raw_sql("DELETE FROM jobwire.hinted_again")
             .execute(self.store.pool())
             .await
             .unwrap();
     }
-
-    async fn hinted_again(&self) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM hinted_again")
-            .fetch_one(self.store.pool())
-            .await
-            .unwrap()
-    }
-}
-
-async fn connect(space: &Space) -> Arc<dyn Transport> {
-    if space.url.starts_with("kafka://") {
-        let url = format!("{}/{}", space.url, space.prefix);
-        let options = KafkaOptions {
-            partitions: 6,
-            ..KafkaOptions::default()
-        };
-        return Arc::new(KafkaTransport::connect(&url, options).await.unwrap());
-    }
-    let mut options = AmqpOptions::default();
-    options.prefix.clone_from(&space.prefix);
-    Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
 }
 
 /// Nothing is called lost within a test.
@@ -154,7 +125,11 @@ async fn one_of_three_serves_a_type(space: Space) {
         .await;
     world.until_left(0).await;
     assert_eq!(three.all().len(), 400);
-    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
 
     // Of an instance whose jobs are of both types each one hands over to a node that serves the next.
     let step = |n: usize| {
@@ -169,7 +144,11 @@ async fn one_of_three_serves_a_type(space: Space) {
         .create((0..20).map(|n| step(n).instance("order-17")))
         .await;
     world.until_left(0).await;
-    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
     let even: Vec<String> = (0..20).step_by(2).map(|n| n.to_string()).collect();
     let done = three.all();
     let done: Vec<&String> = done
@@ -192,7 +171,7 @@ async fn one_of_three_nodes_serves_a_type_on_kafka() {
     one_of_three_serves_a_type(shared::kafka().await.space()).await;
 }
 
-/// The only node that serves a type has no free slot for seconds. What was forwarded stays with it.
+/// The only node that serves a type has no free slot for seconds. The forwarded jobs stay with it.
 #[tokio::test]
 async fn what_is_forwarded_waits_for_a_slot() {
     let world = World::new(shared::rabbitmq().await.space().await).await;
@@ -206,7 +185,11 @@ async fn what_is_forwarded_waits_for_a_slot() {
         .await;
     world.until_left(0).await;
     assert_eq!(two.all().len(), 6);
-    assert_eq!(world.hinted_again().await, 0, "the sweeper had to help");
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
     for node in [common, rare] {
         node.stop().await;
     }
@@ -221,12 +204,7 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     options.sweep_interval = Duration::from_secs(1);
     options.suspect_after = Duration::from_secs(1);
     options.hook.max_age = Duration::from_secs(1);
-    let common = Node::builder(world.store.clone(), connect(&world.space).await)
-        .handler("common", |_: Running<u64>| async { Ok(Outcome::Done) })
-        .options(options.clone())
-        .start()
-        .await
-        .unwrap();
+    let common = world.node_with(&["common"], options, &one).await;
     world
         .create((0..20).map(|_| NewJob::of("rare", &1_u64)))
         .await;
@@ -234,12 +212,9 @@ async fn a_type_that_no_node_serves_waits_for_one() {
         .create((0..20).map(|_| NewJob::of("common", &1_u64)))
         .await;
     world.until_left(20).await;
-    let later = std::time::Instant::now() + Duration::from_secs(5);
-    eventually("some sweeps", SOON, async || {
-        (std::time::Instant::now() >= later).then_some(())
-    })
-    .await;
-    assert_eq!(world.hinted_again().await, 0, "a gate is not swept");
+    // Some sweeps.
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(hinted_again(&world.store).await, 0, "a gate is not swept");
     let attempts: i32 = sqlx::query_scalar("SELECT max(failures) FROM jobwire.job")
         .fetch_one(world.store.pool())
         .await
@@ -247,7 +222,7 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     assert_eq!(attempts, 0);
     let rare = world.node(&["rare"], 16, &two).await;
     world.until_left(0).await;
-    assert_eq!((one.all().len(), two.all().len()), (0, 20));
+    assert_eq!((one.all().len(), two.all().len()), (20, 20));
     for node in [common, rare] {
         node.stop().await;
     }

@@ -6,8 +6,9 @@ use jobwire_core::{JobFilter, NewJob, Store};
 use jobwire_tests::{eventually, shared};
 use serde_json::json;
 
-use super::world::SOON;
+use super::world::{SOON, count_hints_again, hinted_again, until_led};
 use crate::fleet::Fleet;
+use crate::world::pass;
 
 const SETTINGS: [(&str, &str); 3] = [
     ("JOBWIRE_CONCURRENCY", "8"),
@@ -15,37 +16,14 @@ const SETTINGS: [(&str, &str); 3] = [
     ("JOBWIRE_LEASE", "30s"),
 ];
 
-/// A row for each job that is hinted once more.
-async fn count_hints_again(fleet: &Fleet) {
-    sqlx::raw_sql(
-        "CREATE TABLE jobwire.hinted_again (job_id uuid);
-         CREATE FUNCTION jobwire.note_hint() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             INSERT INTO jobwire.hinted_again VALUES (NEW.id);
-             RETURN NULL;
-         END $$;
-         CREATE TRIGGER note_hint AFTER UPDATE ON jobwire.job
-             FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION jobwire.note_hint()",
-    )
-    .execute(fleet.store.pool())
-    .await
-    .unwrap();
-}
-
-async fn hinted_again(fleet: &Fleet) -> i64 {
-    sqlx::query_scalar("SELECT count(*) FROM jobwire.hinted_again")
-        .fetch_one(fleet.store.pool())
-        .await
-        .unwrap()
-}
-
 async fn fleet_of_two() -> (Fleet, [jobwire_tests::Running; 2]) {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let nodes = [fleet.node(&SETTINGS).await, fleet.node(&SETTINGS).await];
     fleet.jobs.create(NewJob::of("noop", &())).await.unwrap();
-    super::world::until_led(&fleet.store).await;
+    until_led(&fleet.store).await;
     fleet.until_empty(SOON).await;
-    count_hints_again(&fleet).await;
+    count_hints_again(&fleet.store).await;
     (fleet, nodes)
 }
 
@@ -61,7 +39,7 @@ async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
     tx.create_many((0..512).map(job).collect()).await.unwrap();
     tx.commit().await.unwrap();
     fleet.until_empty(SOON).await;
-    let again = hinted_again(&fleet).await;
+    let again = hinted_again(&fleet.store).await;
     assert!(again <= 5, "{again} of 512 jobs were hinted again");
 }
 
@@ -69,7 +47,7 @@ async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
 #[tokio::test]
 async fn jobs_of_a_long_transaction_are_not_called_lost() {
     let (fleet, _nodes) = fleet_of_two().await;
-    // Work for both nodes, so that what is created beside it waits, and markers come and go.
+    // Work for both nodes, so that jobs beside it wait while markers come and go.
     let mut tx = fleet.jobs.begin().await.unwrap();
     let long = (0..160).map(|_| NewJob::of("sleep", &json!({ "ms": 700 })));
     let mut late = fleet.jobs.begin().await.unwrap();
@@ -87,16 +65,11 @@ async fn jobs_of_a_long_transaction_are_not_called_lost() {
         .unwrap();
     tx.create_many(long.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    let begun = std::time::Instant::now();
-    eventually(
-        "the transaction is older than what is suspected",
-        SOON,
-        async || (begun.elapsed() > Duration::from_secs(4)).then_some(()),
-    )
-    .await;
+    // Longer than until a job is suspected.
+    pass(Duration::from_secs(4)).await;
     late.commit().await.unwrap();
     fleet.until_empty(SOON).await;
-    let again = hinted_again(&fleet).await;
+    let again = hinted_again(&fleet.store).await;
     assert!(again <= 2, "{again} of 210 jobs were hinted again");
 }
 

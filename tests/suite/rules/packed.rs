@@ -1,6 +1,6 @@
 //! Rule 17: a message with several hints is settled when the last one is decided.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jobwire_core::hint::Message;
 use jobwire_core::{JobFilter, NewJob, Store};
@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::world::{SOON, create};
 use crate::fleet::Fleet;
+use crate::world::pass;
 
 /// One job at a time, no sweep within a test, and a lease that no kill ends.
 const UNSWEPT: [(&str, &str); 5] = [
@@ -63,11 +64,7 @@ async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
     .await;
     assert_eq!(fleet.events().await, 0, "its only slot is taken");
     // One that settles too early needs a moment to do so.
-    let later = Instant::now() + Duration::from_secs(1);
-    eventually("a moment has passed", SOON, async || {
-        (Instant::now() >= later).then_some(())
-    })
-    .await;
+    pass(Duration::from_secs(1)).await;
     victim.signal(Signal::SIGKILL);
     let _heir = fleet.node(&UNSWEPT).await;
     eventually("the undecided ones to run", SOON, async || {

@@ -2,21 +2,14 @@
 
 use std::sync::Arc;
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::{
-    CommitHook, HandlerError, HookOptions, NewJob, Node, Outcome, PgStore, Running, Transport,
+    CommitHook, HandlerError, HookOptions, NewJob, Node, Outcome, PgStore, Running,
 };
 use jobwire_tests::{eventually, shared, shared::Space};
 use tokio::sync::Semaphore;
 
 use super::world::{SOON, store, unswept, until_led};
-use crate::world::Notes;
-
-async fn transport(space: &Space) -> Arc<dyn Transport> {
-    let mut options = AmqpOptions::default();
-    options.prefix.clone_from(&space.prefix);
-    Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
-}
+use crate::world::{Notes, connect};
 
 /// A node that does so much at once; `long` jobs end when the gate says so.
 async fn node(
@@ -29,7 +22,7 @@ async fn node(
     let mut options = unswept();
     options.concurrency = concurrency;
     let (seen, noted, gate) = (notes.clone(), notes.clone(), gate.clone());
-    Node::builder(store.clone(), transport(space).await)
+    Node::builder(store.clone(), connect(space, 1).await)
         .options(options)
         .handler("short", move |_: Running<()>| {
             noted.add("short");
@@ -52,7 +45,7 @@ async fn node(
 #[tokio::test]
 async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
     let (store, space) = (store().await, shared::rabbitmq().await.space().await);
-    let producer = transport(&space).await;
+    let producer = connect(&space, 1).await;
     let mut options = HookOptions::default();
     // A slow machine is no reason to drop a hint: nobody would find its job.
     options.max_age = SOON;

@@ -47,6 +47,29 @@ pub(super) async fn until_led(store: &PgStore) {
     .await;
 }
 
+/// From now on a row stands for each time that a job is hinted again.
+pub(super) async fn count_hints_again(store: &PgStore) {
+    sqlx::raw_sql(
+        "CREATE TABLE jobwire.hinted_again (job_id uuid);
+         CREATE FUNCTION jobwire.note_hint() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO jobwire.hinted_again VALUES (NEW.id);
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER note_hint AFTER UPDATE ON jobwire.job
+             FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION jobwire.note_hint()",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+}
+
+pub(super) async fn hinted_again(store: &PgStore) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM jobwire.hinted_again")
+        .fetch_one(store.pool())
+        .await
+        .unwrap()
+}
+
 /// A handler that says that it is in, and waits to be let through.
 pub(super) fn waits(
     notes: &Notes,

@@ -79,7 +79,7 @@ impl Consumer {
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {
-            // What is not served here may be forwarded, which is no refusal.
+            // A job that this node does not serve may be forwarded, which is no refusal.
             if why != Refusal::Unserved {
                 counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
             }

@@ -411,6 +411,30 @@ mod tests {
     }
 
     #[test]
+    fn so_many_forwarded_jobs_wait_each_once_and_longer_than_what_came_from_the_broker() {
+        let mut pending = pending();
+        push(&mut pending, 0, 1);
+        let mut of = arrival(0, 0);
+        of.forwarded = true;
+        let [first, second] = [(); 2].map(|()| Hint::new(JobId::generate()));
+        for _ in 0..2 {
+            assert!(pending.push_forwarded(first.clone(), of, 1));
+        }
+        assert!(!pending.push_forwarded(second.clone(), of, 1), "no room");
+        assert_eq!(pending.len(), 2);
+        let past = of.received_at - Duration::from_secs(1);
+        assert_eq!(pending.own(0, past).collect::<Vec<_>>(), [first.id]);
+        let future = of.received_at + Duration::from_secs(1);
+        assert_eq!(pending.own(0, future).count(), 0, "for a while only");
+        let taken = pending.take(0);
+        assert_eq!((taken.tickets.len(), taken.own.len()), (1, 0));
+        assert_eq!(pop(&mut pending, 0), Some(first.id));
+        assert!(pending.push_forwarded(second, of, 1));
+        assert_eq!(pending.take_addressed().len(), 1);
+        assert_eq!(pending.len(), 0);
+    }
+
+    #[test]
     fn a_marker_waits_for_its_own_lane_only() {
         let mut pending = pending();
         push(&mut pending, 0, 1);

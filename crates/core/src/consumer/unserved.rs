@@ -22,7 +22,7 @@ impl Consumer {
         types: &[(JobId, String)],
     ) -> Vec<JobId> {
         let of = |id: &JobId| by_id.get(id).and_then(|at| batch.of.get(*at));
-        // What was forwarded to this node is not passed on.
+        // A job that was forwarded to this node is not passed on.
         let came_by_forwarding = |id: &JobId| of(id).is_some_and(|of| of.forwarded);
         let strange = types.iter().filter(|(id, _)| !came_by_forwarding(id));
         let strange = strange.filter_map(|(id, job_type)| {

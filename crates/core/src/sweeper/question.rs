@@ -5,7 +5,7 @@
 //! be: all nodes that receive the lane answer with the hints that they hold or have returned since the marker left.
 //!
 //! A node that does not answer delays the lane by one marker, and never longer: the next time its silence is taken for
-//! an answer. A node whose program is too old to answer is not waited for; what it holds may be hinted twice.
+//! an answer. A node whose program is too old to answer is not waited for; the hints that it holds may be sent twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Sweeper {
         moments.min()
     }
 
-    /// Ask what is to be asked now, and wait no longer for nodes that had their time to answer.
+    /// Ask the questions that are due, and wait no longer for nodes that had their time to answer.
     pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<Shared>) {
         let now = Instant::now();
         let is_due = |(lane, state): (&Lane, &mut LaneState)| {
@@ -151,7 +151,7 @@ impl Sweeper {
         }
     }
 
-    /// The node leads no more: what it knows of markers and questions says nothing to its next term.
+    /// The node leads no more: markers and questions of this term mean nothing in its next one.
     pub(crate) fn forget(&mut self) {
         self.lanes.clear();
         self.horizons.clear();

@@ -50,7 +50,11 @@ pub enum Control {
         now: Option<DateTime<Utc>>,
         /// So many milliseconds ago the database has answered the leader: a new leader learns by it whether the
         /// database was away.
-        #[serde(default, skip_serializing_if = "Option::is_none", with = "millis")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "optional_millis"
+        )]
         age: Option<Duration>,
     },
     /// The leader steps down; somebody else should lead at once.
@@ -94,7 +98,7 @@ pub enum Control {
         /// The lane.
         lane: Lane,
         /// Hints that were returned to the broker within so many milliseconds count, too.
-        #[serde(with = "required_millis")]
+        #[serde(with = "millis")]
         within: Duration,
     },
     /// The answer to [`WhichHeld`](Control::WhichHeld), or a part of it.
@@ -213,7 +217,7 @@ impl Control {
 }
 
 /// A duration in milliseconds.
-mod required_millis {
+mod millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer};
@@ -233,7 +237,7 @@ mod required_millis {
 }
 
 /// The same where it may be unknown.
-mod millis {
+mod optional_millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer};
@@ -243,8 +247,7 @@ mod millis {
         time: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let millis = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        serializer.serialize_some(&millis.unwrap_or_default())
+        super::millis::serialize(&time.unwrap_or_default(), serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(

@@ -106,10 +106,6 @@ impl Transport for InProcessTransport {
         true
     }
 
-    fn markers_are_exact(&self) -> bool {
-        true
-    }
-
     fn publisher(&self) -> Arc<dyn Publisher> {
         Arc::new(self.clone())
     }

@@ -252,13 +252,6 @@ impl Transport for RoutedTransport {
             .any(|transport| transport.is_single_node())
     }
 
-    fn markers_are_exact(&self) -> bool {
-        self.0
-            .all
-            .iter()
-            .all(|transport| transport.markers_are_exact())
-    }
-
     fn publisher(&self) -> Arc<dyn Publisher> {
         Arc::new(self.clone())
     }
