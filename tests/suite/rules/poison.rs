@@ -296,6 +296,8 @@ async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
         "the node locked all jobs of a closed type"
     );
     delete_bad_jobs_again(&world).await;
+    // The type opens, and the sweeper hints what waited.
+    world.until_left(0).await;
     node.stop().await;
 }
 
