@@ -18,6 +18,7 @@ mod finishing;
 mod lanes;
 mod leading;
 mod locking;
+mod membership;
 mod operating;
 mod orphans;
 mod poison;
@@ -64,6 +65,14 @@ macro_rules! conformance {
 }
 
 conformance! {
+    membership {
+        everywhere [
+            a_row_says_what_its_node_takes,
+            rows_of_silent_nodes_are_removed_but_not_of_those_that_are_heard,
+            a_node_locks_jobs_of_its_scope_only,
+            a_job_that_no_group_of_nodes_takes_is_gated,
+        ]
+    }
     creating {
         everywhere [
             a_created_job_is_locked_once,

@@ -67,12 +67,14 @@ pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLi
 }
 
 impl ControlLine {
-    pub(crate) fn tell(&self, control: Control) {
+    pub(crate) fn tell(&self, control: Control) -> bool {
         // Nobody listens here: nobody here needs to know.
         let _ = self.heard.send(control.clone());
-        if self.telling.try_send(control).is_err() {
+        let taken = self.telling.try_send(control).is_ok();
+        if !taken {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        taken
     }
 
     pub(crate) fn listen(&self) -> broadcast::Receiver<Control> {

@@ -219,8 +219,8 @@ impl Publisher for AmqpTransport {
         self.0.publishers.publish(lane, vec![message]).await
     }
 
-    fn tell(&self, control: Control) {
-        self.0.control.tell(control);
+    fn tell(&self, control: Control) -> bool {
+        self.0.control.tell(control)
     }
 
     fn health(&self) -> TransportHealth {

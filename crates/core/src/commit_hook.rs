@@ -267,11 +267,10 @@ impl CommitHook {
         }
     }
 
-    /// Tell the nodes something.
-    pub(crate) fn tell(&self, control: Control) {
-        if let Some(inner) = &self.0 {
-            inner.publisher.tell(control);
-        }
+    /// Tell the nodes something. False where it is known already that no other node will hear it.
+    pub(crate) fn tell(&self, control: Control) -> bool {
+        let inner = self.0.as_ref();
+        inner.is_some_and(|inner| inner.publisher.tell(control))
     }
 
     /// Publish what waits, at most for the given time; then take nothing more.

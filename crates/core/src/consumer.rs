@@ -114,6 +114,8 @@ struct Consumer {
     meters: Vec<Arc<LaneMeters>>,
     /// Messages that are not settled yet.
     undecided: HashMap<Ticket, Unsettled>,
+    /// Messages to settle: all their hints were forwarded when they came.
+    passed_on: Vec<Ticket>,
     returned: Returned,
     /// The last call failed: not before this moment again, and the next pause is so long.
     receive_after: Option<(Instant, Duration)>,
@@ -217,6 +219,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         node,
         receiver,
         undecided: HashMap::new(),
+        passed_on: Vec::new(),
         returned: Returned::default(),
         receive_after: None,
         lock_size: LockSize::default(),
@@ -378,6 +381,11 @@ impl Consumer {
             match delivery.body {
                 Body::Marker(marker) => self.pending.push_marker(place, marker, ticket),
                 Body::Hints(hints) => {
+                    let hints = self.pass_on_by_type(place, hints);
+                    if hints.is_empty() {
+                        self.passed_on.push(ticket);
+                        continue;
+                    }
                     let unsettled = Unsettled {
                         lane: place,
                         jobs: hints.iter().map(|hint| hint.id).collect(),
@@ -548,8 +556,12 @@ impl Consumer {
         }
     }
 
-    /// Tell of the markers that have nothing undecided before them.
+    /// Settle what was forwarded, and tell of the markers that have nothing undecided before them.
     async fn decide_markers(&mut self) {
+        if !self.passed_on.is_empty() {
+            let passed_on = std::mem::take(&mut self.passed_on);
+            self.receiver.settle(&passed_on).await;
+        }
         while let Some((lane, marker, ticket)) = self.pending.decided_marker() {
             self.receiver.settle(&[ticket]).await;
             self.node.hook.tell(Control::MarkerBack { lane, marker });

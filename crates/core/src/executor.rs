@@ -107,8 +107,8 @@ pub(crate) fn start_at_once(
     };
     // A shutdown waits for it as for a task.
     let _counted = node.jobs.token();
-    let handler = node.handlers.get(&locked.job.job_type);
-    let turns = handler.map(|handler| &handler.first_turns);
+    let handler = node.served.handler(&locked.job.job_type);
+    let turns = handler.map(|handler| handler.first_turns);
     let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
     if let Some(turns) = turns.filter(|turns| turns.are_short()) {
         let began = Instant::now();
@@ -204,7 +204,7 @@ async fn run(
     lease: &Arc<Lease>,
     stages: Stages,
 ) -> Ending {
-    let Some(registration) = node.handlers.get(&job.job_type).cloned() else {
+    let Some(registration) = node.served.handler(&job.job_type) else {
         // The lock statement asks only for types that are served.
         return Ending::Release;
     };

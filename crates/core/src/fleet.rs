@@ -1,11 +1,11 @@
-//! The fleet as this node hears it: which nodes live, and what they serve.
+//! The fleet as this node knows it: which nodes live, and what they serve.
 //!
-//! Whoever may publish to the broker can invent nodes, so what is remembered is bounded: nodes, and different
-//! types and lanes over all of them. What comes first stays until it falls silent; this node is always known. A
-//! name that is left out is unknown to this node: jobs of such a type or lane wait for hints like any others,
-//! and are not swept while it leads.
+//! What a node serves stands in the table `node`, which only nodes can write. Beats over the broker say that it lives, how
+//! many slots it has free, and which revision of its row holds. So anybody who may publish can say that a registered node
+//! lives, and nothing else: what an id without a row says is ignored. Where an unknown id or an unknown revision is heard,
+//! the rows are read again, once a second at most.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,205 +13,265 @@ use tokio::time::Instant;
 
 use crate::job::{Lane, NodeId};
 use crate::rarely::Rarely;
+use crate::scope::{Group, Needs, Scope, Services};
+use crate::store::{MAX_NODES, Membership};
 
-/// Nodes that are remembered.
-const MOST_MEMBERS: usize = 1_024;
-/// Different types over all nodes.
-const MOST_TYPES: usize = 4_096;
+/// Beats that are remembered; those of ids without a row are forgotten first.
+const MOST_HEARD: usize = 2 * MAX_NODES;
 /// Different lanes over all nodes. Each of them costs the leader a marker.
 const MOST_LANES: usize = 256;
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Which nodes live, and what they serve: heard over the broker, forgotten after a silence.
+/// Which nodes live, and what they serve.
 #[derive(Default)]
 pub(crate) struct Fleet(Mutex<Members>);
 
 #[derive(Default)]
 struct Members {
-    by_id: HashMap<NodeId, Member>,
-    types: Names,
-    lanes: Names,
+    registered: HashMap<NodeId, Arc<Registered>>,
+    heard: HashMap<NodeId, Heard>,
     full: Rarely,
 }
 
-struct Member {
-    types: Vec<Arc<str>>,
-    lanes: Vec<Arc<str>>,
+/// What the row of a node says.
+struct Registered {
+    revision: i64,
+    types: Arc<[String]>,
+    lanes: Arc<[Lane]>,
+    scope: Scope,
+}
+
+impl Registered {
+    fn of(node: Membership) -> Arc<Self> {
+        Arc::new(Self {
+            revision: node.revision,
+            types: node.types.into(),
+            lanes: node.lanes.into(),
+            scope: node.scope,
+        })
+    }
+}
+
+/// What a beat says.
+#[derive(Clone, Copy)]
+pub(crate) struct Beat {
+    /// The revision of the node's row; `None` where it has none, as an older program.
+    pub(crate) revision: Option<i64>,
     /// Free slots; `None` where the node takes no jobs that are addressed to it.
-    free: Option<u32>,
+    pub(crate) free: Option<u32>,
     /// Which control messages it understands.
-    speaks: u32,
-    heard: Instant,
+    pub(crate) speaks: u32,
+}
+
+struct Heard {
+    beat: Beat,
+    at: Instant,
+    /// It was a member when it was last heard.
+    is_member: bool,
+}
+
+/// What follows from a beat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// A member that was not known to live.
+    pub(crate) is_new: bool,
+    /// Its row is not known, or not as it is now.
+    pub(crate) read_rows: bool,
 }
 
 /// A node that may be given jobs.
 pub(crate) struct Candidate {
     pub(crate) node: NodeId,
-    pub(crate) types: Vec<Arc<str>>,
-    pub(crate) lanes: Vec<Arc<str>>,
+    pub(crate) types: Arc<[String]>,
+    pub(crate) lanes: Arc<[Lane]>,
+    pub(crate) scope: Scope,
     pub(crate) free: u32,
     /// Jobs that it was given so far.
     pub(crate) given: u32,
 }
 
 impl Candidate {
-    pub(crate) fn serves(&self, job_type: &str, lane: &Lane) -> bool {
-        let has = |names: &[Arc<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
-        has(&self.types, job_type) && has(&self.lanes, &lane.0)
+    pub(crate) fn serves(&self, needs: &Needs, lane: &Lane) -> bool {
+        self.types.contains(&needs.job_type) && self.lanes.contains(lane) && self.scope.takes(needs)
     }
 }
 
-/// Each name once, however many nodes say it.
-#[derive(Default)]
-struct Names(HashSet<Arc<str>>);
-
-impl Names {
-    /// Those of these names that there is room for.
-    fn admit<'a>(&mut self, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<Arc<str>> {
-        let mut admitted = Vec::new();
-        let mut collected = false;
-        for name in names {
-            if let Some(known) = self.0.get(name) {
-                admitted.push(known.clone());
-                continue;
-            }
-            if self.0.len() >= most && !collected {
-                // Names of nodes that have gone make room.
-                self.0.retain(|known| Arc::strong_count(known) > 1);
-                collected = true;
-            }
-            if self.0.len() < most {
-                let name: Arc<str> = name.into();
-                self.0.insert(name.clone());
-                admitted.push(name);
-            }
-        }
-        admitted
+impl Members {
+    /// Members that were heard within this time.
+    fn living(&self, within: Duration) -> impl Iterator<Item = (NodeId, &Arc<Registered>, &Beat)> {
+        let heard = self.heard.iter();
+        let living = heard.filter(move |(_, heard)| heard.at.elapsed() <= within);
+        living.filter_map(|(id, heard)| Some((*id, self.registered.get(id)?, &heard.beat)))
     }
 }
 
 impl Fleet {
-    /// True where the node was not known, and is now.
-    pub(crate) fn note(
-        &self,
-        id: NodeId,
-        types: &[String],
-        lanes: &[Lane],
-        free: Option<u32>,
-        speaks: u32,
-    ) -> bool {
-        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// This node, as it is now.
+    pub(crate) fn enlist(&self, node: Membership, beat: Beat) {
+        let mut members = self.lock();
+        let id = node.id;
+        members.registered.insert(id, Registered::of(node));
+        let at = Instant::now();
+        let is_member = true;
+        members.heard.insert(
+            id,
+            Heard {
+                beat,
+                at,
+                is_member,
+            },
+        );
+    }
+
+    /// The rows as they were read; the one of this node stays.
+    pub(crate) fn read(&self, rows: Vec<Membership>, this: NodeId) {
+        let mut members = self.lock();
+        let own = members.registered.remove(&this);
+        let rows = rows.into_iter().filter(|row| row.id != this);
+        members.registered = rows.map(|row| (row.id, Registered::of(row))).collect();
+        members.registered.extend(own.map(|own| (this, own)));
+    }
+
+    /// A beat was heard.
+    pub(crate) fn note(&self, id: NodeId, beat: Beat) -> Noted {
+        let mut members = self.lock();
         let Members {
-            by_id,
-            types: known_types,
-            lanes: known_lanes,
+            registered,
+            heard,
             full,
         } = &mut *members;
-        by_id.retain(|_, m| m.heard.elapsed() < SILENCE);
-        if by_id.len() >= MOST_MEMBERS && !by_id.contains_key(&id) {
+        heard.retain(|_, heard| heard.at.elapsed() < SILENCE);
+        let row = registered.get(&id);
+        let is_member = row.is_some();
+        let read_rows = beat
+            .revision
+            .is_some_and(|said| row.is_none_or(|row| row.revision < said));
+        if heard.len() >= MOST_HEARD && !heard.contains_key(&id) {
+            heard.retain(|id, _| registered.contains_key(id));
             if let Some(more) = full.now() {
                 tracing::warn!(
-                    node = %id, known = MOST_MEMBERS, more,
-                    "more nodes say that they live than this node remembers; the others are ignored"
+                    node = %id, known = MOST_HEARD, more,
+                    "more ids say that they live than nodes are remembered; those without a row are forgotten"
                 );
             }
-            return false;
+            if heard.len() >= MOST_HEARD {
+                return Noted::default();
+            }
         }
-        let member = Member {
-            types: known_types.admit(types.iter().map(String::as_str), MOST_TYPES),
-            lanes: known_lanes.admit(lanes.iter().map(|lane| lane.0.as_str()), MOST_LANES),
-            free,
-            speaks,
-            heard: Instant::now(),
-        };
-        let ignores = member.types.len() < types.len() || member.lanes.len() < lanes.len();
-        if ignores && let Some(more) = full.now() {
-            tracing::warn!(
-                node = %id, types = MOST_TYPES, lanes = MOST_LANES, more,
-                "living nodes name more types or lanes than this node remembers; the others are ignored"
-            );
+        let at = Instant::now();
+        let before = heard.insert(
+            id,
+            Heard {
+                beat,
+                at,
+                is_member,
+            },
+        );
+        Noted {
+            is_new: is_member && before.is_none_or(|before| !before.is_member),
+            read_rows,
         }
-        by_id.insert(id, member).is_none()
+    }
+
+    /// Has this node a row?
+    pub(crate) fn knows(&self, id: NodeId) -> bool {
+        self.lock().registered.contains_key(&id)
     }
 
     pub(crate) fn forget(&self, id: NodeId) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_id
-            .remove(&id);
+        self.lock().heard.remove(&id);
+    }
+
+    /// Members that live.
+    pub(crate) fn living(&self) -> Vec<NodeId> {
+        self.lock().living(SILENCE).map(|(id, ..)| id).collect()
     }
 
     /// Nodes that take jobs which are addressed to them, were heard within this time, and are not among `dead`.
     pub(crate) fn candidates(&self, within: Duration, dead: &HashSet<NodeId>) -> Vec<Candidate> {
-        self.members(within, 0, |id| !dead.contains(id))
+        self.members(within, 0, |id| !dead.contains(&id))
     }
 
     /// Other nodes than this one that take forwarded jobs, and were heard within this time.
     pub(crate) fn takers(&self, within: Duration, than: NodeId) -> Vec<Candidate> {
-        self.members(within, 1, |id| *id != than)
+        self.members(within, 1, |id| id != than)
     }
 
     fn members(
         &self,
         within: Duration,
         speaks: u32,
-        is_meant: impl Fn(&NodeId) -> bool,
+        is_meant: impl Fn(NodeId) -> bool,
     ) -> Vec<Candidate> {
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let candidate = |(id, member): (&NodeId, &Member)| {
-            let lives = member.heard.elapsed() <= within && is_meant(id) && member.speaks >= speaks;
+        let members = self.lock();
+        let meant = members.living(within);
+        let meant = meant.filter(|(id, _, beat)| is_meant(*id) && beat.speaks >= speaks);
+        let candidates = meant.filter_map(|(node, row, beat)| {
             Some(Candidate {
-                node: *id,
-                types: member.types.clone(),
-                lanes: member.lanes.clone(),
-                free: member.free.filter(|_| lives)?,
+                node,
+                types: row.types.clone(),
+                lanes: row.lanes.clone(),
+                scope: row.scope.clone(),
+                free: beat.free?,
                 given: 0,
             })
-        };
-        let mut candidates: Vec<Candidate> = members.by_id.iter().filter_map(candidate).collect();
+        });
+        let mut candidates: Vec<Candidate> = candidates.collect();
         candidates.sort_unstable_by_key(|candidate| candidate.node);
         candidates
     }
 
     /// Nodes that receive this lane, say which hints they hold, and were heard within this time.
     pub(crate) fn answering(&self, lane: &Lane, within: Duration) -> HashSet<NodeId> {
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let answers = |(_, member): &(&NodeId, &Member)| {
-            let receives = member.lanes.iter().any(|name| **name == *lane.0);
-            member.speaks >= 1 && receives && member.heard.elapsed() <= within
-        };
-        members
-            .by_id
-            .iter()
-            .filter(answers)
-            .map(|(id, _)| *id)
-            .collect()
+        let members = self.lock();
+        let living = members.living(within);
+        let answering =
+            living.filter(|(_, row, beat)| beat.speaks >= 1 && row.lanes.contains(lane));
+        answering.map(|(id, ..)| id).collect()
     }
 
     /// Another node than this one was heard within this time.
     pub(crate) fn hears_others(&self, than: NodeId, within: Duration) -> bool {
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = members.by_id.iter().filter(|(id, _)| **id != than);
-        others
-            .into_iter()
-            .any(|(_, member)| member.heard.elapsed() <= within)
+        self.lock().living(within).any(|(id, ..)| id != than)
     }
 
-    fn collect(&self, of: impl Fn(&Member) -> &[Arc<str>]) -> Vec<String> {
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: HashSet<&Arc<str>> = members.by_id.values().flat_map(of).collect();
-        let mut all: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
-        all.sort_unstable();
-        all
-    }
-
-    pub(crate) fn types(&self) -> Vec<String> {
-        self.collect(|m| &m.types)
+    /// What the living nodes serve.
+    pub(crate) fn services(&self) -> Services {
+        let members = self.lock();
+        let mut groups: Vec<Group> = Vec::new();
+        for (_, row, _) in members.living(SILENCE) {
+            let same = |group: &Group| *group.types == *row.types && group.scope == row.scope;
+            if !groups.iter().any(same) {
+                groups.push(Group {
+                    types: row.types.to_vec(),
+                    scope: row.scope.clone(),
+                });
+            }
+        }
+        Services::of(groups)
     }
 
     pub(crate) fn lanes(&self) -> Vec<Lane> {
-        self.collect(|m| &m.lanes).into_iter().map(Lane).collect()
+        let mut members = self.lock();
+        let living = members.living(SILENCE);
+        let lanes: BTreeSet<&Lane> = living.flat_map(|(_, row, _)| row.lanes.iter()).collect();
+        let mut lanes: Vec<Lane> = lanes.into_iter().cloned().collect();
+        if lanes.len() > MOST_LANES {
+            if let Some(more) = members.full.now() {
+                tracing::warn!(
+                    lanes = lanes.len(),
+                    most = MOST_LANES,
+                    more,
+                    "living nodes receive more lanes than are swept; the last ones by name are left out"
+                );
+            }
+            lanes.truncate(MOST_LANES);
+        }
+        lanes
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Members> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -219,39 +279,90 @@ impl Fleet {
 mod tests {
     use super::*;
 
-    fn lanes(names: impl Iterator<Item = String>) -> Vec<Lane> {
-        names.map(Lane).collect()
+    fn beat(revision: Option<i64>) -> Beat {
+        Beat {
+            revision,
+            free: Some(1),
+            speaks: 1,
+        }
+    }
+
+    fn row(types: &[&str], lanes: &[&str], revision: i64) -> Membership {
+        Membership {
+            id: NodeId::generate(),
+            revision,
+            types: types.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
+            scope: Scope::default(),
+            host: "here".to_owned(),
+            version: "1".to_owned(),
+            transport: "test".to_owned(),
+        }
     }
 
     #[test]
-    fn invented_nodes_are_remembered_within_bounds_and_push_no_other_out() {
+    fn an_id_without_a_row_changes_nothing_and_pushes_no_node_out() {
         let fleet = Fleet::default();
-        let honest = NodeId::generate();
-        fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None, 0);
-        for n in 0..5_000 {
-            let types: Vec<String> = (0..10).map(|t| format!("type-{n}-{t}")).collect();
-            let lanes = lanes((0..10).map(|l| format!("lane-{n}-{l}")));
-            fleet.note(NodeId::generate(), &types, &lanes, None, 0);
+        let this = NodeId::generate();
+        let honest = row(&["mail"], &["default"], 1);
+        let id = honest.id;
+        fleet.read(vec![honest], this);
+        assert_eq!(
+            fleet.note(id, beat(Some(1))),
+            Noted {
+                is_new: true,
+                read_rows: false
+            }
+        );
+        for _ in 0..3 * MOST_HEARD {
+            let noted = fleet.note(NodeId::generate(), beat(None));
+            assert_eq!(noted, Noted::default());
         }
-        let members = fleet.0.lock().expect("unpoisoned");
-        assert_eq!(members.by_id.len(), MOST_MEMBERS);
-        assert!(members.types.0.len() <= MOST_TYPES && members.lanes.0.len() <= MOST_LANES);
-        drop(members);
-        assert!(fleet.types().contains(&"mail".to_owned()));
-        assert!(fleet.lanes().contains(&Lane::default()));
-        // One that is known goes on being heard.
-        assert!(!fleet.note(honest, &["mail".to_owned()], &[Lane::default()], None, 0));
+        assert!(fleet.lock().heard.len() <= MOST_HEARD);
+        assert_eq!(*fleet.services().types, ["mail"]);
+        assert_eq!(fleet.candidates(SILENCE, &HashSet::new()).len(), 1);
+        assert_eq!(fleet.note(id, beat(Some(1))), Noted::default());
     }
 
     #[test]
-    fn names_of_nodes_that_left_make_room() {
+    fn a_newer_revision_asks_for_the_rows_and_an_unknown_id_counts_once_its_row_was_read() {
         let fleet = Fleet::default();
-        for n in 0..10 {
-            let id = NodeId::generate();
-            let lanes = lanes((0..MOST_LANES).map(|l| format!("lane-{n}-{l}")));
-            assert!(fleet.note(id, &[], &lanes, None, 0));
-            assert_eq!(fleet.lanes().len(), MOST_LANES, "node {n}");
-            fleet.forget(id);
-        }
+        let this = NodeId::generate();
+        let mut other = row(&["mail"], &["default"], 1);
+        let noted = fleet.note(other.id, beat(Some(1)));
+        assert_eq!(
+            noted,
+            Noted {
+                is_new: false,
+                read_rows: true
+            }
+        );
+        assert!(fleet.services().types.is_empty());
+        fleet.read(vec![other.clone()], this);
+        assert_eq!(*fleet.services().types, ["mail"]);
+        assert_eq!(
+            fleet.note(other.id, beat(Some(1))),
+            Noted {
+                is_new: true,
+                read_rows: false
+            }
+        );
+        other.types = vec!["fax".to_owned()];
+        other.revision = 2;
+        assert!(fleet.note(other.id, beat(Some(2))).read_rows);
+        fleet.read(vec![other], this);
+        assert_eq!(*fleet.services().types, ["fax"]);
+    }
+
+    #[test]
+    fn the_lanes_that_are_swept_are_bounded() {
+        let fleet = Fleet::default();
+        let names: Vec<String> = (0..2 * MOST_LANES).map(|n| format!("lane-{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let node = row(&[], &names, 1);
+        let id = node.id;
+        fleet.read(vec![node], NodeId::generate());
+        fleet.note(id, beat(Some(1)));
+        assert_eq!(fleet.lanes().len(), MOST_LANES);
     }
 }

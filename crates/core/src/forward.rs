@@ -22,26 +22,40 @@ use crate::fleet::Candidate;
 use crate::hint::Ready;
 use crate::job::{JobId, Lane, NodeId};
 use crate::metrics as m;
+use crate::scope::Needs;
 use crate::shared::Shared;
 use crate::transport::{Control, portions};
 
-/// A job that was hinted here, and its type.
+/// A job that was hinted here, and what a node must serve to run it.
 pub(crate) struct Unserved {
     pub(crate) ready: Ready,
-    pub(crate) job_type: String,
+    pub(crate) needs: Needs,
 }
 
 /// Give each of these jobs to another node that serves it. Returns those that were.
 pub(crate) fn send(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let candidates = node.fleet.takers(node.options.heard_within(), node.id);
-    let addressed = address(unserved, &candidates);
+    tell(node, address(unserved, &candidates))
+}
+
+/// The same for jobs of which only the type is known: they are given to nodes that take all jobs of it.
+pub(crate) fn send_by_type(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
+    let mut candidates = node.fleet.takers(node.options.heard_within(), node.id);
+    candidates.retain(|candidate| candidate.scope.takes_all());
+    tell(node, address(unserved, &candidates))
+}
+
+fn tell(node: &Shared, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId> {
     let mut forwarded = HashSet::new();
     for (to, jobs) in addressed {
-        forwarded.extend(jobs.iter().map(|ready| ready.hint.id));
-        counter!(m::HINTS_FORWARDED).increment(jobs.len() as u64);
-        tracing::debug!(node = %to, jobs = jobs.len(), "jobs of types that this node does not serve are forwarded");
         for jobs in portions(jobs) {
-            node.hook.tell(Control::Forwarded { node: to, jobs });
+            let ids: Vec<JobId> = jobs.iter().map(|ready| ready.hint.id).collect();
+            if !node.hook.tell(Control::Forwarded { node: to, jobs }) {
+                continue;
+            }
+            tracing::debug!(node = %to, jobs = ids.len(), "jobs that this node does not serve are forwarded");
+            counter!(m::HINTS_FORWARDED).increment(ids.len() as u64);
+            forwarded.extend(ids);
         }
     }
     forwarded
@@ -65,11 +79,11 @@ pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
 fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId, Vec<Ready>> {
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
     // A batch has few types.
-    let mut by_type: HashMap<(String, Lane), Vec<NodeId>> = HashMap::new();
-    for Unserved { ready, job_type } in unserved {
-        let serving = by_type
-            .entry((job_type, ready.lane.clone()))
-            .or_insert_with_key(|(job_type, lane)| serving(candidates, job_type, lane));
+    let mut by_needs: HashMap<(Needs, Lane), Vec<NodeId>> = HashMap::new();
+    for Unserved { ready, needs } in unserved {
+        let serving = by_needs
+            .entry((needs, ready.lane.clone()))
+            .or_insert_with_key(|(needs, lane)| serving(candidates, needs, lane));
         // All nodes that forward share alike, without a word between them.
         let (high, low) = ready.hint.id.0.as_u64_pair();
         let place = usize::try_from((high ^ low) % serving.len().max(1) as u64).unwrap_or(0);
@@ -81,8 +95,8 @@ fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId
 }
 
 /// Those with free slots, or all where none has any.
-fn serving(candidates: &[Candidate], job_type: &str, lane: &Lane) -> Vec<NodeId> {
-    let serves = |candidate: &&Candidate| candidate.serves(job_type, lane);
+fn serving(candidates: &[Candidate], needs: &Needs, lane: &Lane) -> Vec<NodeId> {
+    let serves = |candidate: &&Candidate| candidate.serves(needs, lane);
     let serving: Vec<&Candidate> = candidates.iter().filter(serves).collect();
     let any_free = serving.iter().any(|candidate| candidate.free > 0);
     let meant = serving
@@ -95,6 +109,7 @@ fn serving(candidates: &[Candidate], job_type: &str, lane: &Lane) -> Vec<NodeId>
 mod tests {
     use super::*;
     use crate::hint::Hint;
+    use crate::scope::Scope;
 
     fn unserved(job_type: &str) -> Unserved {
         Unserved {
@@ -102,15 +117,16 @@ mod tests {
                 lane: Lane::default(),
                 hint: Hint::new(JobId::generate()),
             },
-            job_type: job_type.to_owned(),
+            needs: Needs::of(job_type),
         }
     }
 
     fn candidate(types: &[&str], free: u32) -> Candidate {
         Candidate {
             node: NodeId::generate(),
-            types: types.iter().map(|name| (*name).into()).collect(),
-            lanes: vec!["default".into()],
+            types: types.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: [Lane::default()].into(),
+            scope: Scope::default(),
             free,
             given: 0,
         }

@@ -378,6 +378,11 @@ impl Handlers {
             .extend(others.map(|(job_type, one)| (job_type.clone(), one.clone())));
     }
 
+    /// Remove the handler of a type. False where there was none.
+    pub fn remove(&mut self, job_type: &str) -> bool {
+        self.by_type.remove(job_type).is_some()
+    }
+
     /// The handler of a type.
     #[must_use]
     pub fn get(&self, job_type: &str) -> Option<&Registration> {

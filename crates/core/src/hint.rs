@@ -19,6 +19,7 @@
 //! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
 //! | `hints[].i` | its process instance, where the job is exclusive: "try this instance" (optional; read as none where it is no name that a job can have) |
+//! | `hints[].y` | its type, where the job is not exclusive: a node that does not serve it passes the hint on (optional; read as none where it is no name that a job can have) |
 //! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
 //! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::sweeper`]) |
@@ -56,6 +57,15 @@ pub struct Hint {
         deserialize_with = "instance::read"
     )]
     pub instance: Option<String>,
+    /// The job's type, where the job is not exclusive: a node that does not serve it passes the hint on without asking the
+    /// database. The row decides what the job is.
+    #[serde(
+        rename = "y",
+        default,
+        skip_serializing_if = "instance::stays_out",
+        deserialize_with = "instance::read"
+    )]
+    pub job_type: Option<String>,
     /// When the creating transaction's COMMIT returned, by the producer's clock.
     #[serde(
         rename = "c",
@@ -76,6 +86,7 @@ impl Hint {
         Self {
             id,
             instance: None,
+            job_type: None,
             committed_at: None,
             trace_parent: None,
         }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::scope::Needs;
+
 macro_rules! uuid_newtype {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -234,6 +236,17 @@ impl Job {
     /// Where the JSON does not have the shape of `P`.
     pub fn decode<P: DeserializeOwned>(&self) -> Result<P, serde_json::Error> {
         serde_json::from_str(self.payload.get())
+    }
+
+    /// What a node must serve to run this job.
+    #[must_use]
+    pub fn needs(&self) -> Needs {
+        Needs {
+            job_type: self.job_type.clone(),
+            deployment: self.deployment.clone(),
+            category: self.category.clone(),
+            tenant: self.tenant.clone(),
+        }
     }
 
     /// The instance in which this job excludes others, if it is exclusive.

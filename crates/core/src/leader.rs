@@ -18,6 +18,7 @@
 //! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
 //! ([`voice`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
 
+mod members;
 mod voice;
 
 use std::collections::HashSet;
@@ -31,9 +32,11 @@ use tokio::time::Instant;
 use crate::alarm::Asker;
 use crate::clock::DatabaseClock;
 use crate::commit_hook::Cause;
+use crate::fleet::Beat;
 use crate::forward;
 use crate::held_hints::Question;
 use crate::hint::Ready;
+use crate::job::NodeId;
 use crate::metrics as m;
 use crate::rescue;
 use crate::shared::Shared;
@@ -41,6 +44,7 @@ use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 use crate::sweeper::Sweeper;
 use crate::transport::{Control, SPOKEN};
 use crate::unreceived::Unreceived;
+use members::Members;
 use voice::Voice;
 
 /// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
@@ -77,6 +81,7 @@ struct Leader {
     looked: Option<Instant>,
     clock: DatabaseClock,
     voice: Voice,
+    members: Members,
     alone_pass_done: bool,
 }
 
@@ -100,6 +105,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         looked: None,
         clock: DatabaseClock::default(),
         voice: Voice::default(),
+        members: Members::begin(),
         alone_pass_done: false,
     };
     let mut look = tokio::time::interval(LOOK);
@@ -107,6 +113,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
     let watches = leader.node.transport.is_single_node()
         && matches!(leader.node.store.data_version().await, Ok(Some(_)));
     let mut version = None;
+    let mut revision = leader.node.served.revision();
     leader.announce();
     loop {
         tokio::select! {
@@ -120,6 +127,8 @@ pub(crate) async fn lead(node: Arc<Shared>) {
             },
             () = tokio::time::sleep_until(leader.next_turn) => leader.turn().await,
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
+            Ok(()) = revision.changed() => leader.members.write_now(),
+            () = tokio::time::sleep_until(leader.members.next()) => leader.go_on_with_members().await,
             () = leader.next_question(), if leader.leads() => leader.sweeper.go_on_with_questions(&leader.node).await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
@@ -161,6 +170,7 @@ impl Leader {
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
             speaks: SPOKEN,
+            row: Some(*node.served.revision().borrow()),
         });
         self.last_beat = Instant::now();
         self.next_beat = self.last_beat + self.beat_pause.min(node.options.sweep_interval / 2);
@@ -203,7 +213,7 @@ impl Leader {
             reset_at_most: if waits { 0 } else { PAGE },
             clock: self.clock.window(),
             grace: patience,
-            types: node.fleet.types().into(),
+            services: node.fleet.services(),
             again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
         };
@@ -332,13 +342,7 @@ impl Leader {
             "leases ran out; their jobs are taken over by other nodes"
         );
         crash_point!("turn-taken");
-        node.fleet.note(
-            node.id,
-            &node.served.types(),
-            &node.options.lane_names(),
-            Some(node.free_slots()),
-            SPOKEN,
-        );
+        node.fleet.note(node.id, node.beat());
         rescue::send(node, rescued, &dead);
     }
 
@@ -393,8 +397,32 @@ impl Leader {
         }
     }
 
+    /// Write this node's row and read those of the others, as far as it is time.
+    async fn go_on_with_members(&mut self) {
+        let node = self.node.clone();
+        if self.members.go_on(&node, self.leads()).await {
+            // The others read the row when they hear of it.
+            self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
+        }
+    }
+
+    /// Has the node that says this a row? What others say is ignored; the rows are read again, once a second at most.
+    fn is_from_member(&mut self, id: NodeId) -> bool {
+        let is_member = self.node.fleet.knows(id);
+        if !is_member {
+            self.members.read_soon();
+        }
+        is_member
+    }
+
     async fn hear(&mut self, message: Control) {
         let node = self.node.clone();
+        if let Some(sender) = message.sender()
+            && !self.is_from_member(sender)
+            && !matches!(message, Control::NodeAlive { .. })
+        {
+            return;
+        }
         match message {
             Control::LeaderAlive {
                 node: leader,
@@ -446,14 +474,21 @@ impl Leader {
             }
             Control::NodeAlive {
                 node: id,
-                types,
-                lanes,
                 free,
                 speaks,
+                row: revision,
+                ..
             } => {
-                let fleet = &node.fleet;
-                let newcomer = fleet.note(id, &types, &lanes, free, speaks) && id != node.id;
-                if newcomer {
+                let beat = Beat {
+                    revision,
+                    free,
+                    speaks,
+                };
+                let noted = node.fleet.note(id, beat);
+                if noted.read_rows {
+                    self.members.read_soon();
+                }
+                if noted.is_new && id != node.id {
                     // It learns who leads, and that this node lives; many at once learn it together.
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
@@ -508,6 +543,9 @@ impl Leader {
         if self.leads() {
             self.resign().await;
         }
+        if let Err(error) = self.node.store.remove_node(self.node.id).await {
+            tracing::warn!(%error, "this node's row could not be removed; the leader removes it after some minutes");
+        }
     }
 
     async fn resign(&mut self) {
@@ -521,7 +559,7 @@ impl Leader {
 }
 
 /// Node ids for the log.
-fn list_of(nodes: &HashSet<crate::job::NodeId>) -> String {
+fn list_of(nodes: &HashSet<NodeId>) -> String {
     let mut ids: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     ids.sort_unstable();
     ids.join(", ")

@@ -61,6 +61,7 @@ pub mod repeat;
 mod rescue;
 pub mod retry;
 mod row_batch;
+pub mod scope;
 mod served;
 mod shared;
 pub mod store;

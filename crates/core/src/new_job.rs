@@ -268,6 +268,7 @@ impl NewJob {
                     .process_instance
                     .clone()
                     .filter(|_| self.is_exclusive()),
+                job_type: (!self.is_exclusive()).then(|| self.job_type.clone()),
                 committed_at: None,
                 trace_parent: self.trace_parent.clone(),
             },

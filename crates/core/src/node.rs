@@ -19,6 +19,7 @@
 //! are asked to stop, and what still runs is given back unlocked and hinted, at the cost of no attempt.
 
 mod execute;
+mod registry;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -49,16 +50,18 @@ use crate::metrics as m;
 use crate::quarantine::Suspects;
 use crate::renewal;
 use crate::row_batch::RowPause;
+use crate::scope::Services;
 use crate::served::{Served, TypeTurn};
 use crate::shared::Shared;
-use crate::store::{ProcessLock, RowTerms, Store, Succession, Turn, TurnOutcome};
+use crate::store::{ProcessLock, Store, Succession, Turn, TurnOutcome};
 use crate::supervisor::Supervisor;
 use crate::timers;
-use crate::transport::{MAX_MEMBER_TYPES, SPOKEN, Transport};
+use crate::transport::Transport;
 
 pub use crate::health::{HealthWatch, NodeHealth};
 pub use crate::options::{BadOption, NodeOptions};
 pub use execute::Executed;
+pub use registry::Registry;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -179,28 +182,13 @@ impl NodeBuilder {
         } = self;
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
-        let types = handlers.types();
-        if types.len() > MAX_MEMBER_TYPES {
-            tracing::warn!(
-                types = types.len(),
-                most = MAX_MEMBER_TYPES,
-                "this node serves more types than it tells the others; lost hints of the rest are found only while it leads"
-            );
-        }
-        let rows = RowTerms {
-            types: handlers.row_lock_types().into(),
-            from: options.row_lock_from,
-        };
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         label::receives(&options.lane_names());
-        let fleet = Fleet::default();
-        fleet.note(id, &types, &options.lane_names(), None, SPOKEN);
         let shared = Arc::new(Shared {
             id,
             hook,
-            served: Served::new(types.into()),
-            rows,
+            served: Served::new(handlers, options.scope.clone()),
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
             refused: TaskTracker::new(),
@@ -222,14 +210,14 @@ impl NodeBuilder {
             ended: CancellationToken::new(),
             leads: watch::Sender::new(false),
             alarm: Alarm::new(),
-            fleet,
+            fleet: Fleet::default(),
             problems: Mutex::default(),
             claimed: Mutex::default(),
             store,
             transport,
-            handlers,
             options,
         });
+        shared.fleet.enlist(shared.membership(), shared.beat());
         (shared, queue, Arc::new(tokio::sync::Mutex::new(hints)))
     }
 }
@@ -288,6 +276,7 @@ impl Node {
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
         let (shared, queue, own_hints) = builder.share();
+        shared.store.write_node(&shared.membership()).await?;
         let draining = shared.draining.clone();
         gauge!(m::SLOTS).set(shared.options.concurrency as f64);
         gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => shared.store.name(),
@@ -332,6 +321,12 @@ impl Node {
     #[must_use]
     pub fn hook(&self) -> CommitHook {
         self.shared.hook.clone()
+    }
+
+    /// Where what the node takes can be changed while it runs.
+    #[must_use]
+    pub fn registry(&self) -> Registry {
+        Registry(self.shared.clone())
     }
 
     /// How the node is.
@@ -423,7 +418,7 @@ async fn ensure_alone(
         reset_at_most: 0,
         clock: None,
         grace: Duration::ZERO,
-        types: Arc::default(),
+        services: Services::default(),
         again_after: options.sweep_interval,
         hint_at_most: 0,
     };

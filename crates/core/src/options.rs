@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::commit_hook::HookOptions;
 use crate::job::Lane;
 use crate::lane_order::{self, LaneOrder, LaneShare};
+use crate::scope::Scope;
 use crate::store::RowTerms;
 
 /// Options of a node, with their defaults.
@@ -39,6 +40,10 @@ pub struct NodeOptions {
     pub lanes: Vec<LaneShare>,
     /// How they share the slots: by their weights, or strictly in their order. Default: weighted.
     pub lane_order: LaneOrder,
+    /// Which jobs of its types the node takes: those of some deployments, categories or tenants. Default: all.
+    pub scope: Scope,
+    /// How the node's row in the table `node` names the machine. Default: its host name.
+    pub host: String,
     /// How hints leave.
     pub hook: HookOptions,
 }
@@ -56,6 +61,8 @@ impl Default for NodeOptions {
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
+            scope: Scope::default(),
+            host: gethostname::gethostname().to_string_lossy().into_owned(),
             hook: HookOptions::default(),
         }
     }

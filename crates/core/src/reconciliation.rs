@@ -91,7 +91,7 @@ async fn adopt(node: &Arc<Shared>, strange: Vec<LockedJob>, sent: Instant) {
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
     let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
-        let served = node.handlers.get(&locked.job.job_type).is_some();
+        let served = node.served.handler(&locked.job.job_type).is_some();
         // A handler that runs has a fence of its own: after an earlier run under this lock the job is locked anew.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {

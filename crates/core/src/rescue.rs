@@ -63,12 +63,12 @@ fn address(
     let mut rest = Vec::new();
     for Rescued {
         ready,
-        job_type,
+        needs,
         strikes,
         ..
     } in rescued
     {
-        let serves = |candidate: &&mut Candidate| candidate.serves(&job_type, &ready.lane);
+        let serves = |candidate: &&mut Candidate| candidate.serves(&needs, &ready.lane);
         let next = if quarantine::is_suspect(strikes) {
             None
         } else {
@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::hint::Hint;
     use crate::job::{JobId, Lane};
+    use crate::scope::{Needs, Scope};
 
     fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
         Rescued {
@@ -100,7 +101,7 @@ mod tests {
                 lane: Lane(lane.to_owned()),
                 hint: Hint::new(JobId::generate()),
             },
-            job_type: job_type.to_owned(),
+            needs: Needs::of(job_type),
             strikes,
             owner: None,
         }
@@ -109,8 +110,9 @@ mod tests {
     fn candidate(types: &[&str], lanes: &[&str], free: u32) -> Candidate {
         Candidate {
             node: NodeId::generate(),
-            types: types.iter().map(|name| (*name).into()).collect(),
-            lanes: lanes.iter().map(|name| (*name).into()).collect(),
+            types: types.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
+            scope: Scope::default(),
             free,
             given: 0,
         }

@@ -252,6 +252,7 @@ fn ready(job: &Job) -> Ready {
     Ready {
         lane: job.lane.clone(),
         hint: Hint {
+            job_type: Some(job.job_type.clone()),
             trace_parent: job.trace_parent.clone(),
             ..Hint::new(job.id)
         },

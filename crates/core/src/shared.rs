@@ -12,8 +12,7 @@ use crate::allowance::Allowance;
 use crate::commit_hook::{Cause, CommitHook};
 use crate::consumer::{OWN_HINTS, OwnHint};
 use crate::finished::Finished;
-use crate::fleet::Fleet;
-use crate::handler::Handlers;
+use crate::fleet::{Beat, Fleet};
 use crate::held_hints::Questions;
 use crate::held_instances::{End, HeldInstances};
 use crate::hint::Ready;
@@ -23,9 +22,10 @@ use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
 use crate::row_batch::RowPause;
+use crate::scope::Scope;
 use crate::served::{Served, TypeTurn};
-use crate::store::{HandOver, LockTerms, RowTerms, Store, StoreError};
-use crate::transport::Transport;
+use crate::store::{HandOver, LockTerms, Membership, RowTerms, Store, StoreError};
+use crate::transport::{SPOKEN, Transport};
 use crate::under_way::Leases;
 
 /// What the parts of a node share.
@@ -34,12 +34,9 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) hook: CommitHook,
-    pub(crate) handlers: Handlers,
     pub(crate) options: NodeOptions,
-    /// The types whose jobs are locked now.
+    /// What is locked now, and by which handlers it is run.
     pub(crate) served: Served,
-    /// What the consumer may lock by rows; all else is locked by leases.
-    pub(crate) rows: RowTerms,
     /// No row locks until then, since some were lost.
     pub(crate) row_pause: RowPause,
     /// Jobs whose rows can't be read, and how many of them may become dead letters.
@@ -177,12 +174,36 @@ impl Shared {
         }
     }
 
+    /// What this node says of itself.
+    pub(crate) fn membership(&self) -> Membership {
+        Membership {
+            id: self.id,
+            revision: *self.served.revision().borrow(),
+            types: self.served.types().to_vec(),
+            lanes: self.options.lane_names(),
+            scope: Scope::clone(&self.served.scope()),
+            host: self.options.host.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            transport: self.transport.name().to_owned(),
+        }
+    }
+
+    /// What it says in a beat.
+    pub(crate) fn beat(&self) -> Beat {
+        Beat {
+            revision: Some(*self.served.revision().borrow()),
+            free: Some(self.free_slots()),
+            speaks: SPOKEN,
+        }
+    }
+
     /// Under which terms to lock by leases.
     pub(crate) fn terms(&self) -> LockTerms {
         LockTerms {
             owner: self.id,
             lease: self.options.lease,
             types: self.served.types(),
+            scope: self.served.scope(),
             rows: RowTerms::default(),
         }
     }
@@ -192,7 +213,10 @@ impl Shared {
         let mut terms = self.terms();
         // Rows of a closed type would undo the outcomes of the others in their batch.
         if self.row_pause.is_over() && self.served.all_open() {
-            terms.rows = self.rows.clone();
+            terms.rows = RowTerms {
+                types: self.served.by_row(),
+                from: self.options.row_lock_from,
+            };
         }
         terms
     }

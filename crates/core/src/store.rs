@@ -15,6 +15,7 @@
 mod answer;
 
 mod locking;
+mod membership;
 mod moving;
 mod operating;
 mod poison;
@@ -43,11 +44,13 @@ use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId, text_enum};
 use crate::lane_rule::{self, LaneRule};
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::scope::Services;
 
 pub(crate) use answer::answer_within;
 use answer::measured;
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
+pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
@@ -172,6 +175,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Succession::Unknown)
     }
 
+    /// Write what a node says of itself, and that it lives. A row that was removed meanwhile is there again.
+    async fn write_node(&self, node: &Membership) -> Result<()>;
+
+    /// The node stops.
+    async fn remove_node(&self, node: NodeId) -> Result<()>;
+
+    /// Remove the rows of nodes that wrote none for so long and are not among those that were heard. Waits for no row.
+    async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64>;
+
+    /// The nodes that have a row, those that wrote it last first; at most [`MAX_NODES`].
+    async fn nodes(&self) -> Result<Vec<NodeView>>;
+
     /// Stop leading.
     async fn resign(&self, node: NodeId) -> Result<()>;
 
@@ -181,8 +196,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Count what a sweep would look at, for people. Changes nothing; reads every executable job. A store
     /// need not offer it.
-    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
-        let _ = types;
+    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
+        let _ = services;
         Err(StoreError::Config(format!(
             "the store `{}` can't be asked what a sweep would do",
             self.name()

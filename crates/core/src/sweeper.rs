@@ -353,8 +353,8 @@ fn age(node: &Shared) -> chrono::Duration {
 
 /// Which jobs of this lane are suspected?
 fn query(node: &Shared, lane: &Lane, before: Before, limit: i64) -> OrphanQuery {
-    let types = node.fleet.types().into();
-    let mut query = OrphanQuery::new(lane.clone(), types, before.ready, limit);
+    let services = node.fleet.services();
+    let mut query = OrphanQuery::new(lane.clone(), services, before.ready, limit);
     query.horizon = before.horizon;
     query
 }

@@ -145,8 +145,9 @@ pub trait Publisher: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Tell every node, best effort, without waiting for the broker.
-    fn tell(&self, control: Control);
+    /// Tell every node, best effort, without waiting for the broker. False where it is known already that no other node
+    /// will hear it.
+    fn tell(&self, control: Control) -> bool;
 
     /// How the transport is.
     fn health(&self) -> TransportHealth;

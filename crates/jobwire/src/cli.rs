@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, order, run, sweep,
+    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
 };
 use crate::error::Error;
 use crate::logging;
@@ -41,6 +41,8 @@ pub enum Command {
     Jobs(jobs::JobsArgs),
     /// Say which lane a job gets, what waits in each, and drain one
     Lanes(lanes::LanesArgs),
+    /// Show the nodes, and which jobs each of them takes
+    Nodes(nodes::NodesArgs),
     /// Say or choose whether exclusive jobs wait for an elder one that failed
     Order(order::OrderArgs),
     /// Say what the sweeper would do now, by class
@@ -122,6 +124,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
+        Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

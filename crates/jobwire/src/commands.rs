@@ -8,6 +8,7 @@ pub mod enqueue;
 pub mod jobs;
 pub mod lanes;
 pub mod migrate;
+pub mod nodes;
 pub mod order;
 pub mod run;
 pub mod sweep;

@@ -151,6 +151,12 @@ settings! {
         "The lanes (queues, topics) that a node receives, in their order, separated by commas; with a weight each where they share by weight: `critical=5,default=3,bulk` (no weight is 1).";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
         "How lanes share a node's slots while several wait: `weighted` (each its share of the starts) or `strict` (nothing of a lane while anything of one before it waits).";
+    deployments: Vec<String> = "", "deployments" "NAMES",
+        "Take jobs of these deployments only, and jobs that name none; separated by commas. Without one, jobs of all.";
+    categories: Vec<String> = "", "categories" "NAMES",
+        "Take jobs of these categories only, and jobs that name none; separated by commas. Without one, jobs of all.";
+    tenants: Vec<String> = "", "tenants" "NAMES",
+        "Take jobs of these tenants only, and jobs that name none; separated by commas. Without one, jobs of all.";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
         "A hint that could not be published for so long is left to the sweeper.";
     hint_buffer: usize = "100000", "hint-buffer" "N",

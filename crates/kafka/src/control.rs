@@ -48,18 +48,21 @@ impl ControlLine {
         }
     }
 
-    pub(crate) fn tell(&self, control: &Control) {
+    pub(crate) fn tell(&self, control: &Control) -> bool {
         self.tell_here(control.clone());
         match control.write() {
             Ok(text) => {
-                if !self
-                    .publishers
-                    .send_and_forget(&self.topic, &self.process, &text)
-                {
+                let publishers = &self.publishers;
+                let taken = publishers.send_and_forget(&self.topic, &self.process, &text);
+                if !taken {
                     tracing::debug!("could not tell the other nodes");
                 }
+                taken
             }
-            Err(error) => tracing::debug!(%error, "a message to the other nodes can't be written"),
+            Err(error) => {
+                tracing::debug!(%error, "a message to the other nodes can't be written");
+                false
+            }
         }
     }
 

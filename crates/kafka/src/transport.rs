@@ -285,8 +285,8 @@ impl Publisher for KafkaTransport {
         self.0.settled.ask(lane, marker).await
     }
 
-    fn tell(&self, control: Control) {
-        self.0.control.tell(&control);
+    fn tell(&self, control: Control) -> bool {
+        self.0.control.tell(&control)
     }
 
     fn health(&self) -> TransportHealth {

@@ -139,8 +139,8 @@ impl Publisher for NotingPublisher {
         self.inner.confirm_timeout()
     }
 
-    fn tell(&self, control: Control) {
-        self.inner.tell(control);
+    fn tell(&self, control: Control) -> bool {
+        self.inner.tell(control)
     }
 
     fn health(&self) -> TransportHealth {

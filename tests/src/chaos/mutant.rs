@@ -11,9 +11,9 @@ use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Settled, Suspended, SuspensionScope,
-    TransactionId, Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Settled,
+    Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -283,9 +283,10 @@ impl Store for Mutant {
         let mut outcome = self.inner.take_turn(turn).await?;
         if let (Bug::OrphansByAge, TurnOutcome::Leads(report)) = (self.bug, &mut outcome) {
             let kinds = super::workload::Kind::ALL.iter();
-            let types: Vec<String> = kinds.map(|kind| kind.job_type().to_owned()).collect();
+            let types: std::sync::Arc<[String]> =
+                kinds.map(|kind| kind.job_type().to_owned()).collect();
             let before = report.now - Span::seconds(1);
-            let mut old = OrphanQuery::new(Lane::default(), types.into(), before, 10_000);
+            let mut old = OrphanQuery::new(Lane::default(), types, before, 10_000);
             old.whole = false;
             old.mark = true;
             report
@@ -296,6 +297,18 @@ impl Store for Mutant {
     }
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         self.inner.unhinted(at_most).await
+    }
+    async fn write_node(&self, node: &Membership) -> Result<()> {
+        self.inner.write_node(node).await
+    }
+    async fn remove_node(&self, node: NodeId) -> Result<()> {
+        self.inner.remove_node(node).await
+    }
+    async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
+        self.inner.remove_silent_nodes(silent_for, heard).await
+    }
+    async fn nodes(&self) -> Result<Vec<NodeView>> {
+        self.inner.nodes().await
     }
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.inner.resign(node).await

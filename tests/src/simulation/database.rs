@@ -6,6 +6,7 @@
 mod finish;
 mod lock;
 mod meddle;
+mod nodes;
 mod operate;
 mod orphans;
 mod turn;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::store::{Created, Origin, StoreError, SuspensionScope};
+use jobwire_core::store::{Created, NodeView, Origin, StoreError, SuspensionScope};
 use jobwire_core::{Fence, Job, JobId, JobState, Lane, NewJob, NodeId};
 
 use super::bug::Bug;
@@ -85,6 +86,7 @@ pub struct Database {
     pub(super) stacks: BTreeMap<JobId, String>,
     pub(super) suspensions: BTreeSet<(&'static str, String)>,
     pub(super) leader: Option<Leader>,
+    nodes: BTreeMap<NodeId, NodeView>,
     seq: i64,
     fence: i64,
     pub(super) history: Vec<Entry>,
@@ -111,6 +113,7 @@ impl Database {
             stacks: BTreeMap::new(),
             suspensions: BTreeSet::new(),
             leader: None,
+            nodes: BTreeMap::new(),
             seq: 0,
             fence: 0,
             history: Vec::new(),
@@ -259,6 +262,7 @@ pub(super) fn ready(job: &Job) -> Ready {
         lane: job.lane.clone(),
         hint: Hint {
             instance: job.exclusive_instance().map(str::to_owned),
+            job_type: (!job.exclusive).then(|| job.job_type.clone()),
             trace_parent: job.trace_parent.clone(),
             ..Hint::new(job.id)
         },

@@ -10,9 +10,9 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, OrphanPage,
-    OrphanQuery, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, Suspended,
-    SuspensionScope, TransactionId, Turn, TurnOutcome,
+    LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
+    Settled, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -228,6 +228,28 @@ impl Store for MemoryStore {
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         self.call("unhinted", move |db| db.unhinted(at_most)).await
+    }
+
+    async fn write_node(&self, node: &Membership) -> Result<()> {
+        let node = node.clone();
+        self.call("write node", move |db| db.write_node(node)).await
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<()> {
+        self.call("remove node", move |db| db.remove_node(node))
+            .await
+    }
+
+    async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
+        let heard = heard.to_vec();
+        self.call("remove silent nodes", move |db| {
+            db.remove_silent_nodes(silent_for, &heard)
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>> {
+        self.call("nodes", Database::nodes).await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {

@@ -223,9 +223,9 @@ impl Publisher for SimTransport {
         self.send(lane, vec![Body::Marker(marker)]).await
     }
 
-    fn tell(&self, control: Control) {
+    fn tell(&self, control: Control) -> bool {
         if self.link.is_dead() {
-            return;
+            return false;
         }
         let listeners = self.broker.state().listeners.clone();
         let mine = self.link.clone();
@@ -245,6 +245,7 @@ impl Publisher for SimTransport {
                 }
             }
         });
+        true
     }
 
     fn health(&self) -> TransportHealth {

@@ -1,6 +1,7 @@
 //! A trigger waits for a lock that is not given back: the row of the trigger waits, and the others of its page do not.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
@@ -79,6 +80,7 @@ async fn held(store: &PgStore, owner: NodeId, elements: &[&str]) -> Vec<LockedJo
         owner,
         lease: Duration::from_secs(600),
         types: vec!["noop".to_owned()].into(),
+        scope: Arc::default(),
         rows: RowTerms::default(),
     };
     store.lock(&terms, &hints).await.unwrap().jobs
@@ -178,7 +180,7 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         reset_at_most: 100,
         clock: None,
         grace: Duration::ZERO,
-        types: vec!["noop".to_owned()].into(),
+        services: vec!["noop".to_owned()].into(),
         again_after: Duration::from_secs(30),
         hint_at_most: 100,
     };

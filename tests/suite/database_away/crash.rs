@@ -1,5 +1,6 @@
 //! A server that crashes right after jobs were locked.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
@@ -22,6 +23,7 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: Duration::from_secs(3600),
         types: vec!["noop".to_owned()].into(),
+        scope: Arc::default(),
         rows: RowTerms::default(),
     }
 }

@@ -38,7 +38,9 @@ impl Publisher for Published {
         Ok(())
     }
 
-    fn tell(&self, _control: Control) {}
+    fn tell(&self, _control: Control) -> bool {
+        true
+    }
 
     fn health(&self) -> TransportHealth {
         TransportHealth {

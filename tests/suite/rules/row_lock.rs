@@ -24,6 +24,7 @@ fn terms(owner: NodeId, by_row: bool) -> LockTerms {
         owner,
         lease: LEASE,
         types: types.clone(),
+        scope: Arc::default(),
         rows: RowTerms {
             types: if by_row { types } else { Arc::default() },
             from: 1,

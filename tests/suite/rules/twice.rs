@@ -1,5 +1,6 @@
 //! A job that a node lost and took again may have both its outcomes in one batch: the lock that is there decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{HandOver, LockTerms, RowTerms, Turn};
@@ -17,6 +18,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         owner,
         lease,
         types: vec!["work".to_owned()].into(),
+        scope: Arc::default(),
         rows: RowTerms::default(),
     };
     let hints = std::slice::from_ref(&hint);
@@ -30,7 +32,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         reset_at_most: 10,
         clock: None,
         grace: Duration::ZERO,
-        types: vec!["work".to_owned()].into(),
+        services: vec!["work".to_owned()].into(),
         again_after: Duration::from_secs(3600),
         hint_at_most: 0,
     };

@@ -124,6 +124,7 @@ fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: LEASE,
         types: vec!["work".to_owned()].into(),
+        scope: Arc::default(),
         rows: RowTerms::default(),
     }
 }

@@ -289,7 +289,7 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
     let good = w.store.put("job", &[("hints", "1")]).await.unwrap();
     w.make_old(600).await;
     let soon = chrono::Utc::now() + chrono::Duration::seconds(60);
-    let types = vec!["work".to_owned()].into();
+    let types = vec!["work".to_owned()];
     let mut orphans = OrphanQuery::new(Lane::default(), types, soon, 10);
     orphans.mark = true;
     let found = w.store.orphans(&orphans).await.unwrap().ready;

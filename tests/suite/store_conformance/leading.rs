@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::JobId;
+use jobwire_core::scope::Services;
 use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome, TurnReport};
 
 use super::world::{Bench, LEADER, LEASE, SqlBench, World, give_up, ids, node, unserved, work};
@@ -135,7 +136,7 @@ pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &Worl
     let second = &report.rescued[1];
     assert_eq!(second.ready.hint.instance.as_deref(), Some("a"));
     assert_eq!(
-        (&*second.job_type, second.strikes, second.owner),
+        (&*second.needs.job_type, second.strikes, second.owner),
         ("work", 1, Some(dead))
     );
     assert_eq!((report.leased, report.executable), (1, 4));
@@ -162,7 +163,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         reset_at_most,
         clock: None,
         grace: Duration::ZERO,
-        types: Default::default(),
+        services: Services::default(),
         again_after: LEASE,
         hint_at_most: 0,
     };
@@ -191,7 +192,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
                 until: at(until),
             }),
             grace: Duration::ZERO,
-            types: Default::default(),
+            services: Services::default(),
             again_after: LEASE,
             hint_at_most: 0,
         };

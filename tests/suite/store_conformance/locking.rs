@@ -1,3 +1,4 @@
+use jobwire_core::scope::Needs;
 use jobwire_core::store::{Refusal, SuspensionScope};
 use jobwire_core::{Hint, JobId};
 
@@ -25,7 +26,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     assert_eq!(locked.refused.len(), hints.len());
     assert_eq!(why(&locked, hints[0].id), Some(Refusal::Locked));
     assert_eq!(why(&locked, hints[1].id), Some(Refusal::Unserved));
-    assert_eq!(locked.unserved, [(hints[1].id, "unserved".to_owned())]);
+    assert_eq!(locked.unserved, [(hints[1].id, Needs::of("unserved"))]);
     // It went to the suspended table: to the executable one it is gone.
     assert_eq!(why(&locked, hints[2].id), Some(Refusal::Gone));
     assert_eq!(why(&locked, finished), Some(Refusal::Gone));

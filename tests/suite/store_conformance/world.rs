@@ -1,5 +1,6 @@
 //! A database of one's own, and the shortest words for what the cases do with it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
@@ -296,6 +297,7 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
         owner,
         lease: LEASE,
         types: vec!["work".to_owned(), "other-work".to_owned()].into(),
+        scope: Arc::default(),
         rows: RowTerms::default(),
     }
 }
@@ -481,7 +483,7 @@ impl<S: Bench> World<S> {
             reset_at_most: 100,
             clock: None,
             grace: Duration::ZERO,
-            types: ["work".to_owned(), "other-work".to_owned()].into(),
+            services: vec!["work".to_owned(), "other-work".to_owned()].into(),
             again_after: Duration::from_secs(30),
             hint_at_most: 100,
         };

@@ -65,7 +65,9 @@ impl Publisher for Broker {
     async fn publish_marker(&self, _: &Lane, _: Marker) -> Result<(), TransportError> {
         Ok(())
     }
-    fn tell(&self, _: Control) {}
+    fn tell(&self, _: Control) -> bool {
+        true
+    }
     fn health(&self) -> TransportHealth {
         TransportHealth::default()
     }

@@ -107,6 +107,7 @@ fn any_hint(random: &mut SmallRng) -> Hint {
     Hint {
         id: JobId(Uuid::from_u128(random.random())),
         instance: random.random::<bool>().then(|| any_text(random)),
+        job_type: random.random::<bool>().then(|| any_text(random)),
         committed_at: DateTime::from_timestamp_micros(moment).filter(|_| random.random()),
         trace_parent: random.random::<bool>().then(|| any_text(random)),
     }

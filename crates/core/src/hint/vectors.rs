@@ -55,6 +55,7 @@ fn hint(means: &Value) -> Hint {
     Hint {
         id: means["id"].as_str().unwrap().parse().unwrap(),
         instance: text(&means["i"]),
+        job_type: text(&means["y"]),
         committed_at: moment(&means["c"]),
         trace_parent: text(&means["t"]),
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{HeldRows, RowTerms};
 use crate::hint::Hint;
 use crate::job::{JobId, Lane, LockedJob, NodeId, text_enum};
+use crate::scope::{Needs, Scope};
 
 /// Under which terms a node locks jobs.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct LockTerms {
     pub lease: Duration,
     /// The handler types that the node serves; others are refused as [`Refusal::Unserved`].
     pub types: Arc<[String]>,
+    /// Which jobs of these types it takes; others are refused so, too.
+    pub scope: Arc<Scope>,
     /// Which of them may be held by row locks.
     pub rows: RowTerms,
 }
@@ -31,7 +34,7 @@ text_enum! {
         InstanceHeld = "instance-held",
         /// The job, or what it belongs to, is suspended.
         Suspended = "suspended",
-        /// No handler for its type on this node.
+        /// No handler for its type on this node, or not in its scope.
         Unserved = "unserved",
         /// The database refuses to lock it, and locks others: the sweeper hints it again, at growing distances.
         Refused = "refused",
@@ -50,9 +53,9 @@ pub struct Locked {
     /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
     /// be another one of the same instance; the hinted id then stands in neither list.
     pub refused: Vec<(JobId, Refusal)>,
-    /// The type that this node does not serve, for each that is refused as [`Refusal::Unserved`]: the job's own, or
-    /// that of the first job of its instance.
-    pub unserved: Vec<(JobId, String)>,
+    /// What a node must serve, for each that is refused as [`Refusal::Unserved`]: to run the job itself, or the first
+    /// job of its instance.
+    pub unserved: Vec<(JobId, Needs)>,
     /// A part of the batch was not decided for one of its rows, and all hints of that part are busy: ask for fewer.
     pub is_cut: bool,
 }
@@ -62,8 +65,8 @@ pub struct Locked {
 pub(crate) struct Tried {
     pub(crate) instance: String,
     pub(crate) result: Result<Box<LockedJob>, Refusal>,
-    /// The type of its first job, where that is not served here.
-    pub(crate) unserved: Option<String>,
+    /// What its first job needs, where that is not served here.
+    pub(crate) unserved: Option<Needs>,
 }
 
 impl Locked {
@@ -79,8 +82,8 @@ impl Locked {
             }
             Err(why) => {
                 for id in hinted {
-                    let job_type = tried.unserved.clone();
-                    self.unserved.extend(job_type.map(|of| (id, of)));
+                    let needs = tried.unserved.clone();
+                    self.unserved.extend(needs.map(|needs| (id, needs)));
                     self.refused.push((id, why));
                 }
             }

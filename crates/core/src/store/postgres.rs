@@ -27,6 +27,7 @@ mod lanes;
 mod lately;
 mod line;
 mod lock;
+mod membership;
 mod operate;
 mod orphans;
 mod renew;
@@ -59,9 +60,9 @@ use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_pag
 use super::presence::Presence;
 use super::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
-    HandOver, LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore,
-    Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    HandOver, LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
+    Settled, SqlStore, Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -71,6 +72,7 @@ use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::scope::Services;
 use crate::transaction::Jobs;
 use crate::transport::Plaintext;
 
@@ -627,6 +629,29 @@ impl Store for PgStore {
         .await
     }
 
+    async fn write_node(&self, node: &Membership) -> Result<()> {
+        node.check()?;
+        self.run("write_node", || membership::write(&self.line.pool, node))
+            .await
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<()> {
+        self.run("remove_node", || membership::leave(&self.line.pool, node))
+            .await
+    }
+
+    async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
+        self.run("remove_silent_nodes", || {
+            membership::forget(&self.line.pool, silent_for, heard)
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>> {
+        self.run("nodes", || membership::read(&self.line.pool))
+            .await
+    }
+
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.run("resign", || turn::resign(&self.line.pool, node))
             .await
@@ -662,9 +687,11 @@ impl Store for PgStore {
         .await
     }
 
-    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
-        self.run("sweepable", || orphans::sweepable(&self.line.pool, types))
-            .await
+    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
+        self.run("sweepable", || {
+            orphans::sweepable(&self.line.pool, services)
+        })
+        .await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
@@ -907,6 +934,6 @@ impl SqlStore for PgStore {
 
 /// The newest version of the schema that this program brings.
 const _: () = assert!(
-    SCHEMA_VERSION == 2,
+    SCHEMA_VERSION == 3,
     "add the migration's row to schema_version"
 );

@@ -32,7 +32,7 @@ pub enum SchemaStatus {
 }
 
 /// The schema version that this program brings.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 3;
 
 /// Judge the newest row of `schema_version`.
 pub(super) fn schema_status(newest: Option<(i32, i32)>, server: String) -> SchemaStatus {

@@ -19,6 +19,7 @@ mod fail;
 mod insert;
 mod lanes;
 mod lock;
+mod membership;
 mod operate;
 mod orphans;
 mod renew;
@@ -43,9 +44,10 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
-    HandOver, LanePage, LockTerms, Locked, MovedPage, MovedTimers, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled,
-    SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    HandOver, LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION,
+    SchemaStatus, Settled, SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId,
+    Turn, TurnOutcome,
 };
 use crate::commit_hook::CommitHook;
 use crate::error::StoreError;
@@ -55,6 +57,7 @@ use crate::lane_rule::LaneRule;
 use crate::metrics as m;
 use crate::new_job::NewJob;
 use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::scope::Services;
 use crate::transaction::Jobs;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -583,6 +586,26 @@ impl Store for SqliteStore {
         Ok(Succession::Ours(lock))
     }
 
+    async fn write_node(&self, node: &Membership) -> Result<()> {
+        node.check()?;
+        self.run("write_node", || self.write_membership(node)).await
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<()> {
+        self.run("remove_node", || self.delete_node(node)).await
+    }
+
+    async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
+        self.run("remove_silent_nodes", || {
+            self.delete_silent_nodes(silent_for, heard)
+        })
+        .await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeView>> {
+        self.run("nodes", || self.read_nodes()).await
+    }
+
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.run("resign", || self.resign_leading(node)).await
     }
@@ -618,8 +641,9 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn sweepable(&self, types: &[String]) -> Result<Sweepable> {
-        self.run("sweepable", || self.count_sweepable(types)).await
+    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
+        self.run("sweepable", || self.count_sweepable(services))
+            .await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
@@ -843,6 +867,6 @@ impl SqlStore for SqliteStore {
 
 /// The newest version of the schema that this program brings.
 const _: () = assert!(
-    SCHEMA_VERSION == 2,
+    SCHEMA_VERSION == 3,
     "add the migration's row to schema_version"
 );

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
 use crate::job::{JobId, Lane, LockedJob, NodeId};
+use crate::scope::{Needs, Services};
 
 /// What the leader asks of the database in one turn.
 #[derive(Clone, Debug)]
@@ -23,8 +24,8 @@ pub struct Turn {
     pub clock: Option<ClockWindow>,
     /// Clear none while the server has been up for less: its holders may not have renewed yet since it came back.
     pub grace: Duration,
-    /// Types that some node serves: jobs of other types, whose lease lost its owner, wait without a hint.
-    pub types: Arc<[String]>,
+    /// What some node serves: other jobs, whose lease lost its owner, wait without a hint.
+    pub services: Services,
     /// A job whose lease has had no owner for so long is hinted again, then at growing distances.
     pub again_after: Duration,
     /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
@@ -106,8 +107,8 @@ pub struct TurnReport {
 pub struct Rescued {
     /// Its lane and hint.
     pub ready: Ready,
-    /// Its handler type.
-    pub job_type: String,
+    /// What a node must serve to run it.
+    pub needs: Needs,
     /// How many holders have died, by what is counted (protocol rule 26).
     pub strikes: i32,
     /// The holder whose lease this turn has ended.
@@ -130,8 +131,8 @@ pub(super) const LONG_READY: Duration = Duration::from_secs(600);
 pub struct OrphanQuery {
     /// Ready at or before this moment (the database's clock).
     pub ready_before: DateTime<Utc>,
-    /// Types that some node serves; others are gated, not orphaned.
-    pub types: Arc<[String]>,
+    /// What some node serves; other jobs are gated, not orphaned.
+    pub services: Services,
     /// Rows that were written by a transaction from this one on are not suspected, unless they have been ready for ten
     /// minutes: they may have been committed after the marker left, whatever they say of when they became ready.
     pub horizon: Option<Horizon>,
@@ -153,10 +154,15 @@ pub struct OrphanQuery {
 impl OrphanQuery {
     /// Look at all rows of a lane that were ready then, at most so many in one page, and change none.
     #[must_use]
-    pub fn new(lane: Lane, types: Arc<[String]>, ready_before: DateTime<Utc>, limit: i64) -> Self {
+    pub fn new(
+        lane: Lane,
+        services: impl Into<Services>,
+        ready_before: DateTime<Utc>,
+        limit: i64,
+    ) -> Self {
         Self {
             ready_before,
-            types,
+            services: services.into(),
             horizon: None,
             held: Arc::default(),
             lane,

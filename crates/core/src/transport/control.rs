@@ -88,6 +88,10 @@ pub enum Control {
         /// Which of these messages it understands: up to [`SPOKEN`].
         #[serde(default, skip_serializing_if = "is_zero")]
         speaks: u32,
+        /// The revision of the node's row, which says what it serves. Nodes of older programs have none, and read types and
+        /// lanes here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        row: Option<i64>,
     },
     /// The leader asks every node which hints of a lane it holds: a marker is back that may have overtaken them.
     WhichHeld {
@@ -146,6 +150,19 @@ pub enum Control {
 }
 
 impl Control {
+    /// The node that says this, where one does: what tools say names none.
+    pub(crate) const fn sender(&self) -> Option<NodeId> {
+        match self {
+            Self::LeaderAlive { node, .. }
+            | Self::LeaderLeaves { node }
+            | Self::NodeAlive { node, .. }
+            | Self::WhichHeld { node, .. }
+            | Self::Held { node, .. }
+            | Self::NodeLeaves { node } => Some(*node),
+            _ => None,
+        }
+    }
+
     /// Read a message as it came from the broker. Types and lanes beyond the limits are left out, as are
     /// those that no job can have.
     ///
@@ -195,6 +212,7 @@ impl Control {
             lanes,
             free,
             speaks,
+            row,
         } = self
         {
             let mut named = types.len().min(MAX_MEMBER_TYPES);
@@ -206,6 +224,7 @@ impl Control {
                     lanes: lanes.clone(),
                     free: *free,
                     speaks: *speaks,
+                    row: *row,
                 })?;
             }
         }
@@ -268,6 +287,7 @@ mod tests {
             lanes,
             free: None,
             speaks: 0,
+            row: None,
         }
     }
 

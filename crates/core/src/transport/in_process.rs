@@ -148,9 +148,8 @@ impl Publisher for InProcessTransport {
         self.0.push(lane, std::iter::once(Body::Marker(marker)))
     }
 
-    fn tell(&self, control: Control) {
-        // Nobody listens: nobody needs to know.
-        let _ = self.0.control.send(control);
+    fn tell(&self, control: Control) -> bool {
+        self.0.control.send(control).is_ok()
     }
 
     fn health(&self) -> TransportHealth {

@@ -205,10 +205,11 @@ impl Publisher for RoutedTransport {
         sent
     }
 
-    fn tell(&self, control: Control) {
-        for publisher in &self.0.publishers {
-            publisher.tell(control.clone());
-        }
+    fn tell(&self, control: Control) -> bool {
+        let told = self.0.publishers.iter();
+        told.fold(false, |told, publisher| {
+            publisher.tell(control.clone()) || told
+        })
     }
 
     fn health(&self) -> TransportHealth {

@@ -8,6 +8,7 @@ mod broker;
 mod database;
 mod finding;
 mod lanes;
+mod nodes;
 
 use clap::Args;
 

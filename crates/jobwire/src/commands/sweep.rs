@@ -14,7 +14,8 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 use jobwire_core::hint::Marker;
 use jobwire_core::query::Sweepable;
-use jobwire_core::store::OrphanQuery;
+use jobwire_core::scope::Services;
+use jobwire_core::store::{NodeView, OrphanQuery, services_of};
 use jobwire_core::sweeper::MOMENT;
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
@@ -32,16 +33,13 @@ const PAGE: i64 = 10_000;
 /// So many ids are shown of a lane's orphans.
 const SHOWN: usize = 5;
 
-/// Listen to the fleet for so long, however short its interval is: it may be busy.
-const LISTEN: Duration = Duration::from_secs(5);
-
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
     /// Only say what the sweeper would do; the leading node sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
-    /// How long to listen for living nodes and for the return of the markers
+    /// How long to listen for the return of the markers
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::duration::parse)]
     pub wait: Duration,
     /// As a JSON object
@@ -53,7 +51,7 @@ pub struct SweepArgs {
 struct Report {
     #[serde(flatten)]
     counted: Sweepable,
-    /// Nodes that were heard.
+    /// Nodes that live.
     nodes: usize,
     lanes: BTreeMap<String, LaneReport>,
 }
@@ -68,45 +66,21 @@ struct LaneReport {
     ids: Vec<JobId>,
 }
 
-/// What was heard of the fleet.
-#[derive(Default)]
-struct Heard {
-    nodes: BTreeSet<NodeId>,
-    types: BTreeSet<String>,
-    lanes: BTreeSet<Lane>,
-    back: Vec<Marker>,
-}
-
-impl Heard {
-    fn note(&mut self, control: Control) {
-        match control {
-            Control::NodeAlive {
-                node, types, lanes, ..
-            } => {
-                self.nodes.insert(node);
-                self.types.extend(types);
-                self.lanes.extend(lanes);
-            }
-            Control::MarkerBack { marker, .. } => self.back.push(marker),
-            _ => {}
+/// Listen until the deadline, or until all of these markers are back.
+async fn listen(
+    control: &mut broadcast::Receiver<Control>,
+    until: Instant,
+    sent: &[(Lane, Marker)],
+) -> Vec<Marker> {
+    let mut back = Vec::new();
+    while !sent.iter().all(|(_, marker)| back.contains(marker)) {
+        match tokio::time::timeout_at(until, control.recv()).await {
+            Ok(Ok(Control::MarkerBack { marker, .. })) => back.push(marker),
+            Ok(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) => {}
+            Ok(Err(broadcast::error::RecvError::Closed)) | Err(_) => break,
         }
     }
-
-    /// Listen until the deadline, or until enough was heard.
-    async fn listen(
-        &mut self,
-        control: &mut broadcast::Receiver<Control>,
-        until: Instant,
-        enough: impl Fn(&Self) -> bool,
-    ) {
-        while !enough(self) {
-            match tokio::time::timeout_at(until, control.recv()).await {
-                Ok(Ok(message)) => self.note(message),
-                Ok(Err(broadcast::error::RecvError::Lagged(_))) => {}
-                Ok(Err(broadcast::error::RecvError::Closed)) | Err(_) => return,
-            }
-        }
-    }
+    back
 }
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
@@ -118,10 +92,17 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
         transport.close(Duration::from_secs(5)).await;
         report
     } else {
-        let served = super::run::built_in(&settings)?.types();
-        store.sweepable(&served).await.map(|counted| Report {
+        // The embedded node may not run now.
+        let nodes = store
+            .nodes()
+            .await?
+            .iter()
+            .filter(|node| node.lives())
+            .count();
+        let served: Arc<[String]> = super::run::built_in(&settings)?.types().into();
+        store.sweepable(&served.into()).await.map(|counted| Report {
             counted,
-            nodes: 0,
+            nodes,
             lanes: BTreeMap::new(),
         })
     };
@@ -141,35 +122,33 @@ async fn ask(
     wait: Duration,
 ) -> Result<Report, jobwire_core::StoreError> {
     let mut control = transport.listen();
-    let mut heard = Heard::default();
-    // Each node says twice an interval that it lives.
-    let until = Instant::now() + wait.min(settings.sweep_interval.max(LISTEN));
-    heard.listen(&mut control, until, |_| false).await;
-    let types: Vec<String> = heard.types.iter().cloned().collect();
-    let counted = store.sweepable(&types).await?;
+    let nodes = store.nodes().await?;
+    let services = services_of(&nodes);
+    let living: Vec<&NodeView> = nodes.iter().filter(|node| node.lives()).collect();
+    let received = living.iter().flat_map(|node| &node.membership.lanes);
+    let received: BTreeSet<&Lane> = received.collect();
+    let counted = store.sweepable(&services).await?;
     let me = NodeId::generate();
     let mut sent: Vec<(Lane, Marker)> = Vec::new();
-    for (lane, number) in heard.lanes.iter().zip(1..) {
+    for (lane, number) in received.iter().copied().zip(1..) {
         let marker = Marker { number, node: me };
         match transport.publisher().publish_marker(lane, marker).await {
             Ok(()) => sent.push((lane.clone(), marker)),
             Err(error) => tracing::warn!(%lane, %error, "no marker could be sent"),
         }
     }
-    let until = Instant::now() + wait;
-    let all = |heard: &Heard| sent.iter().all(|(_, marker)| heard.back.contains(marker));
-    heard.listen(&mut control, until, all).await;
+    let back = listen(&mut control, Instant::now() + wait, &sent).await;
     tokio::time::sleep(MOMENT).await;
     let mut lanes = BTreeMap::new();
-    for lane in &heard.lanes {
+    for lane in received {
         let answered = sent
             .iter()
-            .any(|(of, marker)| of == lane && heard.back.contains(marker));
+            .any(|(of, marker)| of == lane && back.contains(marker));
         let (orphans, ids) = if answered {
             let confirm_timeout = transport.publisher().confirm_timeout();
             let age = settings.node_options().suspected_after(confirm_timeout);
             let before = counted.now - chrono::Duration::from_std(age).unwrap_or_default();
-            orphans(store, lane, &types, before).await?
+            orphans(store, lane, &services, before).await?
         } else {
             (0, Vec::new())
         };
@@ -182,7 +161,7 @@ async fn ask(
     }
     Ok(Report {
         counted,
-        nodes: heard.nodes.len(),
+        nodes: living.len(),
         lanes,
     })
 }
@@ -190,10 +169,10 @@ async fn ask(
 async fn orphans(
     store: &dyn Store,
     lane: &Lane,
-    types: &[String],
+    services: &Services,
     ready_before: DateTime<Utc>,
 ) -> Result<(i64, Vec<JobId>), jobwire_core::StoreError> {
-    let mut query = OrphanQuery::new(lane.clone(), types.into(), ready_before, PAGE);
+    let mut query = OrphanQuery::new(lane.clone(), services.clone(), ready_before, PAGE);
     let (mut count, mut shown) = (0, Vec::new());
     loop {
         let page = store.orphans(&query).await?;

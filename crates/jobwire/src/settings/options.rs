@@ -2,6 +2,7 @@
 
 use jobwire_core::transport::BrokerSecurity;
 use jobwire_core::{HookOptions, NodeOptions, PgOptions, SqliteOptions};
+use std::collections::BTreeSet;
 
 use super::Settings;
 
@@ -29,6 +30,13 @@ impl Settings {
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;
+        let only = |names: &[String]| {
+            let names = names.iter().cloned().collect();
+            Some(names).filter(|names: &BTreeSet<String>| !names.is_empty())
+        };
+        options.scope.deployments = only(&self.deployments);
+        options.scope.categories = only(&self.categories);
+        options.scope.tenants = only(&self.tenants);
         options.hook = self.hook_options();
         options
     }

@@ -78,11 +78,11 @@ impl Database {
                 let instance = row.job.process_instance.clone().unwrap_or_default();
                 instances.entry(instance).or_default().push(id);
                 continue;
-            } else if terms.types.contains(&row.job.job_type) {
+            } else if serves(terms, &row.job) {
                 ours.push(row.job.clone());
                 continue;
             } else {
-                locked.unserved.push((id, row.job.job_type.clone()));
+                locked.unserved.push((id, row.job.needs()));
                 Refusal::Unserved
             };
             locked.refused.push((id, why));
@@ -118,10 +118,10 @@ impl Database {
                 }
                 Err(why) => {
                     let first = self.first_free(&name).filter(|_| why == Refusal::Unserved);
-                    let unserved = first.map(|job| job.job_type.clone());
+                    let unserved = first.map(Job::needs);
                     for id in hinted {
-                        let job_type = unserved.clone();
-                        locked.unserved.extend(job_type.map(|of| (id, of)));
+                        let needs = unserved.clone();
+                        locked.unserved.extend(needs.map(|needs| (id, needs)));
                         locked.refused.push((id, why));
                     }
                 }
@@ -170,7 +170,7 @@ impl Database {
             self.doors.remove(name);
             return Err(Refusal::Gone);
         };
-        if !terms.types.contains(&job.job_type) {
+        if !serves(terms, &job) {
             self.doors.remove(name);
             return Err(Refusal::Unserved);
         }
@@ -230,7 +230,7 @@ impl Database {
             };
             let job = &row.job;
             let free = job.lane == page.lane
-                && terms.types.contains(&job.job_type)
+                && serves(terms, job)
                 && !self.is_locked(id)
                 && !self.is_suspended(job)
                 && self.is_first(job);
@@ -257,4 +257,9 @@ fn locked(job: Job, fence: jobwire_core::Fence, strikes: i32) -> LockedJob {
         fence,
         strikes,
     }
+}
+
+/// The node serves the job: its type, and it is in the node's scope.
+fn serves(terms: &LockTerms, job: &Job) -> bool {
+    terms.types.contains(&job.job_type) && terms.scope.takes(&job.needs())
 }

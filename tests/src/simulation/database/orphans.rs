@@ -31,7 +31,7 @@ impl Database {
             let job = &row.job;
             query.after.is_none_or(|after| **id > after)
                 && job.lane == query.lane
-                && query.types.contains(&job.job_type)
+                && query.services.serve(&job.needs())
                 && waited(row)
                 && !self.is_locked(**id)
                 && !self.is_suspended(job)

@@ -37,15 +37,15 @@ impl Database {
         let mut rescued: Vec<(i64, Rescued)> = Vec::new();
         for (id, owner) in found {
             let known = self.executable.get(&id);
-            let known = known.map(|row| (row.job.seq, row.job.job_type.clone()));
+            let known = known.map(|row| (row.job.seq, row.job.needs()));
             let strikes = self.leases.get(&id).map_or(0, |lease| lease.strikes);
-            if let Some((seq, job_type)) = known
+            if let Some((seq, needs)) = known
                 && let Some(ready) = self.mark(id)
             {
                 self.record(id, Event::Rehinted);
                 let rescue = Rescued {
                     ready,
-                    job_type,
+                    needs,
                     strikes,
                     owner,
                 };
@@ -83,7 +83,7 @@ impl Database {
         let ownerless = self.leases.iter().filter(|(_, l)| l.owner.is_none());
         let left = ownerless.filter_map(|(id, _)| {
             let row = self.executable.get(id)?;
-            let open = turn.types.contains(&row.job.job_type)
+            let open = turn.services.serve(&row.job.needs())
                 && !self.is_suspended(&row.job)
                 && self.is_first(&row.job);
             (open && waited(row)).then_some(*id)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::PgStore;
 use super::begin::{begin_by_key, begin_to_claim};
 use super::lock::lock_plain;
-use super::sql::{in_turn, not_suspended};
+use super::sql::{in_turn, not_suspended, served};
 use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::JobId;
@@ -27,7 +27,9 @@ WITH slice AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT j.id, j.exclusive, j.process_instance FROM jobwire.job j
     WHERE j.id > $1 AND j.id <= coalesce((SELECT id FROM slice), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      AND j.lane = $2 AND j.type = ANY($3)
+      AND j.lane = $2 AND ",
+    served!("j", "$3", "$6::jsonb"),
+    "
       AND NOT EXISTS (
           SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
       AND ",
@@ -54,7 +56,9 @@ macro_rules! find_struck {
             "
 SELECT NULL::uuid, j.id, j.exclusive, j.process_instance
 FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AND j.type = ANY($2) AND ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AND ",
+            served!("j", "$2", "$6::jsonb"),
+            " AND ",
             not_suspended!("j"),
             "
   AND ",
@@ -82,13 +86,15 @@ fn ask<'q>(
             .bind(&terms.types[..])
             .bind(page.at_most)
             .bind(matches!(page.of, ClaimOf::Suspects { .. }))
-            .bind(after.map_or(Uuid::nil(), |id| id.0)),
+            .bind(after.map_or(Uuid::nil(), |id| id.0))
+            .bind(terms.scope.bound()),
         ClaimOf::Next { after, look_at } => sqlx::query(next)
             .bind(after.map_or(Uuid::nil(), |id| id.0))
             .bind(&page.lane.0)
             .bind(&terms.types[..])
             .bind(page.at_most)
-            .bind(look_at.max(1) - 1),
+            .bind(look_at.max(1) - 1)
+            .bind(terms.scope.bound()),
     }
 }
 

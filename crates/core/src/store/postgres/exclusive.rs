@@ -12,8 +12,8 @@ use sqlx::{PgConnection, Row};
 use super::line::Line;
 use super::row;
 use super::sql::{
-    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, unleased,
-    unlocked,
+    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, served,
+    unleased, unlocked,
 };
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -106,7 +106,8 @@ WITH asked AS MATERIALIZED (
 ), leased AS (
     INSERT INTO jobwire.job_lease AS l (job_id, owner, fence, locked_at, expires_at)
     SELECT id, $3, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $4
-    FROM first WHERE type = ANY($2)",
+    FROM first WHERE ",
+    served!("first", "$2", "$5::jsonb"),
     or_take_ownerless!(),
     "
 ), taken AS (
@@ -150,7 +151,9 @@ WITH candidate AS MATERIALIZED (
     in_strict_order!("c"),
     "
 ), first AS MATERIALIZED (
-    SELECT nextval('jobwire.fence_seq') AS next_fence, j.type = ANY($2) AS served, j.* FROM jobwire.job j
+    SELECT nextval('jobwire.fence_seq') AS next_fence, ",
+    served!("j", "$2", "$5::jsonb"),
+    " AS served, j.* FROM jobwire.job j
     WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
         AND ",
     unleased!("j"),
@@ -204,6 +207,7 @@ async fn take(
         .bind(&terms.types[..])
         .bind(terms.owner.0)
         .bind(lease)
+        .bind(terms.scope.bound())
         .fetch_all(connection)
         .await?
         .iter()
@@ -220,7 +224,7 @@ async fn take(
                 })),
                 None if !free => Err(Refusal::InstanceHeld),
                 None if entered => {
-                    unserved = r.try_get("type")?;
+                    unserved = Some(row::needs(r)?);
                     Err(Refusal::Unserved)
                 }
                 None if found => Err(Refusal::Busy),

@@ -271,8 +271,8 @@ pub(super) async fn move_page(
         moved.moved = rows.len() as u64;
         let mut ready: Vec<(i64, Ready)> = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.try_get(6)? {
-                ready.push((row.try_get(5)?, row::ready(row)?));
+            if row.try_get(7)? {
+                ready.push((row.try_get(6)?, row::ready(row)?));
             }
         }
         ready.sort_unstable_by_key(|(seq, _)| *seq);

@@ -11,7 +11,7 @@ use super::begin::begin_impatiently;
 use super::exclusive::Enter;
 use super::lately::Lately;
 use super::sql::{
-    job_columns, not_suspended, nothing_suspended, or_take_ownerless, unleased, unlocked,
+    job_columns, not_suspended, nothing_suspended, or_take_ownerless, served, unleased, unlocked,
 };
 use super::{PgStore, exclusive, row};
 use crate::error::StoreError;
@@ -33,7 +33,9 @@ macro_rules! lock_new {
             "
 WITH ready AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, j.* FROM jobwire.job j
-    WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND ",
+    WHERE j.id = ANY($1) AND NOT j.exclusive AND ",
+            served!("j", "$2", "$5::jsonb"),
+            " AND ",
             $unsuspended,
             "
         AND ",
@@ -81,7 +83,9 @@ const LOCK: &str = concat!(
     "
 WITH ready AS MATERIALIZED (
     SELECT j.* FROM jobwire.job j
-    WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND ",
+    WHERE j.id = ANY($1) AND NOT j.exclusive AND ",
+    served!("j", "$2", "$5::jsonb"),
+    " AND ",
     not_suspended!("j"),
     " AND ",
     unlocked!("j"),
@@ -106,13 +110,15 @@ ORDER BY ready.seq"
 /// What became of these? Asked only for ids that the first lock statement did not return.
 const CLASSIFY: &str = concat!(
     "
-SELECT j.id, j.exclusive, j.process_instance, j.type = ANY($2), NOT ",
+SELECT j.id, j.exclusive, j.process_instance, ",
+    served!("j", "$2", "$3::jsonb"),
+    ", NOT ",
     unlocked!("j"),
     ", NOT ",
     not_suspended!("j"),
     ", NOT ",
     nothing_suspended!(),
-    ", j.type
+    ", j.type, j.deployment, j.category, j.tenant
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
@@ -136,6 +142,7 @@ async fn lock_by(
         .bind(&terms.types[..])
         .bind(terms.owner.0)
         .bind(terms.lease)
+        .bind(terms.scope.bound())
         .fetch_all(connection)
         .await?
         .iter()
@@ -331,6 +338,7 @@ impl PgStore {
         let rows = sqlx::query(CLASSIFY)
             .bind(ids)
             .bind(&terms.types[..])
+            .bind(terms.scope.bound())
             .fetch_all(&mut *connection)
             .await?;
         let mut found = HashSet::with_capacity(rows.len());
@@ -363,7 +371,7 @@ impl PgStore {
                 }
                 continue;
             } else {
-                locked.unserved.push((JobId(id), row.try_get(7)?));
+                locked.unserved.push((JobId(id), row::needs(&row)?));
                 Refusal::Unserved
             };
             locked.refused.push((JobId(id), why));

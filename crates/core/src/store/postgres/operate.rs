@@ -275,7 +275,7 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
         least(hints, 999999999) + 1
     FROM source
-    RETURNING id, lane, exclusive, process_instance, trace_parent
+    RETURNING id, lane, exclusive, process_instance, trace_parent, type
 ), again AS (
     UPDATE jobwire.job j SET retries = $2, failures = ",
     used_attempts!(),
@@ -283,7 +283,7 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
     WHERE j.id = ANY($1) AND ",
     unlocked!("j"),
     "
-    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, j.type
 )
 SELECT ",
     ready_columns!("m"),

@@ -5,12 +5,13 @@ use uuid::Uuid;
 
 use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
-use super::sql::{in_turn, not_suspended, ready_columns, unexpired, unlocked};
+use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
 use super::{aside, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::query::Sweepable;
+use crate::scope::Services;
 use crate::store::sweeping::LONG_READY;
 use crate::store::{OrphanPage, OrphanQuery};
 
@@ -33,7 +34,9 @@ WITH lost AS (
     ready_columns!("j"),
     "
     FROM jobwire.job j
-    WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND j.type = ANY($4)
+    WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND ",
+    served_by_fleet!("j", "$4", "$11"),
+    "
       AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * interval '5 seconds'
       AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
       AND j.id NOT IN (SELECT unnest($10::uuid[]))
@@ -63,7 +66,7 @@ SELECT ",
 const FIND: &str = find!("");
 
 /// The same for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id = ANY($11)");
+const FIND_THESE: &str = find!(" AND j.id = ANY($12)");
 
 /// Find orphans; only among `these`, if any are named.
 pub(super) async fn find(
@@ -79,13 +82,14 @@ pub(super) async fn find(
         .bind(query.after.map(|id| id.0))
         .bind(query.ceiling())
         .bind(&query.lane.0)
-        .bind(&query.types[..])
+        .bind(&query.services.types[..])
         .bind(query.ready_before)
         .bind(query.limit)
         .bind(query.mark)
         .bind(query.horizon.map(|horizon| horizon.0))
         .bind(LONG_READY)
-        .bind(query.held.iter().map(|id| id.0).collect::<Vec<Uuid>>());
+        .bind(query.held.iter().map(|id| id.0).collect::<Vec<Uuid>>())
+        .bind(query.services.bound());
     if let Some(these) = these {
         find = find.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     }
@@ -114,7 +118,9 @@ WITH looked AS (
         WHEN NOT ",
     not_suspended!("j"),
     " THEN 'suspended'
-        WHEN j.type <> ALL($1) THEN 'unserved'
+        WHEN NOT ",
+    served_by_fleet!("j", "$1", "$2"),
+    " THEN 'unserved'
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
@@ -131,8 +137,11 @@ SELECT clock_timestamp(),
 FROM looked"
 );
 
-pub(super) async fn sweepable(pool: &PgPool, types: &[String]) -> Result<Sweepable, StoreError> {
-    let row = sqlx::query(SWEEPABLE).bind(types).fetch_one(pool).await?;
+pub(super) async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, StoreError> {
+    let count = sqlx::query(SWEEPABLE)
+        .bind(&services.types[..])
+        .bind(services.bound());
+    let row = count.fetch_one(pool).await?;
     Ok(Sweepable {
         now: row.try_get(0)?,
         expired: row.try_get(1)?,

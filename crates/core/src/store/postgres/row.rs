@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 use crate::query::JobView;
+use crate::scope::Needs;
 
 fn json(text: String, column: &str) -> Result<Box<RawValue>, StoreError> {
     RawValue::from_string(text)
@@ -97,14 +98,26 @@ pub(super) fn job(row: &PgRow, at: usize) -> Result<Job, StoreError> {
 pub(super) fn ready(row: &PgRow) -> Result<Ready, StoreError> {
     let exclusive: bool = row.try_get(2)?;
     let instance: Option<String> = row.try_get(3)?;
+    let job_type: String = row.try_get(5)?;
     Ok(Ready {
         lane: Lane(row.try_get(1)?),
         hint: Hint {
             id: JobId(row.try_get(0)?),
             instance: instance.filter(|_| exclusive),
+            job_type: (!exclusive).then_some(job_type),
             committed_at: None,
             trace_parent: row.try_get(4)?,
         },
+    })
+}
+
+/// What a node must serve to run a job, from columns of these names.
+pub(super) fn needs(row: &PgRow) -> Result<Needs, StoreError> {
+    Ok(Needs {
+        job_type: row.try_get("type")?,
+        deployment: row.try_get("deployment")?,
+        category: row.try_get("category")?,
+        tenant: row.try_get("tenant")?,
     })
 }
 

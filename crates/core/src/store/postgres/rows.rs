@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::line::Line;
-use super::sql::{job_columns, not_suspended, unleased};
+use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, complete, lock, row};
 use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob};
@@ -31,7 +31,9 @@ SELECT nextval('jobwire.fence_seq'), ",
     job_columns!("j"),
     "
 FROM jobwire.job j
-WHERE j.id = ANY($1) AND NOT j.exclusive AND j.type = ANY($2) AND j.hints <= 1 AND j.failures = 0
+WHERE j.id = ANY($1) AND NOT j.exclusive AND ",
+    served!("j", "$2", "$3::jsonb"),
+    " AND j.hints <= 1 AND j.failures = 0
     AND j.repeat IS NULL AND ",
     not_suspended!("j"),
     "
@@ -85,6 +87,7 @@ impl PgStore {
         let rows = sqlx::query(HOLD)
             .bind(ids)
             .bind(&terms.rows.types[..])
+            .bind(terms.scope.bound())
             .fetch_all(&mut *transaction)
             .await?;
         let mut jobs = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;

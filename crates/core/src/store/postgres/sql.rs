@@ -95,7 +95,9 @@ macro_rules! ready_columns {
             $t,
             ".process_instance, ",
             $t,
-            ".trace_parent"
+            ".trace_parent, ",
+            $t,
+            ".type"
         )
     };
 }
@@ -233,7 +235,74 @@ macro_rules! in_turn {
     };
 }
 
+/// A node of this scope, or a group of nodes, takes the job: each name that the job has is among those of its kind, where
+/// the scope names any. The scope is a jsonb, NULL where it takes all.
+macro_rules! in_scope {
+    ($t:literal, $scope:literal) => {
+        concat!(
+            "(",
+            $scope,
+            " IS NULL OR ((",
+            $t,
+            ".deployment IS NULL OR coalesce(",
+            $scope,
+            "->'deployments' ? ",
+            $t,
+            ".deployment, true)) AND (",
+            $t,
+            ".category IS NULL OR coalesce(",
+            $scope,
+            "->'categories' ? ",
+            $t,
+            ".category, true)) AND (",
+            $t,
+            ".tenant IS NULL OR coalesce(",
+            $scope,
+            "->'tenants' ? ",
+            $t,
+            ".tenant, true))))"
+        )
+    };
+}
+
+/// The asking node serves the job: its type is among these, and it is in the node's scope.
+macro_rules! served {
+    ($t:literal, $types:literal, $scope:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".type = ANY(",
+            $types,
+            ") AND ",
+            $crate::store::postgres::sql::in_scope!($t, $scope),
+            ")"
+        )
+    };
+}
+
+/// A living node serves the job. Groups of nodes are named only where types alone do not decide.
+macro_rules! served_by_fleet {
+    ($t:literal, $types:literal, $groups:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".type = ANY(",
+            $types,
+            ") AND (",
+            $groups,
+            "::jsonb IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(",
+            $groups,
+            "::jsonb) AS g WHERE g->'types' ? ",
+            $t,
+            ".type AND ",
+            $crate::store::postgres::sql::in_scope!($t, "g"),
+            ")))"
+        )
+    };
+}
+
 pub(super) use {
-    in_strict_order, in_turn, job_columns, moved_columns, not_suspended, nothing_suspended,
-    or_take_ownerless, ready_columns, strikes_count, unexpired, unleased, unlocked,
+    in_scope, in_strict_order, in_turn, job_columns, moved_columns, not_suspended,
+    nothing_suspended, or_take_ownerless, ready_columns, served, served_by_fleet, strikes_count,
+    unexpired, unleased, unlocked,
 };

@@ -165,7 +165,7 @@ WITH back AS (
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
         least(hints, 999999999) + 1
     FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
-    RETURNING id, lane, exclusive, process_instance, trace_parent
+    RETURNING id, lane, exclusive, process_instance, trace_parent, type
 )
 SELECT ",
     ready_columns!("e"),

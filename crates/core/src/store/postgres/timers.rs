@@ -10,7 +10,7 @@ use super::hot::HotLine;
 use super::line::Line;
 use super::row;
 use super::session::wait_for_disk;
-use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, unleased};
+use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
 use crate::error::StoreError;
 use crate::job::{Fence, JobId, Lane, LockedJob};
 use crate::store::{LockTerms, MovedTimers};
@@ -59,7 +59,7 @@ macro_rules! move_plainly {
     ($where:expr) => {
         move_due!(
             $where,
-            "id, lane, exclusive, process_instance, trace_parent, due_at",
+            "id, lane, exclusive, process_instance, trace_parent, type, due_at",
             "",
             "",
             ""
@@ -89,7 +89,9 @@ macro_rules! take_due {
             concat!(
                 ", here AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, moved.* FROM moved
-    WHERE NOT exclusive AND type = ANY($2) AND lane = ANY($3) AND ",
+    WHERE NOT exclusive AND lane = ANY($3) AND ",
+                served!("moved", "$2", "$6::jsonb"),
+                " AND ",
                 nothing_suspended!(),
                 " AND ",
                 unleased!("moved"),
@@ -113,8 +115,8 @@ const TAKE_DUE: &str = take_due!("");
 const TAKE_DUE_DURABLY: &str = take_due!(concat!(" AND ", wait_for_disk!()));
 
 /// Where what a row says of its timer begins, and where its lock.
-const MOVED: usize = 5;
-const LOCKED: usize = 8;
+const MOVED: usize = 6;
+const LOCKED: usize = 9;
 
 pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
     let query = sqlx::query(MOVE_DUE).bind(at_most);
@@ -159,7 +161,8 @@ pub(super) async fn take_due(
         .bind(&terms.types[..])
         .bind(lanes)
         .bind(terms.owner.0)
-        .bind(terms.lease);
+        .bind(terms.lease)
+        .bind(terms.scope.bound());
     let rows = aside::rows(&mut connection, query).await?;
     connection.keep();
     moved(&rows, |row| {

@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 use super::begin::begin_part;
 use super::line::Line;
-use super::sql::{in_turn, not_suspended, ready_columns, strikes_count, unexpired};
+use super::sql::{
+    in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
+};
 use super::{aside, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -74,7 +76,9 @@ WITH lead AS (
         FOR UPDATE SKIP LOCKED)
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND j.type = ANY($10)
+    WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND ",
+    served_by_fleet!("j", "$10", "$12"),
+    "
       AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))
       AND ",
     not_suspended!("j"),
@@ -98,7 +102,7 @@ WITH lead AS (
           UNION ALL SELECT u.id, NULL, NULL FROM unhinted u
                     WHERE u.id NOT IN (SELECT job_id FROM late UNION ALL SELECT id FROM left_over)) c
     WHERE j.id = c.id
-    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq, j.deployment, j.category, j.tenant
 ), facts AS (
     SELECT
         (SELECT term FROM lead) AS term,
@@ -119,9 +123,9 @@ WITH lead AS (
 )
 SELECT ",
     ready_columns!("hinted"),
-    ", hinted.strikes, hinted.type, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
+    ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
-    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon
+    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -131,7 +135,7 @@ ORDER BY hinted.seq"
 const TAKE: &str = take!("", "");
 
 /// The same for given jobs, in the search for a refused row.
-const TAKE_THESE: &str = take!(" AND l.job_id = ANY($12)", " AND j.id = ANY($12)");
+const TAKE_THESE: &str = take!(" AND l.job_id = ANY($13)", " AND j.id = ANY($13)");
 
 /// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
 const MARKED: &str = concat!(
@@ -170,8 +174,9 @@ pub(super) async fn take(
         .bind(turn.clock.map(|clock| clock.from))
         .bind(turn.clock.map(|clock| clock.until))
         .bind(turn.grace)
-        .bind(&turn.types[..])
-        .bind(turn.again_after);
+        .bind(&turn.services.types[..])
+        .bind(turn.again_after)
+        .bind(turn.services.bound());
     let rows = if let Some(these) = these {
         query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let mut tx = begin_part(line, these).await?;
@@ -214,10 +219,10 @@ pub(super) async fn take(
             continue;
         }
         let ready = row::ready(row)?;
-        match row.try_get(5)? {
+        match row.try_get(6)? {
             Some(strikes) => report.rescued.push(Rescued {
                 ready,
-                job_type: row.try_get(6)?,
+                needs: row::needs(row)?,
                 strikes,
                 owner: row.try_get::<Option<Uuid>, _>(7)?.map(NodeId),
             }),

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 
 use super::lock::lock_in;
-use super::sql::{in_turn, suspended};
+use super::sql::{in_turn, served, suspended};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -19,7 +19,9 @@ const FIND: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
 FROM job j
-WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
+WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND ",
+    served!("j", "?4", "?6"),
+    "
   AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
   AND NOT ",
     suspended!("j"),
@@ -35,7 +37,9 @@ const FIND_STRUCK: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AND j.type IN (SELECT value FROM json_each(?2)) AND NOT ",
+WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AND ",
+    served!("j", "?2", "?6"),
+    " AND NOT ",
     suspended!("j"),
     "
   AND ",
@@ -87,6 +91,7 @@ async fn claimable(
                 .bind(page.at_most)
                 .bind(matches!(page.of, ClaimOf::Suspects { .. }))
                 .bind(after.map(|id| id.to_string()).unwrap_or_default())
+                .bind(terms.scope.bound())
                 .fetch_all(&mut *connection)
                 .await?;
             (rows, None)
@@ -105,6 +110,7 @@ async fn claimable(
                 .bind(&page.lane.0)
                 .bind(types)
                 .bind(page.at_most)
+                .bind(terms.scope.bound())
                 .fetch_all(&mut *connection)
                 .await?;
             (rows, slice_end)

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{in_strict_order, job_columns, ready_columns, strikes, suspended, unlocked};
+use super::sql::{
+    in_strict_order, job_columns, ready_columns, served, strikes, suspended, unlocked,
+};
 use super::{lock, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -51,7 +53,9 @@ const FREE: &str = free_instances!();
 /// younger sibling overtakes it.
 const FIRST: &str = concat!(
     "
-SELECT j.type IN (SELECT value FROM json_each(?2)), ",
+SELECT ",
+    served!("j", "?2", "?3"),
+    ", ",
     strikes!("l"),
     ", ",
     job_columns!("j"),
@@ -98,6 +102,7 @@ pub(super) async fn take_first(
     let rows = sqlx::query(FIRST)
         .bind(row::array(&free)?)
         .bind(row::array(&terms.types[..])?)
+        .bind(terms.scope.bound())
         .fetch_all(&mut *connection)
         .await?;
     let mut refused: HashMap<&str, Refusal> = instances
@@ -115,7 +120,7 @@ pub(super) async fn take_first(
             firsts.push((job, row.try_get(1)?));
         } else if let Some(why) = refused.get_mut(name) {
             *why = Refusal::Unserved;
-            unserved.insert(name.to_owned(), job.job_type);
+            unserved.insert(name.to_owned(), job.needs());
         }
     }
     let taken = lock::lease(connection, terms, now, firsts).await?;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, strikes, suspended};
+use super::sql::{job_columns, served, strikes, suspended};
 use super::{SqliteStore, exclusive, insert, row};
 use crate::error::StoreError;
 use crate::hint::Hint;
@@ -14,7 +14,9 @@ use crate::store::{LockTerms, Locked, Refusal};
 /// Everything that decides, read in one statement; nothing can change before the lease is written.
 const LOOK: &str = concat!(
     "
-SELECT j.type IN (SELECT value FROM json_each(?2)),
+SELECT ",
+    served!("j", "?2", "?3"),
+    ",
     l.owner IS NOT NULL,
     ",
     suspended!("j"),
@@ -123,6 +125,7 @@ async fn lock_plain(
     let rows = sqlx::query(LOOK)
         .bind(row::array(ids)?)
         .bind(row::array(&terms.types[..])?)
+        .bind(terms.scope.bound())
         .fetch_all(&mut *connection)
         .await?;
     let mut found = HashSet::with_capacity(rows.len());
@@ -148,7 +151,7 @@ async fn lock_plain(
             free.push((job, row.try_get(3)?));
             continue;
         } else {
-            locked.unserved.push((job.id, job.job_type));
+            locked.unserved.push((job.id, job.needs()));
             Refusal::Unserved
         };
         locked.refused.push((id, why));

@@ -2,12 +2,13 @@
 
 use sqlx::Row;
 
-use super::sql::{in_turn, ready_columns, suspended, unexpired, unlocked};
+use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked};
 use super::{SqliteStore, exclusive, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::query::Sweepable;
+use crate::scope::Services;
 use crate::store::{HandOver, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
@@ -22,7 +23,9 @@ SELECT ",
             ready_columns!("j"),
             "
 FROM job j
-WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND j.type IN (SELECT value FROM json_each(?4))
+WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND ",
+            served_by_fleet!("j", "?4", "?8"),
+            "
   AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
   AND j.id NOT IN (SELECT value FROM json_each(?7))
   AND ",
@@ -42,7 +45,7 @@ ORDER BY j.id LIMIT ?6"
 const FIND: &str = find!("");
 
 /// The same for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?8))");
+const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?9))");
 
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
@@ -60,7 +63,9 @@ WITH looked AS (
         WHEN ",
     suspended!("j"),
     " THEN 'suspended'
-        WHEN j.type NOT IN (SELECT value FROM json_each(?1)) THEN 'unserved'
+        WHEN NOT ",
+    served_by_fleet!("j", "?1", "?3"),
+    " THEN 'unserved'
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
@@ -85,12 +90,16 @@ WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fenc
 ORDER BY i.process_instance LIMIT 1000";
 
 impl SqliteStore {
-    pub(super) async fn count_sweepable(&self, types: &[String]) -> Result<Sweepable, StoreError> {
+    pub(super) async fn count_sweepable(
+        &self,
+        services: &Services,
+    ) -> Result<Sweepable, StoreError> {
         let mut tx = self.write().await?;
         let now = row::now_micros();
         let row = sqlx::query(SWEEPABLE)
-            .bind(row::array(types)?)
+            .bind(row::array(&services.types[..])?)
             .bind(now)
+            .bind(services.bound())
             .fetch_one(&mut *tx)
             .await?;
         tx.commit().await?;
@@ -120,10 +129,11 @@ impl SqliteStore {
             .bind(query.after.map(|id| id.to_string()).unwrap_or_default())
             .bind(query.ceiling().hyphenated())
             .bind(&query.lane.0)
-            .bind(row::array(&query.types[..])?)
+            .bind(row::array(&query.services.types[..])?)
             .bind(row::micros(query.ready_before))
             .bind(query.limit)
-            .bind(row::array(&query.held[..])?);
+            .bind(row::array(&query.held[..])?)
+            .bind(query.services.bound());
         if let Some(these) = these {
             find = find.bind(row::array(these)?);
         }

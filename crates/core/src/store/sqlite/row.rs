@@ -12,8 +12,9 @@ use uuid::fmt::Hyphenated;
 
 use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
-use crate::job::{Job, JobId, JobKind, JobState, Lane};
+use crate::job::{Job, JobId, JobKind, JobState, Lane, NodeId};
 use crate::query::JobView;
+use crate::scope::Needs;
 
 /// The last moment that is written, the end of the year 9999: sums stay in range of every reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;
@@ -66,6 +67,11 @@ pub(super) fn uuid<I: sqlx::ColumnIndex<SqliteRow>>(
 /// The job that the first column names.
 pub(super) fn job_id(row: &SqliteRow) -> Result<JobId, StoreError> {
     Ok(JobId(uuid(row, 0)?))
+}
+
+/// A column of this name holds a node.
+pub(super) fn node_id(row: &SqliteRow, column: &str) -> Result<NodeId, StoreError> {
+    Ok(NodeId(uuid(row, column)?))
 }
 
 /// The jobs that the first columns name.
@@ -158,14 +164,26 @@ pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
 pub(super) fn ready(row: &SqliteRow) -> Result<Ready, StoreError> {
     let exclusive: bool = row.try_get(2)?;
     let instance: Option<String> = row.try_get(3)?;
+    let job_type: String = row.try_get(5)?;
     Ok(Ready {
         lane: Lane(row.try_get(1)?),
         hint: Hint {
             id: job_id(row)?,
             instance: instance.filter(|_| exclusive),
+            job_type: (!exclusive).then_some(job_type),
             committed_at: None,
             trace_parent: row.try_get(4)?,
         },
+    })
+}
+
+/// What a node must serve to run a job, from columns of these names.
+pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
+    Ok(Needs {
+        job_type: row.try_get("type")?,
+        deployment: row.try_get("deployment")?,
+        category: row.try_get("category")?,
+        tenant: row.try_get("tenant")?,
     })
 }
 
@@ -178,7 +196,7 @@ pub(super) fn all_ready(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
 pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
     let mut found: Vec<(i64, Ready)> = rows
         .iter()
-        .map(|r| Ok((r.try_get(5)?, ready(r)?)))
+        .map(|r| Ok((r.try_get(6)?, ready(r)?)))
         .collect::<Result<_, StoreError>>()?;
     found.sort_by_key(|(seq, _)| *seq);
     Ok(found.into_iter().map(|(_, ready)| ready).collect())

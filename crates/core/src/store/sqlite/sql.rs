@@ -111,7 +111,7 @@ macro_rules! job_columns {
 /// The columns that make a `Ready`, in the order in which `row::ready` reads them.
 macro_rules! ready_columns {
     () => {
-        "id, lane, exclusive, process_instance, trace_parent"
+        "id, lane, exclusive, process_instance, trace_parent, type"
     };
     ($t:literal) => {
         concat!(
@@ -124,7 +124,9 @@ macro_rules! ready_columns {
             $t,
             ".process_instance, ",
             $t,
-            ".trace_parent"
+            ".trace_parent, ",
+            $t,
+            ".type"
         )
     };
 }
@@ -243,7 +245,80 @@ macro_rules! release_leases {
     };
 }
 
+/// A node of this scope takes the job: each name that the job has is among those of its kind, where the scope names any. The
+/// scope is JSON, NULL where it takes all.
+macro_rules! in_node_scope {
+    ($t:literal, $scope:literal) => {
+        concat!(
+            "(",
+            $scope,
+            " IS NULL OR ((",
+            $t,
+            ".deployment IS NULL OR json_type(",
+            $scope,
+            ", '$.deployments') IS NULL OR ",
+            $t,
+            ".deployment IN (SELECT value FROM json_each(",
+            $scope,
+            ", '$.deployments'))) AND (",
+            $t,
+            ".category IS NULL OR json_type(",
+            $scope,
+            ", '$.categories') IS NULL OR ",
+            $t,
+            ".category IN (SELECT value FROM json_each(",
+            $scope,
+            ", '$.categories'))) AND (",
+            $t,
+            ".tenant IS NULL OR json_type(",
+            $scope,
+            ", '$.tenants') IS NULL OR ",
+            $t,
+            ".tenant IN (SELECT value FROM json_each(",
+            $scope,
+            ", '$.tenants')))))"
+        )
+    };
+}
+
+/// The asking node serves the job: its type is among these, and it is in the node's scope.
+macro_rules! served {
+    ($t:literal, $types:literal, $scope:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".type IN (SELECT value FROM json_each(",
+            $types,
+            ")) AND ",
+            $crate::store::sqlite::sql::in_node_scope!($t, $scope),
+            ")"
+        )
+    };
+}
+
+/// A living node serves the job. Groups of nodes are named only where types alone do not decide.
+macro_rules! served_by_fleet {
+    ($t:literal, $types:literal, $groups:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".type IN (SELECT value FROM json_each(",
+            $types,
+            ")) AND (",
+            $groups,
+            " IS NULL OR EXISTS (SELECT 1 FROM json_each(",
+            $groups,
+            ") AS g WHERE ",
+            $t,
+            ".type IN (SELECT value FROM json_each(g.value, '$.types')) AND ",
+            $crate::store::sqlite::sql::in_node_scope!($t, "g.value"),
+            ")))"
+        )
+    };
+}
+
 pub(super) use {
-    in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns, release_leases,
-    strikes, strikes_count, suspended, unexpired, unlocked,
+    in_node_scope, in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns,
+    release_leases, served, served_by_fleet, strikes, strikes_count, suspended, unexpired,
+    unlocked,
 };

@@ -98,7 +98,7 @@ impl SqliteStore {
         let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE).fetch_one(&mut *tx).await?;
         tx.commit().await?;
         for row in &rows {
-            let due: i64 = row.try_get(5)?;
+            let due: i64 = row.try_get(6)?;
             #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
             metrics::histogram!(crate::metrics::TIMER_LATENESS).record((now - due) as f64 / 1e6);
         }

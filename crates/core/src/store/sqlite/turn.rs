@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{in_turn, ready_columns, strikes, strikes_count, suspended, unexpired};
+use super::sql::{
+    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
+};
 use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::hint::Ready;
@@ -63,7 +65,9 @@ macro_rules! left_over {
         concat!(
             "
 SELECT j.id FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND j.type IN (SELECT value FROM json_each(?1))
+WHERE l.owner IS NULL AND ",
+            served_by_fleet!("j", "?1", "?5"),
+            "
   AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6)) AND NOT ",
             suspended!("j"),
             " AND ",
@@ -76,14 +80,14 @@ ORDER BY j.id LIMIT ?4"
 }
 
 const LEFT_OVER: &str = left_over!("");
-const LEFT_OVER_THESE: &str = left_over!(" AND j.id IN (SELECT value FROM json_each(?5))");
+const LEFT_OVER_THESE: &str = left_over!(" AND j.id IN (SELECT value FROM json_each(?6))");
 
 /// What is known of a rescued job beside its hint.
 const RESCUED: &str = concat!(
     "
-SELECT j.id, j.type, ",
+SELECT j.id, ",
     strikes!("l"),
-    " FROM job j JOIN job_lease l ON l.job_id = j.id
+    ", j.type, j.deployment, j.category, j.tenant FROM job j JOIN job_lease l ON l.job_id = j.id
 WHERE j.id IN (SELECT value FROM json_each(?1))"
 );
 
@@ -200,16 +204,16 @@ async fn rescue(
         .await?;
     let mut known = HashMap::with_capacity(rows.len());
     for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
-        let (job_type, strikes): (String, i32) = (row.try_get(1)?, row.try_get(2)?);
-        known.insert(id, (job_type, strikes));
+        let strikes: i32 = row.try_get(1)?;
+        known.insert(id, (row::needs(row)?, strikes));
     }
     let ready = hint(connection, now, &ids).await?;
     let rescued = ready.into_iter().filter_map(|ready| {
-        let (job_type, strikes) = known.remove(&ready.hint.id)?;
+        let (needs, strikes) = known.remove(&ready.hint.id)?;
         Some(Rescued {
             owner: owners.get(&ready.hint.id).copied().flatten(),
             ready,
-            job_type,
+            needs,
             strikes,
         })
     });
@@ -309,10 +313,11 @@ async fn lead(
     } else {
         LEFT_OVER
     })
-    .bind(row::array(&turn.types[..])?)
+    .bind(row::array(&turn.services.types[..])?)
     .bind(now)
     .bind(row::later(now, turn.again_after) - now)
-    .bind(turn.reset_at_most);
+    .bind(turn.reset_at_most)
+    .bind(turn.services.bound());
     if let Some(these) = these {
         left_over = left_over.bind(these);
     }

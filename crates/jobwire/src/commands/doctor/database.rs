@@ -9,7 +9,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
-use super::lanes;
+use super::{lanes, nodes};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -40,6 +40,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     }
     if let Ok(SchemaStatus::Ready { .. }) = database.status().await {
         lanes::examine(settings, &*database.store(), findings).await;
+        nodes::examine(&*database.store(), findings).await;
     }
     database.store().close().await;
 }

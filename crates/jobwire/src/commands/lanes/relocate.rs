@@ -36,10 +36,12 @@ pub(super) async fn relocate(
     if !problems.is_empty() {
         return Err(Error::Usage(problems.join("; ")));
     }
-    if settings.lanes.iter().all(|share| share.lane != plan.to) {
+    let nodes = store.nodes().await?;
+    let mut living = nodes.iter().filter(|node| node.lives());
+    if !living.any(|node| node.membership.lanes.contains(&plan.to)) {
         tracing::warn!(
             lane = %plan.to,
-            "nodes with these settings do not receive this lane; where no other node does, jobs that are moved there wait until one does"
+            "no living node receives this lane; jobs that are moved there wait until one does"
         );
     }
     let outlet = Outlet::open(settings).await?;

@@ -1,0 +1,217 @@
+//! The registry: what a node takes can change while it runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::handler::{Handler, HandlerOptions, HandlerResult, Running};
+use crate::scope::{Names, Scope};
+use crate::shared::Shared;
+use crate::store::{MAX_NAMES, StoreError};
+
+/// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to clone; from
+/// [`Node::registry`](super::Node::registry).
+///
+/// A change takes effect with the next lock statement. Jobs that run go on, also of an unregistered type. Other nodes learn
+/// of the change within a second or two, by the node's row in the table `node`; hints that reach this node for jobs that it
+/// no longer takes are forwarded to one that does.
+///
+/// ```no_run
+/// # use jobwire_core::{Node, Outcome, Running};
+/// # async fn example(node: Node) -> Result<(), jobwire_core::StoreError> {
+/// let registry = node.registry();
+/// registry.register("send-fax", |job: Running<u64>| async move {
+///     println!("fax {}", job.payload);
+///     Ok(Outcome::Done)
+/// })?;
+/// // Only jobs of these deployments, and jobs that name none:
+/// registry.register_deployment("order-process:17")?;
+/// registry.unregister_deployment("order-process:16");
+/// assert_eq!(registry.types(), ["send-fax"]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Registry(pub(super) Arc<Shared>);
+
+/// One of the sets of a scope.
+type Kind = fn(&mut Scope) -> &mut Names;
+
+const DEPLOYMENTS: Kind = |scope| &mut scope.deployments;
+const CATEGORIES: Kind = |scope| &mut scope.categories;
+const TENANTS: Kind = |scope| &mut scope.tenants;
+
+impl Registry {
+    /// Run jobs of this type from now on, with default options. A handler of the same type is replaced.
+    ///
+    /// # Errors
+    /// The node takes as many types as it can.
+    pub fn register<P, F, Fut>(&self, job_type: impl Into<String>, run: F) -> Result<(), StoreError>
+    where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        self.register_with(job_type, HandlerOptions::default(), run)
+    }
+
+    /// The same, with options.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_with<P, F, Fut>(
+        &self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        run: F,
+    ) -> Result<(), StoreError>
+    where
+        F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+        P: DeserializeOwned + Send + 'static,
+    {
+        let job_type = job_type.into();
+        has_room("types", self.0.served.all().iter(), &job_type)?;
+        self.0
+            .served
+            .change_handlers(|handlers| handlers.add_with(job_type, options, run));
+        Ok(())
+    }
+
+    /// The same for anything that implements [`Handler`].
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_handler(
+        &self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        handler: Arc<dyn Handler>,
+    ) -> Result<(), StoreError> {
+        let job_type = job_type.into();
+        has_room("types", self.0.served.all().iter(), &job_type)?;
+        self.0
+            .served
+            .change_handlers(|handlers| handlers.register(job_type, options, handler));
+        Ok(())
+    }
+
+    /// Lock no more jobs of this type. False where it had no handler.
+    pub fn unregister(&self, job_type: &str) -> bool {
+        self.0
+            .served
+            .change_handlers(|handlers| handlers.remove(job_type))
+    }
+
+    /// The types with a handler, sorted.
+    #[must_use]
+    pub fn types(&self) -> Vec<String> {
+        self.0.served.all().to_vec()
+    }
+
+    /// Take jobs of this deployment. The first one ends that jobs of all deployments are taken.
+    ///
+    /// # Errors
+    /// The node takes as many deployments as it can.
+    pub fn register_deployment(&self, name: impl Into<String>) -> Result<(), StoreError> {
+        self.add("deployments", DEPLOYMENTS, name.into())
+    }
+
+    /// Take jobs of this deployment no more. False where it was not registered. After the last one only jobs that name no
+    /// deployment are taken; [`take_all_deployments`](Self::take_all_deployments) takes all again.
+    pub fn unregister_deployment(&self, name: &str) -> bool {
+        self.remove(DEPLOYMENTS, name)
+    }
+
+    /// Take jobs of all deployments.
+    pub fn take_all_deployments(&self) {
+        self.0.served.change_scope(|scope| scope.deployments = None);
+    }
+
+    /// The deployments whose jobs are taken; `None` for all.
+    #[must_use]
+    pub fn deployments(&self) -> Option<BTreeSet<String>> {
+        self.0.served.scope().deployments.clone()
+    }
+
+    /// Take jobs of this category. The first one ends that jobs of all categories are taken.
+    ///
+    /// # Errors
+    /// The node takes as many categories as it can.
+    pub fn register_category(&self, name: impl Into<String>) -> Result<(), StoreError> {
+        self.add("categories", CATEGORIES, name.into())
+    }
+
+    /// Take jobs of this category no more. False where it was not registered. After the last one only jobs that name no
+    /// category are taken.
+    pub fn unregister_category(&self, name: &str) -> bool {
+        self.remove(CATEGORIES, name)
+    }
+
+    /// Take jobs of all categories.
+    pub fn take_all_categories(&self) {
+        self.0.served.change_scope(|scope| scope.categories = None);
+    }
+
+    /// The categories whose jobs are taken; `None` for all.
+    #[must_use]
+    pub fn categories(&self) -> Option<BTreeSet<String>> {
+        self.0.served.scope().categories.clone()
+    }
+
+    /// Take jobs of this tenant. The first one ends that jobs of all tenants are taken.
+    ///
+    /// # Errors
+    /// The node takes as many tenants as it can.
+    pub fn register_tenant(&self, name: impl Into<String>) -> Result<(), StoreError> {
+        self.add("tenants", TENANTS, name.into())
+    }
+
+    /// Take jobs of this tenant no more. False where it was not registered. After the last one only jobs that name no
+    /// tenant are taken.
+    pub fn unregister_tenant(&self, name: &str) -> bool {
+        self.remove(TENANTS, name)
+    }
+
+    /// Take jobs of all tenants.
+    pub fn take_all_tenants(&self) {
+        self.0.served.change_scope(|scope| scope.tenants = None);
+    }
+
+    /// The tenants whose jobs are taken; `None` for all.
+    #[must_use]
+    pub fn tenants(&self) -> Option<BTreeSet<String>> {
+        self.0.served.scope().tenants.clone()
+    }
+
+    fn add(&self, what: &str, kind: Kind, name: String) -> Result<(), StoreError> {
+        let mut scope = Scope::clone(&self.0.served.scope());
+        has_room(what, kind(&mut scope).iter().flatten(), &name)?;
+        self.0.served.change_scope(|scope| {
+            kind(scope).get_or_insert_default().insert(name);
+        });
+        Ok(())
+    }
+
+    fn remove(&self, kind: Kind, name: &str) -> bool {
+        let mut removed = false;
+        self.0.served.change_scope(|scope| {
+            removed = kind(scope).as_mut().is_some_and(|names| names.remove(name));
+        });
+        removed
+    }
+}
+
+fn has_room<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a String>,
+    name: &str,
+) -> Result<(), StoreError> {
+    let others = names.filter(|known| *known != name).count();
+    if others < MAX_NAMES {
+        return Ok(());
+    }
+    Err(StoreError::Config(format!(
+        "a node takes at most {MAX_NAMES} {what}; unregister some, or spread them over several nodes"
+    )))
+}

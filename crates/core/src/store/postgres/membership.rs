@@ -1,0 +1,104 @@
+//! The rows of the nodes.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Row};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::job::{Lane, NodeId};
+use crate::scope::Scope;
+use crate::store::{MAX_NODES, Membership, NodeView};
+
+/// A node that was forgotten meanwhile is there again.
+const WRITE: &str = "
+INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
+    deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
+    host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = clock_timestamp()";
+
+pub(super) async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
+    let lanes: Vec<&str> = node.lanes.iter().map(|lane| &*lane.0).collect();
+    let names = |names: &crate::scope::Names| {
+        let names = names.as_ref();
+        names.map(|names| names.iter().cloned().collect::<Vec<String>>())
+    };
+    sqlx::query(WRITE)
+        .bind(node.id.0)
+        .bind(node.revision)
+        .bind(&node.types)
+        .bind(lanes)
+        .bind(names(&node.scope.deployments))
+        .bind(names(&node.scope.categories))
+        .bind(names(&node.scope.tenants))
+        .bind(&node.host)
+        .bind(&node.version)
+        .bind(&node.transport)
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+const LEAVE: &str = "DELETE FROM jobwire.node WHERE id = $1";
+
+pub(super) async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
+    sqlx::query(LEAVE).bind(node.0).execute(pool).await?;
+    Ok(())
+}
+
+/// Of too many nodes, those that were seen last.
+const READ: &str = "
+SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
+    greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
+FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
+
+pub(super) async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
+    let rows = sqlx::query(READ).bind(MAX_NODES as i64);
+    let rows = rows.fetch_all(pool).await?;
+    rows.iter().map(view).collect()
+}
+
+fn view(row: &PgRow) -> Result<NodeView, StoreError> {
+    let names = |column: &str| -> Result<crate::scope::Names, StoreError> {
+        let names: Option<Vec<String>> = row.try_get(column)?;
+        Ok(names.map(|names| names.into_iter().collect()))
+    };
+    let lanes: Vec<String> = row.try_get("lanes")?;
+    let mut scope = Scope::default();
+    scope.deployments = names("deployments")?;
+    scope.categories = names("categories")?;
+    scope.tenants = names("tenants")?;
+    Ok(NodeView {
+        membership: Membership {
+            id: NodeId(row.try_get("id")?),
+            revision: row.try_get("revision")?,
+            types: row.try_get("types")?,
+            lanes: lanes.into_iter().map(Lane).collect(),
+            scope,
+            host: row.try_get("host")?,
+            version: row.try_get("version")?,
+            transport: row.try_get("transport")?,
+        },
+        started_at: row.try_get("started_at")?,
+        seen_at: row.try_get("seen_at")?,
+        silent_for: Duration::try_from_secs_f64(row.try_get("silent_for")?)
+            .unwrap_or(Duration::MAX),
+    })
+}
+
+/// Waits for no row.
+const FORGET: &str = "
+DELETE FROM jobwire.node WHERE id IN (
+    SELECT id FROM jobwire.node WHERE seen_at < clock_timestamp() - $1 AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";
+
+pub(super) async fn forget(
+    pool: &PgPool,
+    silent_for: Duration,
+    heard: &[NodeId],
+) -> Result<u64, StoreError> {
+    let heard: Vec<Uuid> = heard.iter().map(|id| id.0).collect();
+    let forget = sqlx::query(FORGET).bind(silent_for).bind(heard);
+    Ok(forget.execute(pool).await?.rows_affected())
+}

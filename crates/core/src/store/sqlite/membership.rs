@@ -1,0 +1,112 @@
+//! The rows of the nodes.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::{SqliteStore, row};
+use crate::error::StoreError;
+use crate::job::{Lane, NodeId};
+use crate::scope::{Names, Scope};
+use crate::store::{MAX_NODES, Membership, NodeView};
+
+const WRITE: &str = "
+INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11)
+ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
+    deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
+    host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = excluded.seen_at";
+
+const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
+
+const READ: &str = "
+SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at
+FROM node ORDER BY seen_at DESC LIMIT ?1";
+
+const FORGET: &str = "
+DELETE FROM node WHERE seen_at < ?1 AND id NOT IN (SELECT value FROM json_each(?2))";
+
+impl SqliteStore {
+    pub(super) async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
+        let names = |names: &Names| names.as_ref().map(row::array).transpose();
+        let mut tx = self.write().await?;
+        sqlx::query(WRITE)
+            .bind(node.id.to_string())
+            .bind(node.revision)
+            .bind(row::array(&node.types)?)
+            .bind(row::array(node.lanes.iter().map(|lane| &lane.0))?)
+            .bind(names(&node.scope.deployments)?)
+            .bind(names(&node.scope.categories)?)
+            .bind(names(&node.scope.tenants)?)
+            .bind(&node.host)
+            .bind(&node.version)
+            .bind(&node.transport)
+            .bind(row::now_micros())
+            .execute(&mut *tx)
+            .await?;
+        Ok(tx.commit().await?)
+    }
+
+    pub(super) async fn delete_node(&self, node: NodeId) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        let leave = sqlx::query(LEAVE).bind(node.to_string());
+        leave.execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
+    pub(super) async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        let rows = sqlx::query(READ).bind(MAX_NODES as i64);
+        let rows = rows.fetch_all(&self.readers).await?;
+        let now = row::now_micros();
+        rows.iter().map(|row| view(row, now)).collect()
+    }
+
+    pub(super) async fn delete_silent_nodes(
+        &self,
+        silent_for: Duration,
+        heard: &[NodeId],
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.write().await?;
+        let now = row::now_micros();
+        let forget = sqlx::query(FORGET)
+            .bind(now - (row::later(now, silent_for) - now))
+            .bind(row::array(heard)?);
+        let forgotten = forget.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(forgotten)
+    }
+}
+
+fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
+    let read = |column: &str, text: String| {
+        serde_json::from_str::<Vec<String>>(&text)
+            .map_err(|e| StoreError::BadRow(format!("column `{column}` of table `node`: {e}")))
+    };
+    let names = |column: &str| -> Result<Names, StoreError> {
+        let text: Option<String> = row.try_get(column)?;
+        let names = text.map(|text| read(column, text)).transpose()?;
+        Ok(names.map(|names| names.into_iter().collect()))
+    };
+    let lanes = read("lanes", row.try_get("lanes")?)?;
+    let mut scope = Scope::default();
+    scope.deployments = names("deployments")?;
+    scope.categories = names("categories")?;
+    scope.tenants = names("tenants")?;
+    let seen_at: i64 = row.try_get("seen_at")?;
+    Ok(NodeView {
+        membership: Membership {
+            id: row::node_id(row, "id")?,
+            revision: row.try_get("revision")?,
+            types: read("types", row.try_get("types")?)?,
+            lanes: lanes.into_iter().map(Lane).collect(),
+            scope,
+            host: row.try_get("host")?,
+            version: row.try_get("version")?,
+            transport: row.try_get("transport")?,
+        },
+        started_at: row::moment(row.try_get("started_at")?)?,
+        seen_at: row::moment(seen_at)?,
+        silent_for: Duration::from_micros(now.saturating_sub(seen_at).max(0).cast_unsigned()),
+    })
+}

@@ -1,0 +1,2 @@
+DROP TABLE jobwire.node;
+DELETE FROM jobwire.schema_version WHERE version = 3;

@@ -1,0 +1,2 @@
+DROP TABLE node;
+DELETE FROM schema_version WHERE version = 3;

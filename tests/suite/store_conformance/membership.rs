@@ -1,0 +1,136 @@
+//! The rows of the nodes, and the scope of a node.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::scope::{Group, Needs, Scope, Services};
+use jobwire_core::store::{LockTerms, Membership, NodeView, OrphanQuery, Refusal, services_of};
+use jobwire_core::{Lane, NodeId};
+
+use super::world::{Bench, World, ids, job_ids, node, terms, why, work};
+
+fn membership(id: NodeId) -> Membership {
+    Membership {
+        id,
+        revision: 1,
+        types: vec!["mail".to_owned(), "fax".to_owned()],
+        lanes: vec![Lane::default(), Lane("bulk".to_owned())],
+        scope: Scope::default().tenants(["acme"]).deployments(["d1", "d2"]),
+        host: "host-1".to_owned(),
+        version: "1.2.3".to_owned(),
+        transport: "test".to_owned(),
+    }
+}
+
+fn of(nodes: &[NodeView]) -> Vec<&Membership> {
+    nodes.iter().map(|node| &node.membership).collect()
+}
+
+pub(super) async fn a_row_says_what_its_node_takes<S: Bench>(w: &World<S>) {
+    let mut it = membership(node());
+    w.store.write_node(&it).await.unwrap();
+    let nodes = w.store.nodes().await.unwrap();
+    assert_eq!(of(&nodes), [&it]);
+    assert!(nodes[0].lives());
+    let started_at = nodes[0].started_at;
+    it.revision = 2;
+    it.types = vec!["print".to_owned()];
+    it.scope = Scope::default();
+    w.store.write_node(&it).await.unwrap();
+    let nodes = w.store.nodes().await.unwrap();
+    assert_eq!(of(&nodes), [&it]);
+    assert_eq!(nodes[0].started_at, started_at);
+    assert_eq!(*services_of(&nodes).types, ["print"]);
+    w.store.remove_node(it.id).await.unwrap();
+    assert!(w.store.nodes().await.unwrap().is_empty());
+    // It was taken for dead, and is not.
+    w.store.write_node(&it).await.unwrap();
+    assert_eq!(of(&w.store.nodes().await.unwrap()), [&it]);
+}
+
+pub(super) async fn rows_of_silent_nodes_are_removed_but_not_of_those_that_are_heard<S: Bench>(
+    w: &World<S>,
+) {
+    let (heard, silent) = (node(), node());
+    for id in [heard, silent] {
+        w.store.write_node(&membership(id)).await.unwrap();
+    }
+    let listed = [heard];
+    let remove = |after| w.store.remove_silent_nodes(after, &listed);
+    assert_eq!(remove(Duration::from_secs(60)).await.unwrap(), 0);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(remove(Duration::from_millis(10)).await.unwrap(), 1);
+    assert_eq!(of(&w.store.nodes().await.unwrap()), [&membership(heard)]);
+}
+
+fn scoped(owner: NodeId, scope: Scope) -> LockTerms {
+    LockTerms {
+        scope: Arc::new(scope),
+        ..terms(owner)
+    }
+}
+
+pub(super) async fn a_node_locks_jobs_of_its_scope_only<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work().tenant("acme"),
+            work().tenant("initech"),
+            work(),
+            work().tenant("acme").deployment("d9"),
+            work().tenant("acme").deployment("d1").category("night"),
+            work().tenant("initech").instance("order-1"),
+        ])
+        .await;
+    let owner = node();
+    let scope = Scope::default().tenants(["acme"]).deployments(["d1"]);
+    let terms = scoped(owner, scope);
+    let locked = w.store.lock(&terms, &hints).await.unwrap();
+    let mut got = job_ids(&locked.jobs);
+    got.sort_unstable();
+    assert_eq!(got, [hints[0].id, hints[2].id, hints[4].id]);
+    for hint in [&hints[1], &hints[3], &hints[5]] {
+        assert_eq!(why(&locked, hint.id), Some(Refusal::Unserved));
+    }
+    let unserved: HashSet<Option<String>> = locked
+        .unserved
+        .iter()
+        .map(|(_, needs)| needs.tenant.clone())
+        .collect();
+    assert!(
+        unserved.contains(&Some("initech".to_owned())),
+        "{unserved:?}"
+    );
+    // A node that takes all takes these, too.
+    let rest = w.lock(node(), &hints).await;
+    assert_eq!(rest.jobs.len(), 3);
+}
+
+pub(super) async fn a_job_that_no_group_of_nodes_takes_is_gated<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![
+            work().tenant("acme"),
+            work().tenant("initech"),
+            work(),
+        ])
+        .await;
+    w.make_old(60).await;
+    let types: Vec<String> = terms(node()).types.to_vec();
+    let scope = Scope::default().tenants(["acme"]);
+    let group = Group {
+        types: types.clone(),
+        scope,
+    };
+    let services = Services::of(vec![group]);
+    assert!(!services.serve(&Needs {
+        tenant: Some("initech".to_owned()),
+        ..Needs::of(&types[0])
+    }));
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    let before = now - Duration::from_secs(30);
+    let query = OrphanQuery::new(Lane::default(), services, before, 100);
+    let found = ids(&w.store.orphans(&query).await.unwrap().ready);
+    assert_eq!(found, [hints[0].id, hints[2].id]);
+    let query = OrphanQuery::new(Lane::default(), types, before, 100);
+    assert_eq!(w.store.orphans(&query).await.unwrap().ready.len(), 3);
+}
