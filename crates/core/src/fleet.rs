@@ -3,7 +3,7 @@
 //! What a node serves stands in the table `node`, which only nodes can write. Beats over the broker say that it lives, how
 //! many slots it has free, and which revision of its row holds. So anybody who may publish can say that a registered node
 //! lives, and nothing else: what an id without a row says is ignored. Where an unknown id or an unknown revision is heard,
-//! the rows are read again, once a second at most.
+//! the rows are read again, ten times a second at most.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

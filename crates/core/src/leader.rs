@@ -406,7 +406,7 @@ impl Leader {
         }
     }
 
-    /// Has the node that says this a row? What others say is ignored; the rows are read again, once a second at most.
+    /// Has the node that says this a row? What others say is ignored; the rows are read again.
     fn is_from_member(&mut self, id: NodeId) -> bool {
         let is_member = self.node.fleet.knows(id);
         if !is_member {

@@ -1,7 +1,7 @@
 //! The rows of the nodes: this one's own, and those of the others.
 //!
 //! A node writes its row when what it takes changes, and once a minute, so that a row that was removed is there again. It
-//! reads the rows when it hears an id or a revision that it does not know, once a second at most, and once a minute. The
+//! reads the rows when it hears an id or a revision that it does not know, ten times a second at most, and once a minute. The
 //! leader removes rows that were not written for five minutes and whose node it does not hear.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// After a failure it is tried again so soon.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The rows are read this often at most: anybody who may publish can name unknown ids.
-const BETWEEN_READS: Duration = Duration::from_secs(1);
+const BETWEEN_READS: Duration = Duration::from_millis(100);
 /// A node that has not written its row for so long, and is not heard, has died.
 const SILENT: Duration = Duration::from_secs(300);
 
