@@ -16,6 +16,7 @@ mod own_instances;
 mod packed;
 mod poison;
 mod quarantine;
+mod registry;
 mod row_lock;
 mod saturated;
 mod suspension;

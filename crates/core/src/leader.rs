@@ -114,6 +114,8 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         && matches!(leader.node.store.data_version().await, Ok(Some(_)));
     let mut version = None;
     let mut revision = leader.node.served.revision();
+    // It may have changed since the node wrote its row.
+    revision.mark_changed();
     leader.announce();
     loop {
         tokio::select! {

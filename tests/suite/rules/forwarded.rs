@@ -15,18 +15,18 @@ use super::world::{SOON, count_hints_again, hinted_again, store};
 use crate::world::{Notes, connect, pass};
 
 /// Each node has its part of a topic.
-const PARTITIONS: i32 = 6;
+pub(super) const PARTITIONS: i32 = 6;
 
 /// A database, a place on a broker, and a producer.
-struct World {
-    store: PgStore,
-    space: Space,
+pub(super) struct World {
+    pub(super) store: PgStore,
+    pub(super) space: Space,
     jobs: Jobs<PgStore>,
     _transport: Arc<dyn Transport>,
 }
 
 impl World {
-    async fn new(space: Space) -> Self {
+    pub(super) async fn new(space: Space) -> Self {
         let store = store().await;
         count_hints_again(&store).await;
         let transport = connect(&space, PARTITIONS).await;
@@ -65,13 +65,13 @@ impl World {
             .unwrap()
     }
 
-    async fn create(&self, jobs: impl Iterator<Item = NewJob>) {
+    pub(super) async fn create(&self, jobs: impl Iterator<Item = NewJob>) {
         let mut tx = self.jobs.begin().await.unwrap();
         tx.create_many(jobs.collect()).await.unwrap();
         tx.commit().await.unwrap();
     }
 
-    async fn until_left(&self, left: i64) {
+    pub(super) async fn until_left(&self, left: i64) {
         let filter = JobFilter::default();
         eventually("the jobs are done", SOON, || async {
             (self.store.count(&filter).await.ok()? == left).then_some(())

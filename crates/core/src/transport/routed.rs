@@ -206,10 +206,11 @@ impl Publisher for RoutedTransport {
     }
 
     fn tell(&self, control: Control) -> bool {
-        let told = self.0.publishers.iter();
-        told.fold(false, |told, publisher| {
-            publisher.tell(control.clone()) || told
-        })
+        let mut told = false;
+        for publisher in &self.0.publishers {
+            told |= publisher.tell(control.clone());
+        }
+        told
     }
 
     fn health(&self) -> TransportHealth {

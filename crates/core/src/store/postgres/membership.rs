@@ -66,10 +66,11 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
         Ok(names.map(|names| names.into_iter().collect()))
     };
     let lanes: Vec<String> = row.try_get("lanes")?;
-    let mut scope = Scope::default();
-    scope.deployments = names("deployments")?;
-    scope.categories = names("categories")?;
-    scope.tenants = names("tenants")?;
+    let scope = Scope {
+        deployments: names("deployments")?,
+        categories: names("categories")?,
+        tenants: names("tenants")?,
+    };
     Ok(NodeView {
         membership: Membership {
             id: NodeId(row.try_get("id")?),

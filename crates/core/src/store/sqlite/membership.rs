@@ -89,10 +89,11 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
         Ok(names.map(|names| names.into_iter().collect()))
     };
     let lanes = read("lanes", row.try_get("lanes")?)?;
-    let mut scope = Scope::default();
-    scope.deployments = names("deployments")?;
-    scope.categories = names("categories")?;
-    scope.tenants = names("tenants")?;
+    let scope = Scope {
+        deployments: names("deployments")?,
+        categories: names("categories")?,
+        tenants: names("tenants")?,
+    };
     let seen_at: i64 = row.try_get("seen_at")?;
     Ok(NodeView {
         membership: Membership {

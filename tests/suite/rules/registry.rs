@@ -1,0 +1,146 @@
+//! Rule 8: what a node takes changes while it runs, and other nodes know it.
+
+use std::time::Duration;
+
+use jobwire_core::node::Registry;
+use jobwire_core::scope::Scope;
+use jobwire_core::{HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store};
+use jobwire_tests::eventually;
+use jobwire_tests::shared::{self, Space};
+
+use super::forwarded::{PARTITIONS, World};
+use super::world::{SOON, hinted_again};
+use crate::world::{Notes, connect};
+
+/// Notes the job's type and tenant.
+fn noting(
+    notes: &Notes,
+) -> impl Fn(Running<()>) -> std::future::Ready<HandlerResult> + Send + Sync + 'static {
+    let notes = notes.clone();
+    move |job| {
+        let tenant = job.job.tenant.as_deref().unwrap_or("none");
+        notes.add(format!("{} of {tenant}", job.job.job_type));
+        std::future::ready(Ok(Outcome::Done))
+    }
+}
+
+impl World {
+    /// A node of this scope that runs `mail`.
+    async fn mail_node(&self, scope: Scope, notes: &Notes) -> Node {
+        let mut options = NodeOptions::default();
+        // Nothing is called lost within a test.
+        options.suspect_after = Duration::from_secs(600);
+        options.sweep_interval = Duration::from_secs(2);
+        options.shutdown_timeout = Duration::from_secs(5);
+        options.scope = scope;
+        Node::builder(self.store.clone(), connect(&self.space, PARTITIONS).await)
+            .handler("mail", noting(notes))
+            .options(options)
+            .start()
+            .await
+            .unwrap()
+    }
+
+    /// Until every node that started has read the rows of the others.
+    async fn until_known(&self) {
+        // A row is read a tenth of a second after the beat that names it; beats come within two seconds.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+}
+
+async fn a_type_comes_and_goes(space: Space) {
+    let world = World::new(space).await;
+    let [one, two] = [(); 2].map(|()| Notes::default());
+    let first = world.mail_node(Scope::default(), &one).await;
+    let second = world.mail_node(Scope::default(), &two).await;
+    let registry: Registry = second.registry();
+    registry.register("fax", noting(&two)).unwrap();
+    assert_eq!(registry.types(), ["fax", "mail"]);
+    world.until_known().await;
+    world.create((0..200).map(|_| NewJob::of("fax", &()))).await;
+    world.until_left(0).await;
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
+    assert!(one.all().iter().all(|note| !note.starts_with("fax")));
+    let nodes = world.store.nodes().await.unwrap();
+    let row = nodes.iter().find(|row| row.membership.id == second.id());
+    assert_eq!(row.unwrap().membership.types, ["fax", "mail"]);
+
+    // It goes: jobs of it wait, those of the other type run on both.
+    assert!(registry.unregister("fax") && !registry.unregister("fax"));
+    world.create(std::iter::once(NewJob::of("fax", &()))).await;
+    world.create((0..50).map(|_| NewJob::of("mail", &()))).await;
+    world.until_left(1).await;
+    eventually("the row to say so", SOON, async || {
+        let nodes = world.store.nodes().await.unwrap();
+        let all = |row: &jobwire_core::store::NodeView| row.membership.types == ["mail"];
+        nodes.iter().all(all).then_some(())
+    })
+    .await;
+    first.stop().await;
+    second.stop().await;
+    assert!(
+        world.store.nodes().await.unwrap().is_empty(),
+        "their rows are gone"
+    );
+}
+
+#[tokio::test]
+async fn a_type_comes_and_goes_on_rabbitmq() {
+    a_type_comes_and_goes(shared::rabbitmq().await.space().await).await;
+}
+
+#[tokio::test]
+async fn a_type_comes_and_goes_on_kafka() {
+    a_type_comes_and_goes(shared::kafka().await.space()).await;
+}
+
+/// Two nodes of one tenant each: whichever of them receives a hint, the right one runs the job.
+#[tokio::test]
+async fn each_tenant_has_its_node() {
+    let world = World::new(shared::rabbitmq().await.space().await).await;
+    let [acme, globex] = [(); 2].map(|()| Notes::default());
+    let one = world
+        .mail_node(Scope::default().tenants(["acme"]), &acme)
+        .await;
+    let two = world
+        .mail_node(Scope::default().tenants(["globex"]), &globex)
+        .await;
+    world.until_known().await;
+    let of = |n: usize| match n % 3 {
+        0 => NewJob::of("mail", &()).tenant("acme"),
+        1 => NewJob::of("mail", &()).tenant("globex"),
+        _ => NewJob::of("mail", &()),
+    };
+    world.create((0..300).map(of)).await;
+    world.until_left(0).await;
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
+    let count = |notes: &Notes, what: &str| notes.all().iter().filter(|note| *note == what).count();
+    assert_eq!(count(&acme, "mail of acme"), 100);
+    assert_eq!(count(&globex, "mail of globex"), 100);
+    assert_eq!(
+        count(&acme, "mail of none") + count(&globex, "mail of none"),
+        100
+    );
+    // A tenant that neither of them takes waits, until one does.
+    world
+        .create((0..10).map(|_| NewJob::of("mail", &()).tenant("initech")))
+        .await;
+    world.until_left(10).await;
+    let registry = one.registry();
+    registry.register_tenant("initech").unwrap();
+    let both: std::collections::BTreeSet<String> = ["acme", "initech"].map(str::to_owned).into();
+    assert_eq!(registry.tenants(), Some(both));
+    assert!(registry.unregister_tenant("acme") && !registry.unregister_tenant("acme"));
+    registry.take_all_tenants();
+    assert_eq!((registry.tenants(), registry.deployments()), (None, None));
+    one.stop().await;
+    two.stop().await;
+}
