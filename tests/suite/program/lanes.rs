@@ -1,6 +1,8 @@
 //! `jobwire lanes`.
 
-use jobwire_core::Store;
+use jobwire_core::scope::Scope;
+use jobwire_core::store::Membership;
+use jobwire_core::{Lane, NodeId, Store};
 use jobwire_tests::Scratch;
 use serde_json::Value;
 
@@ -154,16 +156,39 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
 }
 
 #[tokio::test]
-async fn moving_to_a_lane_that_these_nodes_do_not_receive_warns() {
+async fn moving_to_a_lane_that_no_living_node_receives_warns() {
     let home = Scratch::new();
     let file = lines(&home, r#"{"type":"noop"}"#, 2);
     succeeds(jobwire(&home, &["enqueue", &file])).await;
     let said = succeeds(jobwire(&home, &["lanes", "move", "default", "blk"])).await;
     assert!(
-        said.contains("do not receive") && said.contains("blk"),
+        said.contains("no living node receives") && said.contains("blk"),
         "{said}"
     );
-    let moved = ["lanes", "move", "blk", "bulk", "--lanes", "default,bulk"];
-    let said = succeeds(jobwire(&home, &moved)).await;
-    assert!(!said.contains("do not receive"), "{said}");
+    // Whatever the settings of this program say.
+    store(&home)
+        .await
+        .write_node(&Membership {
+            id: NodeId::generate(),
+            revision: 1,
+            types: Vec::new(),
+            lanes: vec![Lane("bulk".to_owned())],
+            scope: Scope::default(),
+            host: "elsewhere".to_owned(),
+            version: "0.0.0".to_owned(),
+            transport: "test".to_owned(),
+        })
+        .await
+        .unwrap();
+    let said = succeeds(jobwire(&home, &["lanes", "move", "blk", "bulk"])).await;
+    assert!(!said.contains("no living node receives"), "{said}");
+    let said = succeeds(jobwire(&home, &["nodes"])).await;
+    assert!(
+        said.contains("elsewhere") && said.contains("alive"),
+        "{said}"
+    );
+    let said = succeeds(jobwire(&home, &["nodes", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let nodes: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(nodes[0]["lanes"], serde_json::json!(["bulk"]));
+    assert_eq!(nodes[0]["tenants"], serde_json::Value::Null);
 }
