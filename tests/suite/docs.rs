@@ -92,3 +92,37 @@ fn the_hint_in_the_guide_is_one_that_nodes_read() {
     let message = jobwire_core::hint::Message::decode(sample.as_bytes()).unwrap();
     assert!(matches!(message.body, jobwire_core::hint::Body::Hints(hints) if hints.len() == 1));
 }
+
+/// A migration that has been applied somewhere is never edited again: sqlx would refuse the database. A new one is added.
+#[test]
+fn migrations_that_have_landed_are_as_they_were() {
+    let landed = [
+        ("postgres/0001_jobs.up.sql", "46865396128b9855"),
+        ("postgres/0002_bounds.up.sql", "480c1616e614ec5a"),
+        ("sqlite/0001_jobs.up.sql", "615fa2f46fffec6f"),
+        ("sqlite/0002_bounds.up.sql", "545dea97bf113a18"),
+    ];
+    let postgres = sqlx::migrate!("../migrations/postgres");
+    let sqlite = sqlx::migrate!("../migrations/sqlite");
+    let of = |name: &str, migrator: &sqlx::migrate::Migrator| {
+        let up = migrator
+            .iter()
+            .filter(|m| m.migration_type.is_up_migration());
+        up.map(|m| {
+            let digits = m.checksum.iter().take(8).map(|byte| format!("{byte:02x}"));
+            let file = format!("{name}/{:04}_{}.up.sql", m.version, m.description);
+            (file, digits.collect::<String>())
+        })
+        .collect::<Vec<_>>()
+    };
+    let now = [of("postgres", &postgres), of("sqlite", &sqlite)].concat();
+    for (file, checksum) in landed {
+        let found = now.iter().find(|(name, _)| name == file);
+        let found = found.map(|(_, checksum)| checksum.as_str());
+        assert_eq!(
+            found,
+            Some(checksum),
+            "{file} was edited; add a migration instead"
+        );
+    }
+}

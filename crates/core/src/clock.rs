@@ -5,7 +5,9 @@
 //! the leader compares what the clock shows with its own monotonic one: while the two disagree, and for
 //! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
 //!
-//! A new leader compares with what the last leader said in its beats. One that has heard no beat believes what it sees.
+//! Every node compares so with what the leader says in its beats, and doubts for itself: a doubt does not end with the leader
+//! that had it. A beat that shows less than expected was long on its way, and says nothing. A node that has heard no beat
+//! believes what it sees.
 //!
 //! While the database is away nobody renews. So a node that can't tell that the database has answered without a gap,
 //! since it was away, or since the node has just started, waits for one renewal period after the first answer.
@@ -84,15 +86,31 @@ impl DatabaseClock {
         self.answered = self.answered.max(at);
     }
 
-    /// The leader said that it shows this, and that the database had answered it so long ago.
-    pub(crate) fn heard(&mut self, now: DateTime<Utc>, age: Duration) {
+    /// The leader said that it shows this, and that the database had answered it so long ago. Returns by how much it jumped
+    /// ahead, if it did: then it is doubted for one lease.
+    pub(crate) fn heard(
+        &mut self,
+        now: DateTime<Utc>,
+        age: Duration,
+        lease: Duration,
+    ) -> Option<chrono::Duration> {
         self.answered_before(age);
         let received = Instant::now();
-        self.last = Some(Seen {
+        let seen = Seen {
             now,
             sent: received.checked_sub(LONGEST_BEAT).unwrap_or(received),
             received,
-        });
+        };
+        let jump = self.recent().and_then(|last| last.jump_to(&seen));
+        let is_late = jump.is_some_and(|jump| jump < chrono::Duration::zero());
+        if is_late {
+            return None;
+        }
+        self.last = Some(seen);
+        if jump.is_some() {
+            self.doubt_for(lease);
+        }
+        jump
     }
 
     /// The database was away, or its clock has jumped: for this time not every holder may have renewed.
@@ -126,18 +144,25 @@ impl DatabaseClock {
         };
         let last = self.recent();
         self.last = Some(seen);
-        let last = last?;
-        let earliest = earlier(later(last.now, sent - last.received), TOLERANCE);
-        let latest = later(last.now, (received - last.sent) + TOLERANCE);
-        let jump = if now > latest {
-            now - latest
-        } else if now < earliest {
-            now - earliest
-        } else {
-            return None;
-        };
+        let jump = last?.jump_to(&seen)?;
         self.doubt_for(lease);
         Some(jump)
+    }
+}
+
+impl Seen {
+    /// By how much the clock shows more, or less, than it may after this.
+    fn jump_to(&self, next: &Self) -> Option<chrono::Duration> {
+        let least = next.sent.saturating_duration_since(self.received);
+        let earliest = earlier(later(self.now, least), TOLERANCE);
+        let latest = later(self.now, (next.received - self.sent) + TOLERANCE);
+        if next.now > latest {
+            Some(next.now - latest)
+        } else if next.now < earliest {
+            Some(next.now - earliest)
+        } else {
+            None
+        }
     }
 }
 
@@ -204,17 +229,45 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_leader_compares_with_the_last_ones_beat() {
         let mut clock = DatabaseClock::default();
-        clock.heard(at(0), Duration::ZERO);
+        clock.heard(at(0), Duration::ZERO, LEASE);
         tokio::time::advance(Duration::from_secs(20)).await;
         // The beat was two seconds on its way.
         assert_eq!(clock.saw(at(22), Instant::now(), LEASE), None);
         let mut clock = DatabaseClock::default();
-        clock.heard(at(0), Duration::ZERO);
+        clock.heard(at(0), Duration::ZERO, LEASE);
         tokio::time::advance(Duration::from_secs(20)).await;
         let window = clock.window().unwrap();
         assert!(at(80) > window.until);
         assert!(clock.saw(at(80), Instant::now(), LEASE).is_some());
         assert!(clock.is_doubted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubt_does_not_end_with_the_leader_that_had_it() {
+        let mut follower = DatabaseClock::default();
+        assert_eq!(follower.heard(at(0), Duration::ZERO, LEASE), None);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        // The clock jumps by a minute. The leader says so, and dies.
+        assert!(follower.heard(at(70), Duration::ZERO, LEASE).is_some());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(follower.saw(at(75), Instant::now(), LEASE), None);
+        assert!(follower.is_doubted(), "the living have not renewed yet");
+        tokio::time::advance(LEASE).await;
+        assert!(!follower.is_doubted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beat_that_was_long_on_its_way_says_nothing() {
+        let mut clock = DatabaseClock::default();
+        clock.heard(at(0), Duration::ZERO, LEASE);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        // The broker was away: old beats come first, then those of now.
+        for late in [10, 20, 30] {
+            assert_eq!(clock.heard(at(late), Duration::ZERO, LEASE), None);
+        }
+        assert_eq!(clock.heard(at(40), Duration::ZERO, LEASE), None);
+        assert_eq!(clock.saw(at(40), Instant::now(), LEASE), None);
+        assert!(!clock.is_doubted());
     }
 
     #[tokio::test(start_paused = true)]
@@ -225,7 +278,7 @@ mod tests {
         clock.answered();
         tokio::time::advance(Duration::from_secs(10)).await;
         // The leader was answered four seconds before its beat.
-        clock.heard(at(10), Duration::from_secs(4));
+        clock.heard(at(10), Duration::from_secs(4), LEASE);
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!clock.is_unanswered_for(period));
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -544,7 +544,9 @@ async fn complete_in_transaction(
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        Err(error) if error.is_transient() => return Err(Fault::of(&error, Ran::TheHandler)),
+        Err(error) if error.is_transient() || error.is_of_the_statement() => {
+            return Err(Fault::of(&error, Ran::TheHandler));
+        }
         // Committed or not, the database knows: the next lock finds the job, or does not.
         Err(StoreError::CommitUnknown(error)) => {
             tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");

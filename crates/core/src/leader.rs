@@ -112,6 +112,10 @@ pub(crate) async fn lead(node: Arc<Shared>) {
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let watches = leader.node.transport.is_single_node()
         && matches!(leader.node.store.data_version().await, Ok(Some(_)));
+    if leader.node.transport.is_single_node() {
+        // No other node could have held a lease while nothing was known of the database.
+        leader.clock.answered();
+    }
     let mut version = None;
     let mut revision = leader.node.served.revision();
     // It may have changed since the node wrote its row.
@@ -204,9 +208,7 @@ impl Leader {
         let patience = node.options.renewal_period();
         // A leader knows the database by its own turns, however far apart they are.
         let may_be_away = self.failed || !self.leads();
-        let away = may_be_away
-            && !node.transport.is_single_node()
-            && self.clock.is_unanswered_for(patience);
+        let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
         let turn = Turn {
             node: node.id,
@@ -433,7 +435,12 @@ impl Leader {
                 ..
             } if leader != node.id && !self.leads() => {
                 if let Some(now) = now {
-                    self.clock.heard(now, age.unwrap_or_default());
+                    let lease = node.options.lease;
+                    let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
+                    if let Some(jump) = jump {
+                        let seconds = jump.num_milliseconds() as f64 / 1e3;
+                        tracing::info!(seconds, "the leader says that the database's clock jumped");
+                    }
                 }
                 if !self.failed {
                     // As long as it speaks there is no need to ask.

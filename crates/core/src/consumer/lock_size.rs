@@ -39,7 +39,9 @@ impl LockSize {
         let by_row = locked.rows.iter().flat_map(|rows| &rows.jobs);
         let jobs = locked.jobs.iter().chain(by_row);
         let (count, bytes) = jobs.fold((0, 0), |(count, bytes), locked| {
-            (count + 1, bytes + locked.job.payload.get().len())
+            let custom = locked.job.custom_values.as_ref();
+            let custom = custom.map_or(0, |custom| custom.get().len());
+            (count + 1, bytes + locked.job.payload.get().len() + custom)
         });
         self.note(count, bytes);
     }

@@ -215,7 +215,8 @@ fn not_answered(error: &reqwest::Error) -> HandlerError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(next) = cause {
         if let Some(private) = next.downcast_ref::<PrivateAddress>() {
-            return HandlerError::unrecoverable(private.to_string());
+            // Another node may know the name by a public address.
+            return HandlerError::retry(private.to_string());
         }
         cause = next.source();
     }

@@ -246,7 +246,8 @@ async fn an_allowed_name_with_a_private_address_is_refused() {
         .call(JobId::generate(), Fence(1), &payload)
         .await
         .unwrap_err();
-    assert_eq!(error.verdict, Verdict::Unrecoverable, "{}", error.message);
+    // Another node may know the name by a public address.
+    assert_eq!(error.verdict, Verdict::Retry(None), "{}", error.message);
     assert!(
         error.message.contains("private address 127.0.0.1"),
         "{}",
