@@ -55,6 +55,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// From the first beat of a node to its second; then twice as long each time, up to the distance of beats.
 const FIRST_BEATS: Duration = Duration::from_millis(250);
 
+/// A leader whose row is locked asks again so soon.
+const ROW_LOCKED: Duration = Duration::from_millis(100);
+
 /// Newcomers are answered at most this often: anybody who may publish can invent them.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
@@ -248,6 +251,12 @@ impl Leader {
                 if let Some(end) = self.clock.doubted_until() {
                     self.next_turn = self.next_turn.min(end);
                 }
+            }
+            Ok(TurnOutcome::Follows { leader, .. })
+                if leader == node.id && self.leads() && Instant::now() < self.leads_until =>
+            {
+                // Another node asks at this moment, or a transaction has locked the leader's row.
+                self.next_turn = Instant::now() + ROW_LOCKED;
             }
             Ok(TurnOutcome::Follows { remaining, .. }) => {
                 node.report("leader", None);

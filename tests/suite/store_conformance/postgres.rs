@@ -1,7 +1,7 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{ClaimOf, ClaimPage, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, Refusal, TurnOutcome};
 use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
@@ -129,6 +129,28 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     other.rollback().await.unwrap();
     assert!(w.store.absolve(&strikes).await.unwrap());
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// Protocol rule 9: the leader's turn does not wait for the leader's row either.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {
+    let w = World::<PgStore>::open().await;
+    let leader = node();
+    w.lead(leader).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    // The turn would wait until the server ends its statement.
+    sqlx::query("SELECT FROM jobwire.leader FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    for asks in [leader, node()] {
+        match w.turn(asks).await {
+            TurnOutcome::Follows { leader: named, .. } => assert_eq!(named, leader),
+            leads => panic!("{leads:?}"),
+        }
+    }
+    other.rollback().await.unwrap();
+    w.lead(leader).await;
 }
 
 /// Protocol rule 9: a transaction that hangs with the row of an instance locked delays no other job.

@@ -25,6 +25,9 @@ use crate::store::{COUNT_LIMIT, Horizon, Rescued, Turn, TurnOutcome, TurnReport}
 /// Leases that ran out without a job are deleted a page at a time, and not in the search for a refused row: nothing
 /// waits for them.
 ///
+/// The leader's row is not waited for either: while another transaction has it locked, the answer names the leader of the
+/// row.
+///
 /// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set
 /// back: it counts as ended.
 ///
@@ -34,9 +37,12 @@ macro_rules! take {
     ($late:literal, $other:literal) => {
         concat!(
     "
-WITH lead AS (
+WITH unlocked AS MATERIALIZED (
+    SELECT role FROM jobwire.leader WHERE role = 'leader' FOR UPDATE SKIP LOCKED
+), lead AS (
     INSERT INTO jobwire.leader AS l (role, node, term, transport, expires_at)
-    VALUES ('leader', $1, 1, $3, clock_timestamp() + $2)
+    SELECT 'leader', $1, 1, $3, clock_timestamp() + $2
+    WHERE EXISTS (SELECT FROM unlocked) OR NOT EXISTS (SELECT FROM jobwire.leader WHERE role = 'leader')
     ON CONFLICT (role) DO UPDATE
         SET node = $1, transport = $3, expires_at = clock_timestamp() + $2,
             term = least(l.term, 9223372036854775806) + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
