@@ -1,6 +1,6 @@
 //! Rule 8: a hint reaches a node that serves its job's type, whichever node of the lane has received it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jobwire_core::commit_hook::HookOptions;
@@ -226,4 +226,66 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     for node in [common, rare] {
         node.stop().await;
     }
+}
+
+/// From the commit of a job to its start, of a type that all of eight nodes serve, and of one that a single node serves. Prints
+/// what it measured; run it alone on a quiet machine.
+async fn measure_a_rare_type(name: &str, space: Space) {
+    const NODES: usize = 8;
+    const JOBS: u64 = 300;
+    let world = World::new(space).await;
+    let waits: [Arc<Mutex<Vec<u64>>>; 2] = Default::default();
+    let micros = || u64::try_from(chrono::Utc::now().timestamp_micros()).unwrap();
+    let mut nodes = Vec::new();
+    for n in 0..NODES {
+        let mut handlers = Handlers::default();
+        let types = ["common", "rare"];
+        let served = if n == 0 { &types[..] } else { &types[..1] };
+        for (job_type, waits) in served.iter().zip(&waits) {
+            let waits = waits.clone();
+            handlers.add(*job_type, move |job: Running<u64>| {
+                waits.lock().unwrap().push(micros() - job.payload);
+                async { Ok(Outcome::Done) }
+            });
+        }
+        let transport = connect(&world.space, PARTITIONS).await;
+        let node = Node::builder(world.store.clone(), transport).handlers(handlers);
+        nodes.push(node.options(options(16)).start().await.unwrap());
+    }
+    // Every node knows every other one, and has its part of the lane.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    for n in 0..2 * JOBS {
+        let job_type = if n % 2 == 0 { "common" } else { "rare" };
+        let job = NewJob::of(job_type, &micros());
+        world.create(std::iter::once(job)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.until_left(0).await;
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper had to help"
+    );
+    for (job_type, waits) in ["common", "rare"].iter().zip(&waits) {
+        let mut waits = waits.lock().unwrap().clone();
+        waits.sort_unstable();
+        let at = |part: usize| waits[(waits.len() - 1) * part / 100] as f64 / 1e3;
+        println!(
+            "{name}, {job_type}: {} jobs, commit to start p50 {:.1} ms, p99 {:.1} ms, slowest {:.1} ms",
+            waits.len(),
+            at(50),
+            at(99),
+            at(100)
+        );
+    }
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn how_long_a_rare_type_waits() {
+    measure_a_rare_type("RabbitMQ", shared::rabbitmq().await.space().await).await;
+    measure_a_rare_type("Kafka", shared::kafka().await.space()).await;
 }
