@@ -227,6 +227,14 @@ impl Shared {
         problems.get(part).cloned()
     }
 
+    /// The handler of a type is replaced, and with it how many of its jobs run at once. Jobs that run go on.
+    pub(crate) fn forget_type_slots(&self, job_type: &str) {
+        let slots = self.type_slots.lock();
+        slots
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(job_type);
+    }
+
     pub(crate) fn type_slots(
         &self,
         job_type: &str,

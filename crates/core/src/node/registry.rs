@@ -74,7 +74,8 @@ impl Registry {
         has_room("types", self.0.served.all().iter(), &job_type)?;
         self.0
             .served
-            .change_handlers(|handlers| handlers.add_with(job_type, options, run));
+            .change_handlers(|handlers| handlers.add_with(&*job_type, options, run));
+        self.0.forget_type_slots(&job_type);
         Ok(())
     }
 
@@ -92,7 +93,8 @@ impl Registry {
         has_room("types", self.0.served.all().iter(), &job_type)?;
         self.0
             .served
-            .change_handlers(|handlers| handlers.register(job_type, options, handler));
+            .change_handlers(|handlers| handlers.register(&*job_type, options, handler));
+        self.0.forget_type_slots(&job_type);
         Ok(())
     }
 
