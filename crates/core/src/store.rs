@@ -50,6 +50,7 @@ pub(crate) use answer::answer_within;
 use answer::measured;
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
+use membership::readable;
 pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};

@@ -10,7 +10,7 @@ use jobwire_core::{Lane, NodeId};
 
 use super::world::{Bench, World, ids, job_ids, node, terms, why, work};
 
-fn membership(id: NodeId) -> Membership {
+pub(super) fn membership(id: NodeId) -> Membership {
     Membership {
         id,
         revision: 1,

@@ -131,6 +131,23 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
 }
 
+/// A row that no node could have written hides no other node.
+#[tokio::test]
+async fn an_unreadable_row_of_a_node_hides_no_other_one() {
+    let w = World::<PgStore>::open().await;
+    let it = super::membership::membership(node());
+    w.store.write_node(&it).await.unwrap();
+    w.store
+        .execute(
+            "INSERT INTO {s}node (id, revision, types, lanes, host, version, transport)
+             VALUES (gen_random_uuid(), -1, '{NULL}', '{{a,b},{c,d}}', '', '', '')",
+        )
+        .await;
+    let nodes = w.store.nodes().await.unwrap();
+    assert_eq!(nodes.len(), 1);
+    assert_eq!(nodes[0].membership, it);
+}
+
 /// Protocol rule 9: the leader's turn does not wait for the leader's row either.
 #[tokio::test]
 async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {

@@ -60,6 +60,16 @@ impl NodeView {
     }
 }
 
+/// The rows that can be read. One that no node could have written makes its node unknown, and no other one.
+pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>) -> Vec<NodeView> {
+    let told = rows.map(|row| {
+        row.inspect_err(|error| {
+            tracing::warn!(%error, "a row of the table `node` can't be read; its node is not known");
+        })
+    });
+    told.flatten().collect()
+}
+
 /// What the living ones of these nodes serve.
 #[must_use]
 pub fn services_of(nodes: &[NodeView]) -> Services {

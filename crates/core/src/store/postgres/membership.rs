@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::job::{Lane, NodeId};
 use crate::scope::Scope;
-use crate::store::{MAX_NODES, Membership, NodeView};
+use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 /// A node that was forgotten meanwhile is there again.
 const WRITE: &str = "
@@ -57,7 +57,7 @@ FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
 pub(super) async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
     let rows = sqlx::query(READ).bind(MAX_NODES as i64);
     let rows = rows.fetch_all(pool).await?;
-    rows.iter().map(view).collect()
+    Ok(readable(rows.iter().map(view)))
 }
 
 fn view(row: &PgRow) -> Result<NodeView, StoreError> {

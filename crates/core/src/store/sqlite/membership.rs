@@ -9,7 +9,7 @@ use super::{SqliteStore, row};
 use crate::error::StoreError;
 use crate::job::{Lane, NodeId};
 use crate::scope::{Names, Scope};
-use crate::store::{MAX_NODES, Membership, NodeView};
+use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "
 INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at)
@@ -59,7 +59,7 @@ impl SqliteStore {
         let rows = sqlx::query(READ).bind(MAX_NODES as i64);
         let rows = rows.fetch_all(&self.readers).await?;
         let now = row::now_micros();
-        rows.iter().map(|row| view(row, now)).collect()
+        Ok(readable(rows.iter().map(|row| view(row, now))))
     }
 
     pub(super) async fn delete_silent_nodes(
