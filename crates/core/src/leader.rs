@@ -3,7 +3,8 @@
 //! Leading is a lease in the database with a term. The leader's **turn** is one statement: it renews
 //! that lease, ends the leases of dead nodes, marks jobs that were never hinted, reads the next due date and the
 //! gauges. It comes every [`sweep_interval`](crate::NodeOptions::sweep_interval) while anything waits or
-//! runs, every third one when idle, and always before the leader's own lease ends. Followers ask the database nothing:
+//! runs, at least twice a lease, every third one when idle, and always before the leader's own lease ends. Followers ask the
+//! database nothing:
 //! they hear the leader over the broker. A node that hears no leader asks once every interval.
 //!
 //! ```text
@@ -147,8 +148,12 @@ pub(crate) async fn lead(node: Arc<Shared>) {
 
 impl Leader {
     fn interval(&self) -> Duration {
-        let interval = self.node.options.sweep_interval;
-        if self.busy { interval } else { interval * 3 }
+        let options = &self.node.options;
+        if self.busy {
+            options.busy_interval()
+        } else {
+            options.sweep_interval * 3
+        }
     }
 
     /// Until the sweeper asks the nodes, or waits for their answers no longer.
@@ -209,7 +214,7 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        // A leader knows the database by its own turns, however far apart they are.
+        // A leader knows the database by its own turns: an outage in which leases end meets one that fails.
         let may_be_away = self.failed || !self.leads();
         let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;

@@ -17,8 +17,8 @@ pub struct NodeOptions {
     /// How long a lock lasts without being renewed; a dead node's jobs are taken over that much later,
     /// plus one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
-    /// How often the leader looks for expired locks while anything waits or runs; a third as often when
-    /// idle. Default 10 s.
+    /// How often the leader looks for expired locks while anything waits or runs, but at least twice a lease;
+    /// a third as often when idle. Default 10 s.
     pub sweep_interval: Duration,
     /// A job is suspected to have lost its hint only when it was ready so long before the marker left. Not less than
     /// the hook's largest hint age plus the broker's confirm timeout, which stand in for it where it is shorter
@@ -158,6 +158,13 @@ impl NodeOptions {
         self.lease / 2
     }
 
+    /// From one turn of the leader to the next while anything waits or runs. Leases end after an outage
+    /// of two thirds of a lease, so at least one turn falls into it, and the leader knows of it
+    /// (protocol rule 25).
+    pub(crate) fn busy_interval(&self) -> Duration {
+        self.sweep_interval.min(self.renewal_period())
+    }
+
     /// Slots that jobs with a strike may take.
     pub(crate) fn struck_slots(&self) -> usize {
         (self.concurrency / 4).max(1)
@@ -196,5 +203,14 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(options.suspected_after(seconds(0)), seconds(15));
         assert_eq!(options.suspected_after(seconds(60)), seconds(70));
+    }
+
+    #[test]
+    fn an_outage_in_which_leases_end_meets_a_turn() {
+        let mut options = NodeOptions::default();
+        assert_eq!(options.busy_interval(), options.sweep_interval);
+        options.sweep_interval = Duration::from_secs(300);
+        // A lease is renewed when a third of it has passed: the rest ends in the outage.
+        assert!(options.busy_interval() < options.lease * 2 / 3);
     }
 }

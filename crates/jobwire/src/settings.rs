@@ -134,7 +134,7 @@ settings! {
     lease: Duration = "30s", "lease" "DURATION",
         "How long a lock lasts without being renewed: a dead node's jobs are taken over that much later, plus one sweep.";
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
-        "How often the leading node looks for expired locks and lost hints while anything waits or runs.";
+        "How often the leading node looks for expired locks and lost hints while anything waits or runs; at least twice a lease.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
         "A job is suspected to have lost its hint only when it has been ready for so long; at least `hint_max_age` and the broker's confirm timeout.";
     claim_after: Interval = "5s", "claim-after" "DURATION",
