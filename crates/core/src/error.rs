@@ -97,13 +97,6 @@ impl StoreError {
         }
     }
 
-    /// The statement itself is refused, whatever the rows: a right, a table or a function is missing (SQLSTATE class 42). A
-    /// migration or an administrator mends it.
-    pub(crate) fn is_of_the_statement(&self) -> bool {
-        self.sqlstate()
-            .is_some_and(|state| state.len() == 5 && state.starts_with("42"))
-    }
-
     /// The server itself says that it is going away, is down, or lost the connection: SQLSTATE class 08, and 57P0x for
     /// a shutdown, a crash and a start. It may say so after a commit.
     pub(crate) fn server_is_away(&self) -> bool {

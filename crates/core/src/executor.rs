@@ -544,15 +544,17 @@ async fn complete_in_transaction(
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        Err(error) if error.is_transient() || error.is_of_the_statement() => {
-            return Err(Fault::of(&error, Ran::TheHandler));
-        }
         // Committed or not, the database knows: the next lock finds the job, or does not.
         Err(StoreError::CommitUnknown(error)) => {
             tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");
             Ending::Left
         }
-        Err(error) => failure(&completion.held, job, registration, error.into(), "retry"),
+        // What the job holds is refused, or a statement of its handler had failed.
+        Err(error) if error.is_row_fault() || matches!(error, StoreError::TransactionFailed) => {
+            failure(&completion.held, job, registration, error.into(), "retry")
+        }
+        // A right or a table is missing, a trigger raises, the server is away: that is not the job's.
+        Err(error) => return Err(Fault::of(&error, Ran::TheHandler)),
     })
 }
 

@@ -142,6 +142,54 @@ async fn a_broken_connection_of_its_transaction_changes_no_order_and_spends_no_a
     }
 }
 
+/// A table is missing, or a trigger raises: the job's own values are not the reason.
+#[tokio::test]
+async fn a_completion_that_is_refused_for_no_fault_of_the_job_spends_no_attempt() {
+    let spoil_and_mend = [
+        (
+            "ALTER TABLE jobwire.job_lease RENAME TO moved",
+            "ALTER TABLE jobwire.moved RENAME TO job_lease",
+        ),
+        (
+            "CREATE TRIGGER refuse BEFORE DELETE ON jobwire.job
+             FOR EACH ROW EXECUTE FUNCTION refuse()",
+            "DROP TRIGGER refuse ON jobwire.job",
+        ),
+    ];
+    for (spoil, mend) in spoil_and_mend {
+        let world = Fixture::on(&shared::postgres().await.create_database().await).await;
+        let sql = async |store: &PgStore, sql: &'static str| {
+            sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+        };
+        let function = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'not today'; END $$";
+        sql(&world.store, function).await;
+        let (notes, runs) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
+        let mut handlers = Handlers::default();
+        let (noted, store) = (notes.clone(), world.store.clone());
+        handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+            let (notes, store) = (noted.clone(), store.clone());
+            let earlier = runs.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if (1..=2).contains(&earlier) {
+                    sql(&store, mend).await;
+                }
+                let done = run(&job, &notes, &store, None).await;
+                if earlier < 2 {
+                    sql(&store, spoil).await;
+                }
+                done
+            }
+        });
+        let node = world.start(handlers).await;
+        world.create(3).await;
+        world.until_left(0).await;
+        let expected = ["1 with 5", "1 with 5", "1 with 5", "2 with 5", "3 with 5"];
+        assert_eq!(notes.all(), expected, "after {spoil}");
+        node.stop().await;
+    }
+}
+
 /// A job may be the cause: what happens to it three times while the database answers others is its own failure.
 #[tokio::test]
 async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
