@@ -283,6 +283,7 @@ conformance! {
             an_id_that_stands_in_two_tables_stops_no_timer,
             counters_at_the_end_of_their_range_go_on,
             where_nothing_commits_nothing_is_set_aside,
+            where_a_new_constraint_refuses_a_page_nothing_is_set_aside,
             of_a_small_page_one_row_is_set_aside,
             a_hundred_rows_a_minute_are_set_aside,
             a_page_of_bad_timers_stops_no_timer_behind_it,

@@ -1,11 +1,10 @@
 //! How many rows may be set aside, and when (protocol rule 37).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// So many rows at most go within [`WINDOW`], whatever the operation.
 const AT_MOST: usize = 100;
-/// Also for so long a commit shows that the database takes the rows of an operation.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// So many rows of a page may go: 1 %, but at least one.
@@ -20,38 +19,18 @@ pub(crate) struct Allowance {
     gone: VecDeque<Instant>,
     /// When rows of an operation last committed.
     committed: HashMap<&'static str, Instant>,
-    /// Operations of which a whole page was refused, and nothing has committed since.
-    refused: HashSet<&'static str>,
 }
 
 impl Allowance {
     /// Rows of this operation have committed.
     pub(crate) fn committed(&mut self, operation: &'static str, now: Instant) {
         self.committed.insert(operation, now);
-        self.refused.remove(operation);
     }
 
-    /// Does the database take rows of this operation, so that a refused one of a page of so many has itself to blame? A
-    /// page of one row has no rest that could tell, but earlier pages may have.
-    pub(crate) fn takes_rows(
-        &mut self,
-        operation: &'static str,
-        page: usize,
-        now: Instant,
-    ) -> bool {
-        if self.has_committed(operation, now) {
-            return true;
-        }
-        if page > 1 {
-            self.refused.insert(operation);
-        }
-        !self.refused.contains(operation)
-    }
-
-    /// Did rows of this operation commit within the last minute?
-    fn has_committed(&self, operation: &'static str, now: Instant) -> bool {
+    /// Did rows of this operation commit after this moment?
+    pub(crate) fn has_committed_since(&self, operation: &'static str, then: Instant) -> bool {
         let last = self.committed.get(operation);
-        last.is_some_and(|last| now.duration_since(*last) < WINDOW)
+        last.is_some_and(|last| *last > then)
     }
 
     /// May one more row go?
@@ -101,26 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_counts_for_a_minute_and_for_its_operation() {
+    fn a_commit_counts_for_its_operation_and_for_what_was_before() {
         let mut allowance = Allowance::default();
-        let now = Instant::now();
-        assert!(!allowance.has_committed("complete", now));
+        let then = Instant::now();
+        assert!(!allowance.has_committed_since("complete", then));
+        let now = then + Duration::from_secs(1);
         allowance.committed("complete", now);
-        assert!(allowance.has_committed("complete", now + Duration::from_secs(59)));
-        assert!(!allowance.has_committed("complete", now + WINDOW));
-        assert!(!allowance.has_committed("fail", now));
-    }
-
-    #[test]
-    fn a_page_of_one_row_is_believed_unless_a_larger_one_was_refused_as_a_whole() {
-        let mut allowance = Allowance::default();
-        let now = Instant::now();
-        assert!(allowance.takes_rows("complete", 1, now));
-        assert!(!allowance.takes_rows("complete", 2, now));
-        assert!(!allowance.takes_rows("complete", 1, now));
-        assert!(allowance.takes_rows("fail", 1, now));
-        allowance.committed("complete", now);
-        assert!(allowance.takes_rows("complete", 2, now));
-        assert!(allowance.takes_rows("complete", 1, now + WINDOW));
+        assert!(allowance.has_committed_since("complete", then));
+        assert!(!allowance.has_committed_since("complete", now));
+        assert!(!allowance.has_committed_since("fail", then));
     }
 }

@@ -163,10 +163,15 @@ pub(super) async fn a_bad_failure_stops_no_other<S: SqlBench>(w: &World<S>) {
 /// The instance of a job that is set aside goes to its next sibling.
 pub(super) async fn a_job_set_aside_leaves_its_instance<S: SqlBench>(w: &World<S>) {
     let bad = work().instance("a").element("poison");
-    let hints = w.ready(vec![bad, work().instance("a")]).await;
+    let hints = w.ready(vec![bad, work().instance("a"), work()]).await;
     let worker = node();
     let job = w.hold(worker, &hints[0]).await;
     refuse(w, "INSERT", "timer_job").await;
+    let settled = w.fail(worker, retry_after(&job, Duration::ZERO)).await;
+    assert_eq!(settled.left, [hints[0].id]);
+    let other = w.hold(worker, &hints[2]).await;
+    w.fail(worker, retry_after(&other, Duration::from_secs(60)))
+        .await;
     let settled = w.fail(worker, retry_after(&job, Duration::ZERO)).await;
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     is_set_aside(w, hints[0].id).await;
@@ -449,6 +454,28 @@ pub(super) async fn where_nothing_commits_nothing_is_set_aside<S: SqlBench>(w: &
     );
 }
 
+/// A constraint was added after rows had been taken. It refuses every row from now on, and none of
+/// them has itself to blame.
+pub(super) async fn where_a_new_constraint_refuses_a_page_nothing_is_set_aside<S: SqlBench>(
+    w: &World<S>,
+) {
+    let (worker, locked, _) = held(w).await;
+    let failures: Vec<_> = locked
+        .iter()
+        .map(|job| retry_after(job, Duration::from_secs(60)))
+        .collect();
+    let (before, after) = failures.split_at(GOOD / 2);
+    let then = HandOver::Hint;
+    let settled = w.store.fail(worker, before, &then).await.unwrap();
+    assert_eq!(settled.applied.len(), before.len());
+    refuse_rows(w, "INSERT", "timer_job", "NEW.lane = 'default'").await;
+    let settled = w.store.fail(worker, after, &then).await.unwrap();
+    assert_eq!(settled.left.len(), after.len());
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    let stuck = w.store.stuck();
+    assert_eq!((stuck[0].operation, stuck[0].jobs), ("fail", after.len()));
+}
+
 /// More than one in a hundred: only one goes, and that is an alarm. The good ones get through all the same.
 pub(super) async fn of_a_small_page_one_row_is_set_aside<S: SqlBench>(w: &World<S>) {
     due(w).await;
@@ -525,14 +552,13 @@ pub(super) async fn a_page_of_bad_rows_stops_no_row_behind_it<S: SqlBench>(w: &W
 }
 
 pub(super) async fn a_hundred_rows_a_minute_are_set_aside<S: SqlBench>(w: &World<S>) {
-    let hints = w
-        .ready((0..102).map(|_| work().element("poison")).collect())
-        .await;
+    let bad = (0..102).map(|_| work().element("poison"));
+    let hints = w.ready(bad.chain([work()]).collect()).await;
     let worker = node();
     let locked = w.lock(worker, &hints).await.jobs;
     refuse(w, "INSERT", "timer_job").await;
-    // A page of one row is believed.
-    for job in &locked {
+    // Each stands alone in its page; the good one is taken last, and then each is tried again.
+    for job in locked.iter().chain(&locked[..102]) {
         w.fail(worker, retry_after(job, Duration::from_secs(60)))
             .await;
     }

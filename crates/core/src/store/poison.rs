@@ -7,9 +7,9 @@
 //! * The error is of the row's making ([`StoreError::is_row_fault`]). A row that is refused for another reason (a right, a
 //!   trigger of the application) stays, and its neighbours commit all the same. An error that goes away by itself ends the
 //!   search, and so does one that nothing gets past.
-//! * The rest of the page commits, or other rows of the same operation did within the last minute. A database that
-//!   refuses everything has a fault of its own. A page of one row has no rest: it is believed, unless a
-//!   larger page of the operation was refused as a whole.
+//! * Other rows of the page are taken. A page of which no row is taken shows a fault of the
+//!   database: a constraint was added, a trigger is wrong. A row that stands alone in its page goes
+//!   where other rows of the operation were taken after it had first been refused.
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and the health of the node
@@ -109,6 +109,13 @@ impl Refusals {
             state.allowance.committed(operation, Instant::now());
         }
         state.stuck.passed(operation, rows);
+    }
+
+    /// The database has taken other rows of this operation since it refused this one first.
+    fn takes_others_since(&self, operation: &'static str, row: JobId) -> bool {
+        let state = self.state();
+        let refused = state.stuck.first_refused(operation, row);
+        refused.is_some_and(|first| state.allowance.has_committed_since(operation, first))
     }
 
     /// A row is there no more; that says nothing of what the database takes.

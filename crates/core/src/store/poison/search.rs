@@ -110,10 +110,11 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         return Ok(outcome);
     }
     let now = Instant::now();
-    if found.changed_rows {
-        refusals.state().allowance.committed(operation, now);
-    }
-    let proven = refusals.state().allowance.takes_rows(operation, page, now);
+    // Where other rows of the page are taken, a refused one has itself to blame. One that stands
+    // alone in its page has no others: it waits until the database has taken some.
+    let is_to_blame = |row: JobId| {
+        found.changed_rows || (page == 1 && refusals.takes_others_since(operation, row))
+    };
     let mut tried = 0;
     let mut gone = 0;
     let mut first = None;
@@ -121,8 +122,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         let job = id(&row);
         let reason = if !error.is_row_fault() {
             format!("{error}; that is not the row's fault, so it is not set aside")
-        } else if !proven {
-            format!("{error}; no other row commits, so none is set aside")
+        } else if !is_to_blame(job) {
+            format!("{error}; no other row is taken, so none is set aside")
         } else if tried >= allowance::of_page(page) {
             format!("{error}; more than 1 % of {page} rows are refused, so no more are set aside")
         } else if !refusals.state().allowance.has_room(now) {
@@ -149,6 +150,11 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         refusals.left(operation, job, reason);
         outcome.left(job);
         first.get_or_insert(error);
+    }
+    if found.changed_rows {
+        // That counts for the rows that were refused beside them, too: they are tried alone next.
+        let now = Instant::now();
+        refusals.state().allowance.committed(operation, now);
     }
     if !untold.is_empty() {
         let rows = waiting().count();
@@ -337,6 +343,17 @@ mod tests {
         refusal: impl Fn() -> StoreError + Send + Sync,
     ) -> (Result<Settled>, Vec<JobId>, Refusals) {
         let refusals = Refusals::default();
+        let (settled, gone) = searched_with(&refusals, rows, bad, parts, refusal).await;
+        (settled, gone, refusals)
+    }
+
+    async fn searched_with(
+        refusals: &Refusals,
+        rows: &[JobId],
+        bad: &[JobId],
+        parts: usize,
+        refusal: impl Fn() -> StoreError + Send + Sync,
+    ) -> (Result<Settled>, Vec<JobId>) {
         let gone = Mutex::new(Vec::new());
         let asked = AtomicUsize::new(0);
         let part = |part: Vec<JobId>| -> BoxFuture<'_, Result<Settled>> {
@@ -361,7 +378,7 @@ mod tests {
             Box::pin(std::future::ready(Ok(Some(aside))))
         };
         let settled = search(
-            &refusals,
+            refusals,
             RefusedPage {
                 operation: "complete",
                 parts: vec![rows.to_vec()],
@@ -374,7 +391,7 @@ mod tests {
             &set_aside,
         )
         .await;
-        (settled, gone.into_inner().unwrap(), refusals)
+        (settled, gone.into_inner().unwrap())
     }
 
     fn set(rows: &[JobId]) -> BTreeSet<JobId> {
@@ -491,16 +508,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_of_one_row_has_no_rest_that_must_commit() {
-        let rows = page(1);
-        let (settled, gone, _) = searched(&rows, &rows, usize::MAX).await;
-        assert_eq!((settled.unwrap().applied, gone), (rows.clone(), rows));
-        let rows = page(2);
-        let (settled, gone, refusals) = searched(&rows, &rows, usize::MAX).await;
-        assert_eq!(
-            (set(&settled.unwrap().left), gone),
-            (set(&rows), Vec::new())
-        );
-        assert_eq!(refusals.stuck()[0].jobs, 2);
+    async fn a_row_alone_in_its_page_is_set_aside_once_others_were_taken_after_it() {
+        let refusals = Refusals::default();
+        let takes_another = || {
+            let now = Instant::now();
+            refusals.state().allowance.committed("complete", now);
+        };
+        let row = page(1);
+        // What was taken before says nothing: a constraint may have been added since.
+        takes_another();
+        for _ in 0..2 {
+            let (settled, gone) = all_refused(&refusals, &row).await;
+            assert_eq!((settled.unwrap().left, gone), (row.clone(), Vec::new()));
+        }
+        assert_eq!(refusals.stuck()[0].jobs, 1);
+        takes_another();
+        let (settled, gone) = all_refused(&refusals, &row).await;
+        assert_eq!((settled.unwrap().applied, gone), (row.clone(), row));
+        assert!(refusals.stuck().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_row_that_others_of_its_page_were_taken_beside_is_set_aside_alone() {
+        let rows = page(4);
+        let (_, gone, refusals) = searched(&rows, &rows[..2], usize::MAX).await;
+        assert_eq!(gone.len(), 1, "1 % of a page, but one row");
+        let left: Vec<_> = rows[..2].iter().filter(|row| !gone.contains(row)).collect();
+        let (_, gone) = all_refused(&refusals, &[*left[0]]).await;
+        assert_eq!(gone, [*left[0]]);
+    }
+
+    #[tokio::test]
+    async fn of_a_page_of_which_no_row_is_taken_none_is_set_aside() {
+        for rows in [page(2), page(200)] {
+            let refusals = Refusals::default();
+            let now = Instant::now();
+            refusals.state().allowance.committed("complete", now);
+            let (settled, gone) = all_refused(&refusals, &rows).await;
+            assert_eq!(
+                (set(&settled.unwrap().left), gone),
+                (set(&rows), Vec::new())
+            );
+            assert_eq!(refusals.stuck()[0].jobs, rows.len());
+        }
+    }
+
+    async fn all_refused(refusals: &Refusals, rows: &[JobId]) -> (Result<Settled>, Vec<JobId>) {
+        let refusal = || StoreError::BadRow("poisoned".to_owned());
+        searched_with(refusals, rows, rows, usize::MAX, refusal).await
     }
 }

@@ -35,8 +35,21 @@ pub struct StuckBatch {
 struct Operation {
     since: Instant,
     reason: String,
-    /// When each row was last refused; `None` stands for a whole page.
-    rows: HashMap<Option<JobId>, Instant>,
+    /// The refused rows; `None` stands for a whole page.
+    rows: HashMap<Option<JobId>, Refused>,
+}
+
+/// When a row was refused.
+#[derive(Clone, Copy)]
+struct Refused {
+    first: Instant,
+    last: Instant,
+}
+
+impl Refused {
+    fn is_within(&self, time: Duration, now: Instant) -> bool {
+        now.duration_since(self.last) < time
+    }
 }
 
 #[derive(Default)]
@@ -70,11 +83,16 @@ impl StuckBatches {
             });
         entry.reason = reason;
         if entry.rows.len() >= ROWS {
-            let known = |seen: &Instant| now.duration_since(*seen) < FORGOTTEN;
-            entry.rows.retain(|_, seen| known(seen));
+            entry
+                .rows
+                .retain(|_, refused| refused.is_within(FORGOTTEN, now));
         }
+        let refused = Refused {
+            first: now,
+            last: now,
+        };
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
-            entry.rows.insert(row, now);
+            entry.rows.entry(row).or_insert(refused).last = now;
         }
         gauge!(m::STUCK_BATCHES, "operation" => operation).set(1.0);
         new
@@ -98,8 +116,10 @@ impl StuckBatches {
 
     /// The page would fail again: its last ones all failed, or rows of the operation are refused.
     pub(super) fn comes_again(&self, operation: &'static str, page: Option<JobId>) -> bool {
-        let is_refused =
-            |(row, seen): (&Option<JobId>, &Instant)| row.is_some() && seen.elapsed() < FORGOTTEN;
+        let now = Instant::now();
+        let is_refused = |(row, refused): (&Option<JobId>, &Refused)| {
+            row.is_some() && refused.is_within(FORGOTTEN, now)
+        };
         let refused = self.operations.get(operation);
         let refused = refused.is_some_and(|entry| entry.rows.iter().any(is_refused));
         refused || self.keeps_failing(operation, page)
@@ -117,7 +137,7 @@ impl StuckBatches {
             let settled = |row: &Option<JobId>| row.as_ref().is_none_or(&is_settled);
             entry
                 .rows
-                .retain(|row, seen| *seen >= began || !settled(row));
+                .retain(|row, refused| refused.last >= began || !settled(row));
             entry.rows.len()
         });
         if rows.is_none_or(|rows| rows == 0) {
@@ -157,9 +177,15 @@ impl StuckBatches {
             .get(operation)
             .into_iter()
             .flat_map(|entry| &entry.rows);
-        rows.filter(|(_, seen)| now.duration_since(**seen) < PASSED_OVER)
-            .filter_map(|(row, seen)| row.map(|row| (row, *seen)))
+        rows.filter(|(_, refused)| refused.is_within(PASSED_OVER, now))
+            .filter_map(|(row, refused)| row.map(|row| (row, refused.last)))
             .collect()
+    }
+
+    /// When a row that is refused was refused first.
+    pub(super) fn first_refused(&self, operation: &str, row: JobId) -> Option<Instant> {
+        let rows = &self.operations.get(operation)?.rows;
+        rows.get(&Some(row)).map(|refused| refused.first)
     }
 
     /// A row is there no more; that says nothing of what the database takes.
@@ -180,7 +206,7 @@ impl StuckBatches {
         for entry in self.operations.values_mut() {
             entry
                 .rows
-                .retain(|_, seen| now.duration_since(*seen) < FORGOTTEN);
+                .retain(|_, refused| refused.is_within(FORGOTTEN, now));
         }
         self.forget_empty();
         let list = self.operations.iter().map(|(operation, entry)| StuckBatch {
