@@ -445,4 +445,17 @@ async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
     let stuck = w.store.stuck();
     assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 1));
     assert_eq!(w.rows("dead_letter_job").await, 0);
+    // The server is well again, and other timers come all the time. The one that was refused does not wait for four minutes.
+    w.store.execute("DROP TRIGGER refuse ON {s}job").await;
+    let soon = std::time::Duration::from_secs(60);
+    eventually("the refused timer to be moved", soon, async || {
+        w.create(vec![later()]).await;
+        w.store
+            .execute("UPDATE {s}timer_job SET due_at = {now} - {second}")
+            .await;
+        w.store.move_due_timers(10).await.unwrap();
+        (w.rows("timer_job").await == 0).then_some(())
+    })
+    .await;
+    assert!(w.store.stuck().is_empty());
 }

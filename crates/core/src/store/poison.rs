@@ -13,11 +13,14 @@
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and the health of the node
-//! name the operation. It is tried again after four minutes, or after five seconds where nothing else is to be done. Until
-//! then an operation that finds its own rows leaves it out: such an operation does not try its plain statement, but begins
-//! with the search, which looks at the oldest and at the newest rows and commits the newest ones first. So rows get through
-//! beside any number of stuck ones, unless they lie between more stuck rows than a search tells apart; those wait until it
-//! has (a few hundred rows a second). `jobwire_jobs_set_aside_total` counts what was set aside.
+//! name the operation. It is tried again after four minutes, or after five seconds where nothing else is
+//! to be done, behind all others. Where the reason should go away by itself it is tried sooner: after
+//! as long as it has been refused so far, five seconds at least. Until then an operation that finds
+//! its own rows leaves it out: such an operation does not try its plain statement, but begins with the
+//! search, which looks at the oldest and at the newest rows and commits the newest ones first. So rows
+//! get through beside any number of stuck ones, unless they lie between more stuck rows than a search
+//! tells apart; those wait until it has (a few hundred rows a second). `jobwire_jobs_set_aside_total`
+//! counts what was set aside.
 //!
 //! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
 //! that choose their own rows have a second text for a page of given rows, which only the search uses.
@@ -41,7 +44,7 @@ use crate::job::{Held, JobId, JobState, NodeId};
 
 pub(super) use outcome::{Activated, Outcome, Told};
 pub use stuck::StuckBatch;
-use stuck::StuckBatches;
+use stuck::{Lasts, Refused, StuckBatches};
 
 /// What a store knows of pages that were refused. Cheap to clone.
 #[derive(Clone, Default)]
@@ -70,8 +73,8 @@ impl Refusals {
         self.state().stuck.comes_again(operation, None)
     }
 
-    /// The rows that were refused a short while ago, and when.
-    fn lately(&self, operation: &str) -> HashMap<JobId, Instant> {
+    /// The rows that were refused lately.
+    fn lately(&self, operation: &str) -> HashMap<JobId, Refused> {
         self.state().stuck.lately(operation, Instant::now())
     }
 
@@ -82,8 +85,9 @@ impl Refusals {
         }
     }
 
-    /// The parts of a search, the first one last: rows of which nothing is known yet, then what the last search has left.
-    fn parts(&self, operation: &str, rows: Vec<JobId>) -> Vec<Vec<JobId>> {
+    /// The parts of a search, the first one last: rows of which nothing is known yet, what the last
+    /// search has left, and at the end `again`, which were refused before.
+    fn parts(&self, operation: &str, rows: Vec<JobId>, again: Vec<JobId>) -> Vec<Vec<JobId>> {
         let mut parts = self
             .state()
             .unfinished
@@ -94,6 +98,7 @@ impl Refusals {
             part.retain(|row| rest.remove(row));
         }
         parts.push(rows.into_iter().filter(|row| rest.contains(row)).collect());
+        parts.insert(0, again);
         parts
     }
 
@@ -146,23 +151,20 @@ impl Refusals {
     ) -> StoreError {
         let comes_again = error.is_answer() && self.state().stuck.failed(operation, page);
         if !error.is_transient() || comes_again {
-            self.note(operation, None, error.to_string());
+            self.note(operation, None, error.to_string(), Lasts::of(&error));
         }
         error
     }
 
-    /// Nothing was done about this row.
-    fn left(&self, operation: &'static str, row: JobId, reason: String) {
-        self.note(operation, Some(row), reason);
+    /// Nothing was done about this row, which was refused by this error.
+    fn left(&self, operation: &'static str, row: JobId, error: &StoreError, reason: String) {
+        self.note(operation, Some(row), reason, Lasts::of(error));
     }
 
-    fn note(&self, operation: &'static str, row: Option<JobId>, reason: String) {
+    fn note(&self, operation: &'static str, row: Option<JobId>, reason: String, lasts: Lasts) {
         let text = reason.clone();
-        if self
-            .state()
-            .stuck
-            .note(operation, row, reason, Instant::now())
-        {
+        let now = Instant::now();
+        if self.state().stuck.note(operation, row, reason, lasts, now) {
             let job = row.map(tracing::field::display);
             tracing::error!(
                 operation,
@@ -278,7 +280,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
                 let locked: HashSet<JobId> = store.locked_rows(&ids).await?.into_iter().collect();
                 first.retain(|row| !locked.contains(&row.held().id));
                 for job in locked {
-                    refusals.left(operation, job, error.to_string());
+                    refusals.left(operation, job, &error, error.to_string());
                     settled.left(job);
                 }
             }
@@ -371,24 +373,26 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
         };
         let found = found(page_and(LOOKED_AT, refused.len())).await?;
         let last = found.rows.last().copied().filter(|_| found.is_cut);
-        let is_refused = |row: &JobId| refused.contains_key(row);
-        let (mut passed_over, mut rows): (Vec<_>, Vec<_>) =
-            found.rows.into_iter().partition(is_refused);
-        if rows.is_empty() {
-            let again = |row: &JobId| {
-                let refused = refused.get(row);
-                refused.is_none_or(|at| at.elapsed() >= AGAIN)
-            };
-            (rows, passed_over) = passed_over.into_iter().partition(again);
-        }
-        let tried: HashSet<JobId> = rows.iter().copied().collect();
+        let is_new = |row: &JobId| !refused.contains_key(row);
+        let (rows, refused_before): (Vec<_>, Vec<_>) = found.rows.into_iter().partition(is_new);
+        let is_tried = |row: &JobId| {
+            refused.get(row).is_none_or(|refused| {
+                if rows.is_empty() {
+                    !refused.has_just_been_tried(began)
+                } else {
+                    !refused.is_passed_over(began)
+                }
+            })
+        };
+        let (again, passed_over): (Vec<_>, Vec<_>) = refused_before.into_iter().partition(is_tried);
+        let tried: HashSet<JobId> = rows.iter().chain(&again).copied().collect();
         let nothing = part(Vec::new()).await?;
         let aside = move |id: JobId, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
             Box::pin(async move { store.set_row_aside(state, id, &reason).await })
         };
         let page = search::RefusedPage {
             operation,
-            parts: refusals.parts(operation, rows),
+            parts: refusals.parts(operation, rows, again),
             name: None,
             searches_transient: refusals.searches_first(operation),
         };

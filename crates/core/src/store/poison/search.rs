@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use metrics::counter;
 
-use super::{Aside, Outcome, Part, Refusals, Told};
+use super::{Aside, Lasts, Outcome, Part, Refusals, Told};
 use crate::allowance;
 use crate::error::StoreError;
 use crate::job::JobId;
@@ -84,7 +84,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     {
         // Nothing shows that the database takes anything.
         for (row, error) in std::mem::take(&mut found.refused) {
-            refusals.left(operation, id(&row), error.to_string());
+            refusals.left(operation, id(&row), &error, error.to_string());
             outcome.left(id(&row));
             found.fault.get_or_insert(error);
         }
@@ -98,7 +98,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         let fault = refusals.failed(operation, name, fault);
         // What was refused alone is passed over next time, and the rest of the page is tried.
         for (row, error) in &found.refused {
-            refusals.left(operation, id(row), error.to_string());
+            refusals.left(operation, id(row), error, error.to_string());
             outcome.left(id(row));
         }
         if !is_complete {
@@ -147,7 +147,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
                 Err(failed) => format!("{error}; it could not be set aside: {failed}"),
             }
         };
-        refusals.left(operation, job, reason);
+        refusals.left(operation, job, &error, reason);
         outcome.left(job);
         first.get_or_insert(error);
     }
@@ -162,6 +162,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
             operation,
             None,
             format!("{rows} rows of a page wait, since too many are refused"),
+            Lasts::UntilCorrected,
         );
     }
     waiting().for_each(|row| outcome.left(row));

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use serde::Serialize;
 
+use super::AGAIN;
+use crate::error::StoreError;
 use crate::job::JobId;
 use crate::metrics as m;
 
 /// A row that was not tried again for so long is not stuck any more: another node has it, or it was corrected.
 const FORGOTTEN: Duration = Duration::from_secs(300);
-/// A refused row is passed over for so long while others wait. It is tried again before it is forgotten.
+/// A refused row is passed over for so long at most while others wait. It is tried again before it is forgotten.
 const PASSED_OVER: Duration = Duration::from_secs(240);
 /// Rows that are remembered of one operation.
 const ROWS: usize = 10_000;
@@ -41,14 +43,50 @@ struct Operation {
 
 /// When a row was refused.
 #[derive(Clone, Copy)]
-struct Refused {
+pub(super) struct Refused {
     first: Instant,
     last: Instant,
+    lasts: Lasts,
+}
+
+/// How long a refusal lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasts {
+    /// Until somebody corrects something.
+    UntilCorrected,
+    /// It should go away by itself: memory is short, a statement is slow, a lock is held.
+    AWhile,
+}
+
+impl Lasts {
+    pub(super) fn of(error: &StoreError) -> Self {
+        if error.is_transient() {
+            Self::AWhile
+        } else {
+            Self::UntilCorrected
+        }
+    }
 }
 
 impl Refused {
+    /// It was refused within this time.
     fn is_within(&self, time: Duration, now: Instant) -> bool {
         now.duration_since(self.last) < time
+    }
+
+    /// It is passed over while others wait: four minutes, or as long as it has been refused so far,
+    /// where the reason should go away by itself.
+    pub(super) fn is_passed_over(&self, now: Instant) -> bool {
+        let time = match self.lasts {
+            Lasts::UntilCorrected => PASSED_OVER,
+            Lasts::AWhile => (self.last - self.first).clamp(AGAIN, PASSED_OVER),
+        };
+        self.is_within(time, now)
+    }
+
+    /// It is passed over even where nothing else is to be done.
+    pub(super) fn has_just_been_tried(&self, now: Instant) -> bool {
+        self.is_within(AGAIN, now)
     }
 }
 
@@ -70,6 +108,7 @@ impl StuckBatches {
         operation: &'static str,
         row: Option<JobId>,
         reason: String,
+        lasts: Lasts,
         now: Instant,
     ) -> bool {
         let new = !self.operations.contains_key(operation);
@@ -90,9 +129,11 @@ impl StuckBatches {
         let refused = Refused {
             first: now,
             last: now,
+            lasts,
         };
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
-            entry.rows.entry(row).or_insert(refused).last = now;
+            let seen = entry.rows.entry(row).or_insert(refused);
+            (seen.last, seen.lasts) = (now, lasts);
         }
         gauge!(m::STUCK_BATCHES, "operation" => operation).set(1.0);
         new
@@ -170,15 +211,15 @@ impl StuckBatches {
         self.forget_empty();
     }
 
-    /// The rows that were refused a short while ago, and when.
-    pub(super) fn lately(&self, operation: &str, now: Instant) -> HashMap<JobId, Instant> {
+    /// The rows that were refused lately.
+    pub(super) fn lately(&self, operation: &str, now: Instant) -> HashMap<JobId, Refused> {
         let rows = self
             .operations
             .get(operation)
             .into_iter()
             .flat_map(|entry| &entry.rows);
-        rows.filter(|(_, refused)| refused.is_within(PASSED_OVER, now))
-            .filter_map(|(row, refused)| row.map(|row| (row, refused.last)))
+        rows.filter(|(_, refused)| refused.is_within(FORGOTTEN, now))
+            .filter_map(|(row, refused)| row.map(|row| (row, *refused)))
             .collect()
     }
 
@@ -233,6 +274,7 @@ impl StuckBatches {
 
 #[cfg(test)]
 mod tests {
+    use super::Lasts::{AWhile, UntilCorrected};
     use super::*;
 
     #[test]
@@ -240,8 +282,8 @@ mod tests {
         let mut stuck = StuckBatches::default();
         let now = Instant::now();
         let (a, b) = (JobId::generate(), JobId::generate());
-        assert!(stuck.note("complete", Some(a), "why".to_owned(), now));
-        assert!(!stuck.note("complete", Some(b), "why".to_owned(), now));
+        assert!(stuck.note("complete", Some(a), "why".to_owned(), UntilCorrected, now));
+        assert!(!stuck.note("complete", Some(b), "why".to_owned(), UntilCorrected, now));
         assert_eq!(stuck.list(now)[0].jobs, 2);
         // A page of other rows says nothing of these.
         stuck.passed("complete", Some([JobId::generate()].into_iter()));
@@ -255,22 +297,58 @@ mod tests {
         let mut stuck = StuckBatches::default();
         let now = Instant::now();
         let row = JobId::generate();
-        stuck.note("move_due_timers", Some(row), "why".to_owned(), now);
-        stuck.note("move_due_timers", None, "why".to_owned(), now);
+        stuck.note(
+            "move_due_timers",
+            Some(row),
+            "why".to_owned(),
+            UntilCorrected,
+            now,
+        );
+        stuck.note(
+            "move_due_timers",
+            None,
+            "why".to_owned(),
+            UntilCorrected,
+            now,
+        );
         let known = stuck.lately("move_due_timers", now);
-        assert_eq!(known.into_keys().collect::<Vec<_>>(), [row]);
+        assert_eq!(known.keys().collect::<Vec<_>>(), [&row]);
         assert!(stuck.lately("orphans", now).is_empty());
-        let later = now + PASSED_OVER;
+        assert!(known[&row].is_passed_over(now + PASSED_OVER / 2));
+        assert!(!known[&row].is_passed_over(now + PASSED_OVER));
+        let later = now + FORGOTTEN;
         assert!(stuck.lately("move_due_timers", later).is_empty());
+    }
+
+    /// Its reason is gone, as a rule, when it has been there for as long again.
+    #[test]
+    fn a_row_whose_reason_should_go_away_is_passed_over_for_as_long_as_it_was_refused() {
+        let mut stuck = StuckBatches::default();
+        let begin = Instant::now();
+        let row = JobId::generate();
+        for (refused_at, passed_over) in [(0, 5), (5, 5), (10, 10), (20, 20), (900, 240)] {
+            let now = begin + Duration::from_secs(refused_at);
+            stuck.note("fail", Some(row), "no memory".to_owned(), AWhile, now);
+            let seen = stuck.lately("fail", now)[&row];
+            let until = now + Duration::from_secs(passed_over);
+            assert!(seen.is_passed_over(until - Duration::from_millis(1)));
+            assert!(!seen.is_passed_over(until), "after {refused_at} s");
+        }
     }
 
     #[test]
     fn a_page_without_a_list_clears_its_operation() {
         let mut stuck = StuckBatches::default();
         let now = Instant::now();
-        stuck.note("unhinted", None, "no right".to_owned(), now);
-        stuck.note("unhinted", Some(JobId::generate()), "bad".to_owned(), now);
-        stuck.note("orphans", None, "no right".to_owned(), now);
+        stuck.note("unhinted", None, "no right".to_owned(), UntilCorrected, now);
+        stuck.note(
+            "unhinted",
+            Some(JobId::generate()),
+            "bad".to_owned(),
+            UntilCorrected,
+            now,
+        );
+        stuck.note("orphans", None, "no right".to_owned(), UntilCorrected, now);
         stuck.passed("unhinted", None::<std::iter::Empty<JobId>>);
         let left = stuck.list(now);
         assert_eq!(left.len(), 1);
