@@ -646,17 +646,25 @@ impl Consumer {
         };
         let job = hint.id;
         if of.refused_at.is_some_and(|then| self.locked > then) {
-            tracing::error!(
-                %job, %error,
-                "the database refuses to lock a job, and locks others; its hint is settled, and the sweeper hints it again. \
-                 Correct what the error names (a constraint, a trigger, a lock that a transaction holds), or delete the job"
-            );
+            if let Some(more) = self.node.rare_lines.now("refused") {
+                tracing::error!(
+                    %job, %error, more,
+                    "the database refuses to lock a job, and locks others; its hint is settled, and the sweeper hints it \
+                     again. Correct what the error names (a constraint, a trigger, a lock that a transaction holds), or \
+                     delete the job"
+                );
+            }
             let reason = Refusal::Refused.as_str();
             counter!(m::HINTS_REFUSED, "reason" => reason).increment(1);
             self.settle(batch, &[], &[]).await;
             return true;
         }
-        tracing::warn!(%job, %error, "a job could not be locked; others are tried before it is tried again");
+        if let Some(more) = self.node.rare_lines.now("not locked") {
+            tracing::warn!(
+                %job, %error, more,
+                "a job could not be locked; others are tried before it is tried again"
+            );
+        }
         let again = of.refused_at.is_some();
         if again && !error.is_row_fault() && !error.is_lock_timeout() {
             // Nothing was locked since, and no row seems to be the reason.

@@ -223,9 +223,14 @@ async fn run(
         return Ending::Done(completion(held, job, None));
     }
     if let Err(invalid) = repeat::check(job) {
-        tracing::warn!(job = %job.id, job_type = %job.job_type, %invalid, "the job can't run");
+        if let Some(more) = node.rare_lines.now("can't run") {
+            tracing::warn!(
+                job = %job.id, job_type = %job.job_type, %invalid, more,
+                "the job can't run"
+            );
+        }
         let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
-        return failure(held, job, &registration, error, "dead-letter");
+        return failure(node, held, job, &registration, error, "dead-letter");
     }
     let meters = node.meters.job_type(&job.job_type);
     let starts = Utc::now();
@@ -258,14 +263,14 @@ async fn run(
             Next::Again => continue,
             Next::End(ending) => ending,
             Next::Spent if is_conflict => {
-                failure(held, job, &registration, conflict(error), "conflict")
+                failure(node, held, job, &registration, conflict(error), "conflict")
             }
             Next::Spent => {
                 let message = format!(
                     "the database failed the job's transaction again and again, and answers others: {error}"
                 );
                 let error = HandlerError::retry(message);
-                failure(held, job, &registration, error, "retry")
+                failure(node, held, job, &registration, error, "retry")
             }
         };
         meters.executed(ending.outcome(), started.elapsed());
@@ -384,18 +389,18 @@ async fn run_once(
                 Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
                 Verdict::Retry(_) => "retry",
             };
-            failure(held, job, registration, error, outcome)
+            failure(node, held, job, registration, error, outcome)
         }
         Ended::Panicked(message) => {
             tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
             let error = HandlerError::retry(format!("the handler panicked: {message}"));
-            failure(held, job, registration, error, "panic")
+            failure(node, held, job, registration, error, "panic")
         }
         Ended::TimedOut(limit) => {
             let error = HandlerError::retry(format!(
                 "the handler ran longer than its timeout of {limit:?}"
             ));
-            failure(held, job, registration, error, "timeout")
+            failure(node, held, job, registration, error, "timeout")
         }
         Ended::LostLease => Ending::Lost,
         Ended::LostLine => {
@@ -532,7 +537,14 @@ async fn complete_in_transaction(
         let error = HandlerError::unrecoverable(
             "the handler kept its transaction beyond its own end; drop the guard before answering",
         );
-        let failure = failure(&completion.held, job, registration, error, "dead-letter");
+        let failure = failure(
+            node,
+            &completion.held,
+            job,
+            registration,
+            error,
+            "dead-letter",
+        );
         return Ok(failure);
     };
     node.instances.end_soon(std::iter::once(&completion.held));
@@ -551,7 +563,8 @@ async fn complete_in_transaction(
         }
         // What the job holds is refused, or a statement of its handler had failed.
         Err(error) if error.is_row_fault() || matches!(error, StoreError::TransactionFailed) => {
-            failure(&completion.held, job, registration, error.into(), "retry")
+            let held = &completion.held;
+            failure(node, held, job, registration, error.into(), "retry")
         }
         // A right or a table is missing, a trigger raises, the server is away: that is not the job's.
         Err(error) => return Err(Fault::of(&error, Ran::TheHandler)),
@@ -564,6 +577,7 @@ fn conflict(message: String) -> HandlerError {
 
 /// Where a failed attempt leads: the verdict, the job's own policy, else its type's.
 fn failure(
+    node: &Shared,
     held: &Held,
     job: &Job,
     registration: &Registration,
@@ -574,10 +588,12 @@ fn failure(
     let policy = match &own {
         Some(Ok(own)) => own,
         Some(Err(bad)) => {
-            tracing::warn!(
-                job = %job.id, job_type = %job.job_type, %bad,
-                "the job's retry policy can't be read; its type's is used"
-            );
+            if let Some(more) = node.rare_lines.now("retry policy") {
+                tracing::warn!(
+                    job = %job.id, job_type = %job.job_type, %bad, more,
+                    "the job's retry policy can't be read; its type's is used"
+                );
+            }
             &registration.options.retry
         }
         None => &registration.options.retry,

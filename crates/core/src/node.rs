@@ -48,6 +48,7 @@ use crate::lease::LeaseBook;
 use crate::meters::Meters;
 use crate::metrics as m;
 use crate::quarantine::Suspects;
+use crate::rarely::RareLines;
 use crate::renewal;
 use crate::row_batch::RowPause;
 use crate::scope::Services;
@@ -212,6 +213,7 @@ impl NodeBuilder {
             alarm: Alarm::new(),
             fleet: Fleet::default(),
             problems: Mutex::default(),
+            rare_lines: RareLines::default(),
             claimed: Mutex::default(),
             store,
             transport,

@@ -1,5 +1,7 @@
 //! A log line that a flood of bad input can't turn into a flood of lines.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One line in this time.
@@ -24,6 +26,18 @@ impl Rarely {
     }
 }
 
+/// The same for the lines of one node, each under its own name.
+#[derive(Debug, Default)]
+pub(crate) struct RareLines(Mutex<HashMap<&'static str, Rarely>>);
+
+impl RareLines {
+    /// How many lines of this name were held back since the last one, if it is time for one.
+    pub(crate) fn now(&self, line: &'static str) -> Option<u64> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.entry(line).or_default().now()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +49,13 @@ mod tests {
         assert_eq!(rarely.now(), None);
         rarely.last = Instant::now().checked_sub(EVERY);
         assert_eq!(rarely.now(), Some(1));
+    }
+
+    #[test]
+    fn each_line_is_held_back_for_itself() {
+        let lines = RareLines::default();
+        assert_eq!(lines.now("a"), Some(0));
+        assert_eq!(lines.now("a"), None);
+        assert_eq!(lines.now("b"), Some(0));
     }
 }

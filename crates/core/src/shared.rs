@@ -21,6 +21,7 @@ use crate::lease::LeaseBook;
 use crate::meters::Meters;
 use crate::options::NodeOptions;
 use crate::quarantine::Suspects;
+use crate::rarely::RareLines;
 use crate::row_batch::RowPause;
 use crate::scope::Scope;
 use crate::served::{Served, TypeTurn};
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     pub(crate) fleet: Fleet,
     pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
+    /// Lines about jobs, of which anybody may create many.
+    pub(crate) rare_lines: RareLines,
     /// Lanes whose jobs are claimed, for want of hints.
     pub(crate) claimed: Mutex<BTreeSet<Lane>>,
 }

@@ -34,11 +34,13 @@ pub(crate) fn end(node: &Shared, job: &Job, held: &Held, fault: &str) -> Ending 
         );
         Destination::DeadLetter
     } else {
-        tracing::error!(
-            job = %held.id, job_type = %job.job_type, fault,
-            "100 jobs whose rows can't be read were set aside within a minute; this one is put off. Is the schema that of \
-             another version?"
-        );
+        if let Some(more) = node.rare_lines.now("put off") {
+            tracing::error!(
+                job = %held.id, job_type = %job.job_type, fault, more,
+                "100 jobs whose rows can't be read were set aside within a minute; this one is put off. \
+                 Is the schema that of another version?"
+            );
+        }
         Destination::Retry {
             delay: WAIT,
             retries: job.retries,
