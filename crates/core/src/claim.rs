@@ -15,9 +15,10 @@
 //! * **The marker** leaves after recovery, behind whatever still waits in the lane. When it is back, hints go
 //!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
 //!   meanwhile are gone, so their hints start nothing. Until then both work side by side; the store decides.
-//! * **No more than free slots**, in pages by key. What a page did not fill is asked for again after a pause
-//!   that grows to a second while nothing is found, and to a few times what looking costs ([`pace`]); whatever
-//!   becomes ready in this process ends the pause. While hints work, nothing is asked.
+//! * **No more than free slots**, in pages by key, smaller ones where jobs are large. What a page did
+//!   not fill is asked for again after a pause that grows to a second while nothing is found, and to a
+//!   few times what looking costs ([`pace`]); whatever becomes ready in this process ends the pause.
+//!   While hints work, nothing is asked.
 //! * **Several nodes** pass over each other's locked rows, so they take different jobs.
 //! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
 //!   at a time: when the lane was looked through to its end.
@@ -41,6 +42,7 @@ use metrics::gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::Instant;
 
+use crate::consumer::lock_size::LockSize;
 use crate::consumer::schedule::Schedule;
 use crate::executor;
 use crate::hint::Marker;
@@ -92,6 +94,8 @@ struct Claimer {
     pace: Pace,
     failures: Rarely,
     refused: Rarely,
+    /// Where jobs are large, pages are small.
+    size: LockSize,
     /// Markers on their way to the broker.
     leaving: FuturesUnordered<Leaving>,
 }
@@ -190,6 +194,7 @@ impl Claimer {
             pace: Pace::new(Instant::now()),
             failures: Rarely::default(),
             refused: Rarely::default(),
+            size: LockSize::default(),
             leaving: FuturesUnordered::new(),
         }
     }
@@ -323,7 +328,8 @@ impl Claimer {
             .options
             .struck_slots()
             .saturating_sub(struck)
-            .min(share);
+            .min(share)
+            .min(self.size.limit());
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(0);
         };
@@ -339,7 +345,8 @@ impl Claimer {
             },
             at_most: i64::try_from(room).unwrap_or(i64::MAX),
         };
-        let (count, after) = claim_page(&node, &page, slots, &mut self.refused).await?;
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
         lane.rescued = after;
         lane.taken += count as u64;
         Ok(count)
@@ -365,7 +372,8 @@ impl Claimer {
             },
             at_most: 1,
         };
-        let (count, after) = claim_page(&node, &page, slots, &mut self.refused).await?;
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
         lane.suspect = after;
         lane.taken += count as u64;
         Ok(())
@@ -391,9 +399,9 @@ impl Claimer {
                 after: place.after,
                 look_at: place.look_at,
             },
-            at_most: i64::try_from(share).unwrap_or(i64::MAX),
+            at_most: i64::try_from(share.min(self.size.limit())).unwrap_or(i64::MAX),
         };
-        let claimed = claim_page(&node, &page, slots, &mut self.refused).await;
+        let claimed = claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await;
         let count = claimed.as_ref().map_or(0, |(count, _)| *count);
         for _ in count..share {
             self.schedule.give_back(at);
@@ -421,12 +429,14 @@ async fn claim_page(
     node: &Arc<Shared>,
     page: &ClaimPage,
     slots: &mut Vec<OwnedSemaphorePermit>,
+    size: &mut LockSize,
     told: &mut Rarely,
 ) -> Result<(usize, Option<JobId>), StoreError> {
     let terms = node.terms();
     let mut count = 0;
     let mut start = |jobs: Vec<LockedJob>, sent| {
         let slots = std::iter::from_fn(|| slots.pop());
+        size.saw_jobs(&jobs);
         let started = jobs.len();
         executor::start_unhinted(node, jobs, "claim", sent, slots);
         started

@@ -27,7 +27,7 @@
 
 mod answer;
 mod decision;
-mod lock_size;
+pub(crate) mod lock_size;
 mod pending;
 pub(crate) mod schedule;
 mod unserved;

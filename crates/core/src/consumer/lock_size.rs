@@ -1,15 +1,18 @@
-//! How many hints one lock statement asks for: its answer holds their payloads, of up to a megabyte each.
+//! How many jobs one statement locks: its answer holds what their creators gave them, up to some
+//! megabytes each.
 
 use super::LOCK_BATCH;
+use crate::job::{Job, LockedJob};
 use crate::store::Locked;
 
 /// An answer is expected to stay below this.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// Follows the size of payloads: up at once, down by and by. After a statement that was refused the next one asks for
-/// half as many, until the hint stands alone that is refused; each one that is not refused doubles that again.
-pub(super) struct LockSize {
-    /// Bytes of a job's payload.
+/// Follows the size of payloads and custom values: up at once, down by and by. After a statement that
+/// was refused the next one asks for half as many, until the hint stands alone that is refused; each
+/// one that is not refused doubles that again.
+pub(crate) struct LockSize {
+    /// Bytes of a job.
     expected: usize,
     at_most: usize,
 }
@@ -24,8 +27,8 @@ impl Default for LockSize {
 }
 
 impl LockSize {
-    /// The most hints to ask for.
-    pub(super) fn limit(&self) -> usize {
+    /// The most jobs to ask for.
+    pub(crate) fn limit(&self) -> usize {
         (ANSWER_BYTES / self.expected.max(1)).clamp(1, self.at_most)
     }
 
@@ -37,12 +40,13 @@ impl LockSize {
     pub(super) fn saw(&mut self, locked: &Locked) {
         self.at_most = (self.at_most * 2).min(LOCK_BATCH);
         let by_row = locked.rows.iter().flat_map(|rows| &rows.jobs);
-        let jobs = locked.jobs.iter().chain(by_row);
-        let (count, bytes) = jobs.fold((0, 0), |(count, bytes), locked| {
-            let custom = locked.job.custom_values.as_ref();
-            let custom = custom.map_or(0, |custom| custom.get().len());
-            (count + 1, bytes + locked.job.payload.get().len() + custom)
-        });
+        self.saw_jobs(locked.jobs.iter().chain(by_row));
+    }
+
+    /// What else was locked.
+    pub(crate) fn saw_jobs<'a>(&mut self, jobs: impl IntoIterator<Item = &'a LockedJob>) {
+        let sizes = jobs.into_iter().map(|locked| bytes_of(&locked.job));
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
         self.note(count, bytes);
     }
 
@@ -54,9 +58,19 @@ impl LockSize {
     }
 }
 
+/// What its creator gave it, of any size.
+fn bytes_of(job: &Job) -> usize {
+    let custom = job.custom_values.as_ref();
+    job.payload.get().len() + custom.map_or(0, |custom| custom.get().len())
+}
+
 #[cfg(test)]
 mod tests {
+    use chrono::Utc;
+
     use super::*;
+    use crate::job::{Fence, Lane};
+    use crate::new_job::NewJob;
 
     #[test]
     fn small_payloads_are_locked_in_full_batches() {
@@ -76,6 +90,25 @@ mod tests {
         for next in [2, 4, 8] {
             size.saw(&Locked::default());
             assert_eq!(size.limit(), next);
+        }
+    }
+
+    #[test]
+    fn large_custom_values_make_small_batches_as_payloads_do() {
+        let job = |payload: usize, custom: usize| {
+            let text = |bytes: usize| "x".repeat(bytes);
+            let custom = serde_json::value::to_raw_value(&text(custom)).unwrap();
+            let job = NewJob::of("note", &text(payload)).custom_values(custom);
+            LockedJob {
+                job: job.into_job(1, Utc::now(), Lane::default()).unwrap(),
+                fence: Fence(1),
+                strikes: 0,
+            }
+        };
+        for locked in [job(1 << 19, 0), job(0, 1 << 19)] {
+            let mut size = LockSize::default();
+            size.saw_jobs([&locked; 512]);
+            assert_eq!(size.limit(), 31);
         }
     }
 
