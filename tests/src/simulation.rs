@@ -30,9 +30,20 @@ pub use world::Outcome;
 use scenario::Scenario;
 use world::World;
 
+/// Who works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Nodes that share a broker.
+    Fleet,
+    /// One node, within whose process hints stay.
+    EmbeddedNode,
+}
+
 /// One run of a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
+    /// Who works in it.
+    pub who: Who,
     /// Decides everything.
     pub seed: u64,
     /// A mistake to be found.
@@ -46,9 +57,19 @@ impl Simulation {
     #[must_use]
     pub fn of(seed: u64) -> Simulation {
         Simulation {
+            who: Who::Fleet,
             seed,
             bug: None,
             traced: false,
+        }
+    }
+
+    /// This seed, of a node without a broker whose database goes away.
+    #[must_use]
+    pub fn of_an_embedded_node(seed: u64) -> Simulation {
+        Simulation {
+            who: Who::EmbeddedNode,
+            ..Simulation::of(seed)
         }
     }
 
@@ -60,7 +81,10 @@ impl Simulation {
             .start_paused(true)
             .build()
             .expect("a runtime without I/O needs nothing of the machine");
-        let scenario = Scenario::of(self.seed);
+        let scenario = match self.who {
+            Who::Fleet => Scenario::of(self.seed),
+            Who::EmbeddedNode => Scenario::of_an_embedded_node(self.seed),
+        };
         // Other tests of the process count their own nodes.
         metrics::with_local_recorder(&metrics::NoopRecorder, || {
             runtime.block_on(async { World::new(scenario, self.bug, self.traced).run().await })

@@ -28,6 +28,25 @@ fn every_seed_keeps_the_promises() {
     assert!(takeovers > 0 && faults > 0, "nothing went wrong at all");
 }
 
+/// Protocol rule 25. The database was away for longer than a lease, and the node's own turn comes as
+/// soon as its renewals and outcomes do.
+#[test]
+fn an_embedded_node_ends_no_lease_of_its_own_after_an_outage() {
+    let mut locks = 0;
+    for seed in 1..=2_000 {
+        let outcome = Simulation::of_an_embedded_node(seed).run();
+        let counts = &outcome.report.counts;
+        let is_well = outcome.holds() && counts.takeovers == 0;
+        assert!(
+            is_well || replay(Simulation::of_an_embedded_node(seed)),
+            "seed {seed} fails"
+        );
+        assert_eq!(counts.takeovers, 0, "seed {seed}");
+        locks += counts.locks;
+    }
+    assert!(locks > 2_000, "nothing ran");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in [1, 2, 3, 39, 583] {

@@ -4,6 +4,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use super::Who;
 use super::handler::{Deed, Work};
 
 /// How jobs come into being.
@@ -43,6 +44,10 @@ pub(super) enum Step {
         millis: u64,
         kind: u8,
     },
+    /// No statement reaches the database.
+    DatabaseAway {
+        millis: u64,
+    },
     /// The broker misbehaves.
     BadBroker {
         millis: u64,
@@ -73,6 +78,7 @@ impl Step {
             Step::Crash { away, .. } | Step::Stop { away, .. } => away + 1_000,
             Step::Freeze { millis, .. }
             | Step::BadDatabase { millis, .. }
+            | Step::DatabaseAway { millis }
             | Step::BadBroker { millis }
             | Step::BrokerAway { millis }
             | Step::Suspend { millis, .. } => *millis,
@@ -89,6 +95,7 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) seed: u64,
+    pub(super) who: Who,
     pub(super) nodes: usize,
     pub(super) concurrency: usize,
     pub(super) lease: u64,
@@ -120,6 +127,7 @@ impl Scenario {
         let nodes = if exact { 1 } else { dice.random_range(2..=3) };
         let mut scenario = Scenario {
             seed,
+            who: Who::Fleet,
             nodes,
             concurrency: *[1, 2, 4].choose(&mut dice).unwrap_or(&2),
             lease: dice.random_range(2_000..=5_000),
@@ -163,6 +171,7 @@ impl Scenario {
         let lease = dice.random_range(1_500..=3_000);
         let mut scenario = Scenario {
             seed,
+            who: Who::Fleet,
             nodes: 2,
             concurrency: *[1, 2].choose(&mut dice).unwrap_or(&2),
             lease,
@@ -214,6 +223,46 @@ impl Scenario {
                 },
             };
             scenario.steps.push((at, step));
+        }
+        scenario.steps.sort_by_key(|(at, _)| *at);
+        scenario
+    }
+
+    /// A node alone, whose database is away for longer than a lease, once or twice.
+    pub(super) fn of_an_embedded_node(seed: u64) -> Scenario {
+        let mut dice = SmallRng::seed_from_u64(seed);
+        let lease = dice.random_range(2_000..=5_000);
+        let mut scenario = Scenario {
+            seed,
+            who: Who::EmbeddedNode,
+            nodes: 1,
+            concurrency: *[1, 2, 4].choose(&mut dice).unwrap_or(&2),
+            lease,
+            // Also less often than the database is away.
+            sweep: dice.random_range(400..=4 * lease),
+            suspect_after: dice.random_range(500..=2_500),
+            patience: dice.random_range(100..=3_000),
+            steps: Vec::new(),
+            exact: false,
+        };
+        let mut at = 0;
+        for _ in 0..dice.random_range(1..=2) {
+            for _ in 0..dice.random_range(2..=8) {
+                let moment = at + dice.random_range(0..lease);
+                let work = Work {
+                    deed: Deed::Done,
+                    millis: dice.random_range(0..2 * lease),
+                    due_in: None,
+                    repeat: None,
+                    ..scenario.work(&mut dice, 3)
+                };
+                let create = Step::Create(Creation::Hinted, vec![work]);
+                scenario.steps.push((moment, create));
+            }
+            at += dice.random_range(0..2 * lease);
+            let millis = dice.random_range(lease..=3 * lease);
+            scenario.steps.push((at, Step::DatabaseAway { millis }));
+            at += millis + 3 * lease;
         }
         scenario.steps.sort_by_key(|(at, _)| *at);
         scenario

@@ -14,6 +14,7 @@ use jobwire_core::{Lane, Transport};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
 
+use super::Who;
 use super::bug::Bug;
 use super::database::Database;
 use super::link::Link;
@@ -42,15 +43,17 @@ pub(super) struct Broker {
     arrived: Notify,
     database: Arc<Mutex<Database>>,
     bug: Option<Bug>,
+    who: Who,
 }
 
 impl Broker {
-    pub(super) fn new(database: Arc<Mutex<Database>>, bug: Option<Bug>) -> Broker {
+    pub(super) fn new(database: Arc<Mutex<Database>>, bug: Option<Bug>, who: Who) -> Broker {
         Broker {
             state: Mutex::default(),
             arrived: Notify::new(),
             database,
             bug,
+            who,
         }
     }
 
@@ -189,6 +192,10 @@ impl Transport for SimTransport {
             unsettled: BTreeMap::new(),
             paused: false,
         }))
+    }
+
+    fn is_single_node(&self) -> bool {
+        self.broker.who == Who::EmbeddedNode
     }
 
     fn listen(&self) -> broadcast::Receiver<Control> {

@@ -86,7 +86,7 @@ impl World {
         let sky = Arc::new(Sky::new(scenario.seed ^ 0x5eed));
         let database = Database::new(DatabaseClock::simulated(), bug, trace.clone());
         let store = MemoryStore::new(database);
-        let broker = Arc::new(Broker::new(store.shared(), bug));
+        let broker = Arc::new(Broker::new(store.shared(), bug, scenario.who));
         let away = || Arc::new(Link::new("nobody".to_owned(), sky.clone(), trace.clone()));
         World {
             links: Mutex::new((0..scenario.nodes).map(|_| away()).collect()),
@@ -234,6 +234,11 @@ impl World {
                     },
                 );
             }
+            Step::DatabaseAway { millis } => self.for_a_while(
+                millis,
+                |weather| weather.fails = 1_000,
+                |weather| weather.fails = 0,
+            ),
             Step::BadBroker { millis } => self.for_a_while(
                 millis,
                 |weather| {
