@@ -6,8 +6,8 @@
 //! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
 //!
 //! Every node compares so with what the leader says in its beats, and doubts for itself: a doubt does not end with the leader
-//! that had it. A beat that shows less than expected was long on its way, and says nothing. A node that has heard no beat
-//! believes what it sees.
+//! that had it. A beat also says for how long the leader doubts, for nodes that have come since. One that shows less than
+//! expected was long on its way, and says nothing of the clock. A node that has heard no beat believes what it sees.
 //!
 //! While the database is away nobody renews. So a node that can't tell that the database has answered without a gap,
 //! since it was away, or since the node has just started, waits for one renewal period after the first answer.
@@ -117,6 +117,11 @@ impl DatabaseClock {
     pub(crate) fn doubt_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         self.doubted_until = Some(self.doubted_until.map_or(until, |other| other.max(until)));
+    }
+
+    /// The leader doubts it for so long still.
+    pub(crate) fn leader_doubts(&mut self, time: Duration, lease: Duration) {
+        self.doubt_for(time.min(lease));
     }
 
     /// The clock jumped or the database was away a short while ago, and not every holder may have renewed since.
@@ -254,6 +259,22 @@ mod tests {
         assert!(follower.is_doubted(), "the living have not renewed yet");
         tokio::time::advance(LEASE).await;
         assert!(!follower.is_doubted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_came_after_a_jump_doubts_as_long_as_the_leader() {
+        let mut clock = DatabaseClock::default();
+        clock.heard(at(0), Duration::ZERO, LEASE);
+        assert!(!clock.is_doubted());
+        clock.leader_doubts(LEASE / 2, LEASE);
+        tokio::time::advance(LEASE / 3).await;
+        assert!(clock.is_doubted());
+        tokio::time::advance(LEASE / 3).await;
+        assert!(!clock.is_doubted());
+        // Anybody who may publish can say this.
+        clock.leader_doubts(LEASE * 100, LEASE);
+        tokio::time::advance(LEASE).await;
+        assert!(!clock.is_doubted());
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,9 +3,9 @@
 //! Leading is a lease in the database with a term. The leader's **turn** is one statement: it renews
 //! that lease, ends the leases of dead nodes, marks jobs that were never hinted, reads the next due date and the
 //! gauges. It comes every [`sweep_interval`](crate::NodeOptions::sweep_interval) while anything waits or
-//! runs, at least twice a lease, every third one when idle, and always before the leader's own lease ends. Followers ask the
-//! database nothing:
-//! they hear the leader over the broker. A node that hears no leader asks once every interval.
+//! runs, at least twice a lease, every third one when idle, and always before the leader's own lease
+//! ends. Followers ask the database nothing: they hear the leader over the broker. A node that hears
+//! no leader asks once every interval.
 //!
 //! ```text
 //!                 turn: "I lead"                      lease gone, or turn: "another leads"
@@ -176,6 +176,10 @@ impl Leader {
                 term,
                 now: Some(self.clock.now()),
                 age: self.clock.age(),
+                doubt: self
+                    .clock
+                    .doubted_until()
+                    .map(|until| until.saturating_duration_since(Instant::now())),
             });
         }
         node.hook.tell(Control::NodeAlive {
@@ -446,8 +450,12 @@ impl Leader {
                 node: leader,
                 now,
                 age,
+                doubt,
                 ..
             } if leader != node.id && !self.leads() => {
+                if let Some(doubt) = doubt {
+                    self.clock.leader_doubts(doubt, node.options.lease);
+                }
                 if let Some(now) = now {
                     let lease = node.options.lease;
                     let jump = self.clock.heard(now, age.unwrap_or_default(), lease);

@@ -17,6 +17,7 @@ pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
             term: 7,
             now: DateTime::from_timestamp_micros(1_763_695_885_123_456),
             age: Some(Duration::from_millis(1_500)),
+            doubt: Some(Duration::from_secs(20)),
         },
         Control::Rescued {
             node: NodeId::generate(),

@@ -56,6 +56,14 @@ pub enum Control {
             with = "optional_millis"
         )]
         age: Option<Duration>,
+        /// For so many milliseconds the leader ends no lease, since the clock jumped or the database
+        /// was away: a node that has come since learns it.
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "optional_millis"
+        )]
+        doubt: Option<Duration>,
     },
     /// The leader steps down; somebody else should lead at once.
     LeaderLeaves {
