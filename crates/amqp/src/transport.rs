@@ -242,6 +242,7 @@ impl Publisher for AmqpTransport {
             publishing: publish.is_ok() && blocked.is_none(),
             receiving: receive.is_ok(),
             blocked: blocked.is_some(),
+            joining: false,
             problem,
         }
     }

@@ -5,12 +5,15 @@
 //! the same way as a hinted job: locked by the same gates, run, renewed and completed alike.
 //!
 //! ```text
-//!          receiving or publishing impossible for `claim_after`
+//!          receiving or publishing impossible for `claim_after`,
+//!          or a second while the broker lets the node in
 //!   hints ──────────────────────────────────────────────────────► claims ◄────────────┐
 //!     ▲                                                             │ both possible    │ impossible
 //!     │                                                             ▼ again            │ again
 //!     └────────────── the marker is back ──────────────── claims, a marker under way ──┘
 //! ```
+//! * **A node that joins** is not in its lane's group yet, and on Kafka that may take seconds. Nothing
+//!   is wrong then, and a second is waited for, not `claim_after`.
 //! * **A blocked publisher** is enough: it leaves consumers connected, and nothing comes.
 //! * **The marker** leaves after recovery, behind whatever still waits in the lane. When it is back, hints go
 //!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
@@ -210,17 +213,27 @@ impl Claimer {
         let deaf = node.problem_of("consumer");
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let health = publisher.health_of(&lane.lane);
+            let joining = health.joining;
             let seen = Seen {
+                joining,
                 problem: health.trouble().or_else(|| deaf.clone()),
                 failing_since: node.hook.failing_since(&lane.lane),
             };
             match lane.watch.look(Instant::now(), seen) {
                 Step::Nothing => {}
                 Step::Begin(problem) => {
-                    tracing::warn!(
-                        lane = %lane.lane, problem,
-                        "hints can't come or go: jobs of this lane are claimed from the database until they can"
-                    );
+                    if joining {
+                        tracing::info!(
+                            lane = %lane.lane, problem,
+                            "no hints come yet: jobs of this lane are claimed from the database \
+                             until they do"
+                        );
+                    } else {
+                        tracing::warn!(
+                            lane = %lane.lane, problem,
+                            "hints can't come or go: jobs of this lane are claimed from the database until they can"
+                        );
+                    }
                     (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
                     (lane.done, lane.taken) = (false, 0);
                     node.claiming(&lane.lane, true);

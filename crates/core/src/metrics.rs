@@ -78,7 +78,7 @@ metrics! {
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
         "Jobs locked by this node, by source: hint, hand-over, claim, timer.";
     CLAIMING = "jobwire_claiming" Gauge ["lane"]
-        "1 while this node takes the lane's jobs from the database, because hints can't be received or not be published.";
+        "1 while this node takes the lane's jobs from the database, because hints can't be received or not be published, or don't come yet.";
     JOBS_IN_FLIGHT = "jobwire_jobs_in_flight" Gauge []
         "Jobs that this node holds.";
     SLOTS = "jobwire_slots" Gauge []

@@ -100,6 +100,9 @@ pub struct TransportHealth {
     pub receiving: bool,
     /// The broker has said that it takes no messages for now.
     pub blocked: bool,
+    /// Nothing is wrong: the broker is letting this node in, and gives it nothing to receive yet.
+    /// Then [`receiving`](Self::receiving) is false. Told of single lanes only.
+    pub joining: bool,
     /// What is wrong, for people.
     pub problem: Option<String>,
 }
@@ -152,7 +155,8 @@ pub trait Publisher: Send + Sync + 'static {
     /// How the transport is.
     fn health(&self) -> TransportHealth;
 
-    /// How the transport is for one lane, where it carries lanes over several brokers.
+    /// How the transport is for one lane, where it carries lanes over several brokers, or is let in
+    /// to each lane by itself.
     fn health_of(&self, lane: &Lane) -> TransportHealth {
         let _ = lane;
         self.health()

@@ -39,6 +39,8 @@ pub(crate) struct Assignment {
     pub(crate) leaks: bool,
     /// The group's last rebalance is over, and these partitions are what it gave to this member.
     pub(crate) placed: bool,
+    /// Something keeps the client from its group.
+    pub(crate) troubled: bool,
     /// Something was given back: fetch again.
     pub(crate) rewind: bool,
     /// An operator is needed; told once to the caller.
@@ -60,6 +62,7 @@ impl Assignment {
             holding: false,
             leaks: false,
             placed: false,
+            troubled: false,
             rewind: false,
             problem: None,
         }
@@ -78,10 +81,17 @@ impl Assignment {
 
     pub(crate) fn begun(&mut self, consumer: LaneClient) {
         self.consumer = Some(consumer);
+        self.troubled = false;
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.partitions.is_empty()
+    /// The group has not told yet what it gives to this member, and all is well.
+    pub(crate) fn is_joining(&self) -> bool {
+        !self.placed && !self.paused && !self.troubled
+    }
+
+    /// The group's last rebalance is over, and left this member without a partition.
+    pub(crate) fn is_left_out(&self) -> bool {
+        self.placed && self.partitions.is_empty()
     }
 
     /// Messages that are delivered and undecided.

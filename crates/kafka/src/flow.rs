@@ -33,8 +33,8 @@ const HOLD_AFTER: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_millis(200);
 /// A pause or a resume is repeated so often.
 const REPEAT_EVERY: Duration = Duration::from_secs(1);
-/// A member without a partition for so long has fewer partitions than nodes before it.
-const LONELY: Duration = Duration::from_secs(30);
+/// Where nothing is to be done, look again after this.
+const LOOK_RARELY: Duration = Duration::from_secs(30);
 /// How long the client may take to begin to fetch again from another offset.
 const SEEK: Duration = Duration::from_millis(100);
 
@@ -69,11 +69,9 @@ pub(crate) struct Flow {
     release_after: Duration,
     full_since: Option<Instant>,
     paused_since: Option<Instant>,
-    alone_since: Option<Instant>,
     resumed_at: Option<Instant>,
     held_at: Option<Instant>,
     released: bool,
-    warned: bool,
 }
 
 impl Flow {
@@ -82,11 +80,9 @@ impl Flow {
             release_after,
             full_since: None,
             paused_since: None,
-            alone_since: None,
             resumed_at: None,
             held_at: None,
             released: false,
-            warned: false,
         }
     }
 
@@ -98,7 +94,7 @@ impl Flow {
         client: &impl Client,
         now: Instant,
     ) -> Option<(bool, Instant)> {
-        let mut look_again = now + LONELY;
+        let mut look_again = now + LOOK_RARELY;
         let (held, paused) = {
             let assignment = state.assignment();
             (assignment.held(), assignment.paused)
@@ -143,7 +139,6 @@ impl Flow {
                 look_again = look_again.min(paused_since + self.release_after);
             }
         }
-        self.notice_loneliness(state, now);
         // Events are to be served also while nothing may be taken.
         let holding = state.assignment().holding;
         Some((
@@ -190,24 +185,6 @@ impl Flow {
                 tracing::debug!(lane = %state.lane, %error, "partitions could not be resumed yet");
                 now + AGAIN
             }
-        }
-    }
-
-    fn notice_loneliness(&mut self, state: &LaneState, now: Instant) {
-        let alone = {
-            let assignment = state.assignment();
-            // In a rebalance, or without the group's coordinator, that is not decided yet.
-            assignment.placed && assignment.is_empty()
-        };
-        self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
-        self.warned &= alone;
-        if self.alone_since.is_some_and(|at| now >= at + LONELY) && !self.warned {
-            self.warned = true;
-            tracing::warn!(
-                lane = %state.lane,
-                "this node gets no partition of the lane's topic: it has fewer partitions than there are nodes; \
-                 add partitions"
-            );
         }
     }
 }
@@ -308,25 +285,5 @@ mod tests {
         state.assignment().paused = false;
         assert!(flow.steer(&state, &client, now + RELEASE * 2).is_none());
         assert!(client.take().is_empty());
-    }
-
-    #[test]
-    fn only_a_member_that_the_group_gave_nothing_lacks_a_partition() {
-        let (state, client, now) = (lane(), Noted::default(), Instant::now());
-        let mut flow = Flow::new(RELEASE);
-        let mut warned = |seconds: u32| {
-            assert!(
-                flow.steer(&state, &client, now + SECOND * seconds)
-                    .is_some()
-            );
-            flow.warned
-        };
-        // Without the group's coordinator.
-        assert!(!warned(0) && !warned(60));
-        state.assignment().placed = true;
-        assert!(!warned(61) && warned(91));
-        // A rebalance begins.
-        state.assignment().revoke_all();
-        assert!(!warned(200));
     }
 }

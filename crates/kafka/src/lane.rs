@@ -28,15 +28,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::connection::{Context, Link};
+use crate::crowd;
 use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
 use crate::flow::Flow;
 use crate::memory;
 use crate::options::KafkaOptions;
-use crate::topology::Topology;
+use crate::topology::{PROPAGATION, Topology};
 
 /// After a refusal or the end of a client, wait before the next.
 const PAUSE: Duration = Duration::from_secs(2);
+/// The same while not all brokers show a topic that was made a moment ago.
+const SHORT_PAUSE: Duration = Duration::from_millis(200);
 /// The shortest time after which a join without an answer is given up.
 const SHORTEST_JOIN: Duration = Duration::from_secs(10);
 /// Messages decoded before the task looks at anything else.
@@ -150,6 +153,7 @@ impl ConsumerContext for LaneContext {
         tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
         assignment.assigned(numbers(list).into_iter());
         assignment.placed = true;
+        assignment.troubled = false;
         assignment.problem = None;
         // A client remembers what it paused also when it gets the partition for the second time.
         let told = if assignment.holding {
@@ -177,12 +181,16 @@ pub(crate) struct LaneTask {
     context: Context,
     stop: CancellationToken,
     unreadable: Rarely,
+    /// The lane's topic is there since then, as far as we know.
+    found_at: Option<Instant>,
 }
 
 /// Why a client is not polled any longer.
 enum Ended {
     Stopped,
     Broken,
+    /// It asked a broker that does not show the lane's topic yet, and would ask again after ten seconds.
+    Early,
     /// It gave its partitions up, and there is room again: the next client joins at once.
     Released,
 }
@@ -218,6 +226,7 @@ impl LaneTask {
             context: context.clone(),
             stop,
             unreadable: Rarely::default(),
+            found_at: None,
         }
     }
 
@@ -240,20 +249,24 @@ impl LaneTask {
                     match ended {
                         // Whoever waits for this task waits until the group has been left.
                         Ended::Stopped => gone.cancelled().await,
-                        Ended::Broken => pause(&stop).await,
+                        Ended::Broken => {
+                            self.found_at = None;
+                            pause(&stop, PAUSE).await;
+                        }
+                        Ended::Early => pause(&stop, SHORT_PAUSE).await,
                         Ended::Released => {}
                     }
                 }
                 Err(problem) => {
+                    self.found_at = None;
                     self.complain(problem);
-                    pause(&stop).await;
+                    pause(&stop, PAUSE).await;
                 }
             }
         }
     }
 
-    async fn open(&self) -> Result<LaneClient, TransportError> {
-        self.topology.ensure_lane(&self.state.lane).await?;
+    async fn open(&mut self) -> Result<LaneClient, TransportError> {
         let context = LaneContext {
             context: self.context.clone(),
             state: Arc::downgrade(&self.state),
@@ -263,6 +276,10 @@ impl LaneTask {
         let consumer = LaneConsumer::from_config_and_context(&self.config, context)
             .map_err(|error| explain_error(&error, &what))?;
         let consumer = Arc::new(Elsewhere::new(consumer));
+        // The client looks for its group's coordinator meanwhile. Brokers that never had a group make
+        // the topic of all groups' offsets first, which takes them seconds.
+        self.topology.ensure_lane(&self.state.lane).await?;
+        self.found_at.get_or_insert_with(Instant::now);
         consumer
             .subscribe(&[&self.topic()])
             .map_err(|error| explain_error(&error, &what))?;
@@ -276,6 +293,7 @@ impl LaneTask {
     /// Tell the caller, if it is worth telling; and the link, if it may be the brokers.
     fn complain(&self, problem: TransportError) {
         tracing::debug!(lane = %self.state.lane, %problem, "no hints for now");
+        self.state.assignment().troubled = true;
         if problem.is_transient() {
             self.link.suspect(problem);
         } else {
@@ -289,6 +307,7 @@ impl LaneTask {
         let mut messages = consumer.stream();
         let mut flow = Flow::new(self.options.release_after);
         let commits = self.options.commit_interval;
+        let mut crowded = pin!(crowd::watch(state.clone(), self.topology.clone()));
         let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
         loop {
             let Some((may_poll, look_again)) = flow.steer(&state, &***consumer, Instant::now())
@@ -303,6 +322,7 @@ impl LaneTask {
                     tracing::warn!(lane = %state.lane, partition, "the group forgot what was settled: the lane's topic was made again");
                     return Ended::Broken;
                 }
+                never = &mut crowded => match never {},
                 message = messages.next(), if may_poll => {
                     let mut next = message;
                     let mut left = BURST;
@@ -378,6 +398,11 @@ impl LaneTask {
         }
         self.context.note(&error, &format!("lane '{lane}'"));
         if error.rdkafka_error_code().is_some_and(is_missing_topic) {
+            let is_new = self.found_at.is_some_and(|at| at.elapsed() < PROPAGATION);
+            if is_new && self.state.assignment().is_joining() {
+                tracing::debug!(%lane, %error, "not every broker shows the lane's topic yet");
+                return Some(Ended::Early);
+            }
             // It is made again, or looked for, when the next client is opened. This one would go on
             // believing what it knew of the partitions, and fetch nothing from those of the same number.
             tracing::warn!(%lane, %error, "the lane's topic is gone");
@@ -392,8 +417,8 @@ impl LaneTask {
     }
 }
 
-async fn pause(stop: &CancellationToken) {
-    let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
+async fn pause(stop: &CancellationToken, time: Duration) {
+    let _ = tokio::time::timeout(time, stop.cancelled()).await;
 }
 
 fn configuration(

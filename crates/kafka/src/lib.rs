@@ -38,6 +38,7 @@
 //! | `publisher`, `producers`, `keys`, `partitioner` | packing by partition, confirms; the producer and its successors |
 //! | `receiver`, `lane`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
 //! | `settled` | up to when a lane has been settled, by offsets |
+//! | `crowd` | whether a lane has more nodes than partitions |
 //! | `control` | what nodes tell each other |
 //! | `statistics` | librdkafka's own, as metrics |
 //! | `error` | what the brokers say, and what to do about it |
@@ -70,6 +71,7 @@
 mod assignment;
 mod connection;
 mod control;
+mod crowd;
 mod ending;
 mod endpoint;
 mod error;

@@ -24,6 +24,8 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, Top
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::RDKafkaErrorCode;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::connection::{ANSWER, Context};
 use crate::ending::Elsewhere;
@@ -36,7 +38,7 @@ use crate::producers::{Producers, blocking};
 const WANTED_COPIES: usize = 3;
 const CONTROL_RETENTION: Duration = Duration::from_secs(3600);
 /// A topic that was just made is shown by every broker within this.
-const PROPAGATION: Duration = Duration::from_secs(5);
+pub(crate) const PROPAGATION: Duration = Duration::from_secs(5);
 
 /// Names and settings of what is on the brokers.
 #[derive(Clone)]
@@ -50,9 +52,18 @@ pub(crate) struct Topology {
     pub(crate) own: OwnLanes,
     /// What was found last: it is looked at closely only when that changes.
     known: Arc<Mutex<HashMap<String, Found>>>,
+    beside: Beside,
+}
+
+/// Where something is done that nobody waits for, until the transport ends.
+#[derive(Clone)]
+pub(crate) struct Beside {
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
 }
 
 /// What a topic should be like.
+#[derive(Clone)]
 struct Wanted {
     topic: String,
     partitions: i32,
@@ -76,6 +87,7 @@ impl Topology {
         config: ClientConfig,
         context: Context,
         producers: Arc<Producers>,
+        beside: Beside,
     ) -> Self {
         Self {
             endpoint,
@@ -83,6 +95,7 @@ impl Topology {
             config,
             context,
             producers,
+            beside,
             own: OwnLanes::default(),
             known: Arc::default(),
         }
@@ -124,7 +137,7 @@ impl Topology {
 
     async fn ensure(&self, wanted: Wanted) -> Result<i32, TransportError> {
         if let Some(found) = self.find(wanted.topic.clone()).await? {
-            return Ok(self.seen(&wanted, found).await);
+            return Ok(self.seen(&wanted, found));
         }
         if self.options.tokens.is_some() {
             return Err(TransportError::Refused {
@@ -142,7 +155,7 @@ impl Topology {
         let end = tokio::time::Instant::now() + PROPAGATION;
         loop {
             if let Some(found) = self.find(wanted.topic.clone()).await? {
-                return Ok(self.seen(&wanted, found).await);
+                return Ok(self.seen(&wanted, found));
             }
             if tokio::time::Instant::now() >= end {
                 return Err(TransportError::Unreachable(format!(
@@ -159,11 +172,19 @@ impl Topology {
         self.producers.ask(move |client| find(client, &topic)).await
     }
 
-    /// Look closely at what is new to us.
-    async fn seen(&self, wanted: &Wanted, found: Found) -> i32 {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().insert(wanted.topic.clone(), found) != Some(found) {
-            self.compare(wanted, found).await;
+    /// What is new to us is looked at closely. Nobody waits for that: brokers that have just made the
+    /// topic may take seconds to tell its settings.
+    fn seen(&self, wanted: &Wanted, found: Found) -> i32 {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.insert(wanted.topic.clone(), found) != Some(found) {
+            let (topology, wanted) = (self.clone(), wanted.clone());
+            let stop = self.beside.stop.clone();
+            self.beside.tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = topology.compare(&wanted, found) => {}
+                }
+            });
         }
         found.partitions
     }

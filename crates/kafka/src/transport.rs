@@ -1,8 +1,8 @@
 //! The transport: one producer, one consumer per received lane, and what they share.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use crate::connection::{ANSWER, Context, Link, configuration, keep};
 use crate::control::ControlLine;
 use crate::endpoint::Endpoint;
 use crate::error::explain_error;
-use crate::lane::LaneTask;
+use crate::lane::{LaneState, LaneTask};
 use crate::options::KafkaOptions;
 use crate::producers::Producers;
 use crate::publisher::{self, LanePublishers};
@@ -29,7 +29,7 @@ use crate::receiver::KafkaReceiver;
 use crate::settled::{Settled, settled};
 use crate::statistics::{self, Census};
 use crate::supervised::supervised;
-use crate::topology::Topology;
+use crate::topology::{Beside, Topology};
 
 /// How long [`KafkaTransport::connect`] waits for the brokers.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(8);
@@ -49,6 +49,8 @@ struct Shared {
     settled: Arc<Settled>,
     /// Tells apart the assignments of all receivers.
     epochs: Arc<AtomicU64>,
+    /// The lanes of all receivers.
+    received: Mutex<Vec<Weak<LaneState>>>,
     /// No new work.
     closing: CancellationToken,
     /// No connections.
@@ -57,6 +59,22 @@ struct Shared {
     tasks: TaskTracker,
     /// What ends with the connections.
     keepers: TaskTracker,
+}
+
+impl Shared {
+    fn received(&self) -> MutexGuard<'_, Vec<Weak<LaneState>>> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does a receiver of this lane wait for its group's first word?
+    fn is_joining(&self, lane: &Lane) -> bool {
+        let received = self.received();
+        let mut of_lane = received
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|state| state.lane == *lane);
+        of_lane.any(|state| state.assignment().is_joining())
+    }
 }
 
 impl Drop for Shared {
@@ -89,15 +107,19 @@ impl KafkaTransport {
         };
         let producing = publisher::configuration(config.clone(), &options);
         let producers = Arc::new(Producers::new(producing, context.clone())?);
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
         let topology = Topology::new(
             endpoint.clone(),
             options.clone(),
             config.clone(),
             context.clone(),
             producers.clone(),
+            Beside {
+                tasks: keepers.clone(),
+                stop: stop.clone(),
+            },
         );
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
         let probe = prober(producers.clone(), endpoint.control_topic());
         let (link_kept, kept, stopped) = (link.clone(), endpoint.clone(), stop.clone());
         keepers.spawn(supervised("kafka link", stop.clone(), async move || {
@@ -148,6 +170,7 @@ impl KafkaTransport {
             control,
             settled,
             epochs: Arc::new(AtomicU64::new(1)),
+            received: Mutex::default(),
             closing,
             stop,
             tasks,
@@ -221,6 +244,11 @@ impl Transport for KafkaTransport {
                 task.run().await;
             });
             shared.tasks.spawn(task);
+        }
+        {
+            let mut received = shared.received();
+            received.retain(|state| state.strong_count() > 0);
+            received.extend(lanes.iter().map(Arc::downgrade));
         }
         if let Some(every) = shared.options.statistics_interval {
             let census = Census {
@@ -301,7 +329,21 @@ impl Publisher for KafkaTransport {
             publishing: problem.is_none(),
             receiving: problem.is_none(),
             blocked: false,
+            joining: false,
             problem: problem.map(|problem| problem.to_string()),
+        }
+    }
+
+    fn health_of(&self, lane: &Lane) -> TransportHealth {
+        let health = self.health();
+        if !health.receiving || !self.0.is_joining(lane) {
+            return health;
+        }
+        TransportHealth {
+            receiving: false,
+            joining: true,
+            problem: Some(format!("the group of lane '{lane}' is still forming")),
+            ..health
         }
     }
 }

@@ -261,6 +261,7 @@ impl Publisher for SimTransport {
             publishing: there,
             receiving: there,
             blocked: false,
+            joining: false,
             problem: (!there).then(|| "the broker is away".to_owned()),
         }
     }

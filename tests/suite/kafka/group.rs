@@ -142,6 +142,57 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     receive(&mut first, 200).await;
 }
 
+/// The broker lets nobody in for a while: jobs run all the same.
+#[tokio::test]
+async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
+    // Far longer than the jobs take.
+    let delay = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "600000");
+    let broker = Kafka::start_with(delay).await;
+    let world = World::on(&broker.url()).await;
+    // A join waits for its answer three times as long, and begins again after that.
+    let transport = KafkaOptions {
+        session_timeout: Duration::from_secs(200),
+        ..options()
+    };
+    let node = world
+        .node_with(8, connect_with(&world.url, transport).await)
+        .await;
+    let started = tokio::time::Instant::now();
+    world.create(20, 3).await;
+    world.all_have_run().await;
+    println!("60 jobs had run after {:?}", started.elapsed());
+    assert!(
+        world.admin().is_joining(&world.group()).await,
+        "no hint came"
+    );
+    node.stop().await;
+}
+
+/// How long it takes is printed, since it depends on the machine.
+#[tokio::test]
+async fn a_node_that_joins_a_running_group_gets_hints() {
+    let world = World::new().await;
+    let lane = Lane::default();
+    let running = connect_with(&world.url, patient()).await;
+    let mut first = subscribe(&running, 64).await;
+    publish(&running, &lane, vec![Hint::new(JobId::generate())]).await;
+    take(&mut first, 1).await;
+    let joins = connect_with(&world.url, patient()).await;
+    let started = tokio::time::Instant::now();
+    let mut second = subscribe(&joins, 64).await;
+    let hinted = async {
+        loop {
+            let hints = (0..8).map(|_| Hint::new(JobId::generate())).collect();
+            publish(&running, &lane, hints).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        () = hinted => {}
+        _ = take(&mut second, 1) => println!("the first hint came after {:?}", started.elapsed()),
+    }
+}
+
 /// More nodes than partitions: the one that gets none does not keep it to itself.
 #[tokio::test]
 async fn a_node_without_a_partition_says_so() {
@@ -154,7 +205,8 @@ async fn a_node_without_a_partition_says_so() {
     let second = world.program().start();
     second.wait_for_line("is ready", HEALED).await;
     let told = "fewer partitions than there are nodes";
-    eventually("one of them to say so", HEALED * 2, || async {
+    // It looks twice, half a minute apart.
+    eventually("one of them to say so", HEALED * 5, || async {
         let said = |node: &Running| node.lines().all().iter().any(|line| line.contains(told));
         (said(&first) || said(&second)).then_some(())
     })

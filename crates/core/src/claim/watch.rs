@@ -8,12 +8,17 @@ use tokio::time::Instant;
 /// Between a marker and the next one, where none is back: at first, and at most.
 const FIRST_SPACING: Duration = Duration::from_secs(5);
 const LONGEST_SPACING: Duration = Duration::from_secs(300);
+/// A node that the broker is still letting in claims after so long: nothing is wrong, and the time
+/// that the broker takes for it can be known to be long (Kafka's `group.initial.rebalance.delay.ms`).
+const JOINING: Duration = Duration::from_secs(1);
 
 /// How a lane is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Why receiving or publishing is impossible.
     pub(super) problem: Option<String>,
+    /// It is that the broker is still letting this node in.
+    pub(super) joining: bool,
     /// Since when everything that was published has failed, whatever the transport says of itself.
     pub(super) failing_since: Option<Instant>,
 }
@@ -66,7 +71,12 @@ impl Watch {
                     (Some(_), None) => Some(impossible.unwrap_or(now)),
                 };
                 *impossible = since;
-                if since.is_none_or(|since| now.saturating_duration_since(since) < self.patience) {
+                let patience = if seen.joining {
+                    self.patience.min(JOINING)
+                } else {
+                    self.patience
+                };
+                if since.is_none_or(|since| now.saturating_duration_since(since) < patience) {
                     return Step::Nothing;
                 }
                 self.phase = Phase::Claims {
@@ -145,7 +155,7 @@ mod tests {
     fn away() -> Seen {
         Seen {
             problem: Some("blocked".to_owned()),
-            failing_since: None,
+            ..Seen::default()
         }
     }
 
@@ -167,6 +177,26 @@ mod tests {
             assert_eq!(watch.look(now + second * SECOND, seen), Step::Nothing);
         }
         assert!(!watch.claims());
+    }
+
+    #[test]
+    fn a_node_that_is_being_let_in_waits_a_second_and_no_longer_than_was_set() {
+        let joining = || Seen {
+            joining: true,
+            ..away()
+        };
+        let now = Instant::now();
+        for (patience, waits) in [(PATIENCE, SECOND), (SECOND / 4, SECOND / 4)] {
+            let mut watch = Watch::new(patience);
+            assert_eq!(watch.look(now, joining()), Step::Nothing);
+            let soon = watch.look(now + waits - SECOND / 10, joining());
+            assert_eq!(soon, Step::Nothing);
+            let begins = watch.look(now + waits, joining());
+            assert!(matches!(begins, Step::Begin(_)));
+            // No marker leaves before it is in.
+            assert_eq!(watch.look(now + 9 * SECOND, joining()), Step::Nothing);
+            assert_eq!(watch.look(now + 10 * SECOND, well()), Step::SendMarker);
+        }
     }
 
     #[test]
@@ -223,8 +253,8 @@ mod tests {
     fn publications_that_fail_count_from_the_first_one() {
         let (mut watch, now) = (Watch::new(PATIENCE), Instant::now());
         let failing = Seen {
-            problem: None,
             failing_since: Some(now),
+            ..Seen::default()
         };
         assert_eq!(watch.look(now + 4 * SECOND, failing.clone()), Step::Nothing);
         let begins = watch.look(now + 5 * SECOND, failing.clone());

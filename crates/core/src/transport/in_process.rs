@@ -158,6 +158,7 @@ impl Publisher for InProcessTransport {
             publishing: open,
             receiving: open,
             blocked: false,
+            joining: false,
             problem: (!open).then(|| "the transport is closed".to_owned()),
         }
     }
