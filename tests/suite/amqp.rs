@@ -6,6 +6,7 @@
 mod bad_input;
 mod broken;
 mod hosts;
+mod prefetch;
 mod program;
 mod queues;
 mod refused;

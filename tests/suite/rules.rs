@@ -1,6 +1,7 @@
 //! Rules of the protocol that need a fault or a crowd to show.
 
 mod accounts;
+mod ahead;
 mod busy;
 mod doors;
 mod failed_commit;

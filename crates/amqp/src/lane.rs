@@ -8,8 +8,15 @@
 //!
 //! Each channel has an epoch, and a [`Ticket`] names it: a tag of a channel that is gone means nothing
 //! to the next one, and is never sent to it.
+//!
+//! How many messages the broker may send ahead is the consumer's limit, and stays so while it
+//! lives: RabbitMQ changes it for new consumers only (a limit of the channel is refused by quorum
+//! queues). When [`Prefetch`] wants another one, the consumer is cancelled, and the next one begins
+//! on the same channel. It is cancelled while it has all that its limit allows: then nothing is on
+//! its way to it. A quorum queue would take that back and count it as a failed delivery
+//! (rabbitmq-server #3729). So nothing goes back, and the order stays.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +30,9 @@ use jobwire_core::transport::{Ticket, TransportError};
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
 use lapin::{Channel, Consumer};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
+use crate::prefetch::Prefetch;
 use crate::session::Session;
 use crate::statistics::Share;
 use crate::topology::Topology;
@@ -47,19 +55,29 @@ pub(crate) enum Verdict {
 struct OpenChannel {
     channel: Channel,
     epoch: u64,
-    undecided: BTreeSet<u64>,
+    /// When each came.
+    undecided: BTreeMap<u64, Instant>,
+    /// The tag that came last.
+    last: u64,
+    /// The consumer's tags are larger than this one.
+    before: u64,
 }
 
+type Leaving = BoxFuture<'static, Result<(), TransportError>>;
 type Opening = BoxFuture<'static, Result<(Channel, Consumer), TransportError>>;
 
 /// See the [module](self).
 pub(crate) struct LaneReceiver {
     pub(crate) lane: Lane,
     queue: String,
-    prefetch: u16,
+    prefetch: Prefetch,
     epochs: Arc<AtomicU64>,
     open: Option<OpenChannel>,
     consumer: Option<Consumer>,
+    /// The consumer is on its way to another limit.
+    renews: bool,
+    /// It is being cancelled for that.
+    leaving: Option<Leaving>,
     opening: Option<Opening>,
     pause: Option<Pin<Box<Sleep>>>,
     /// Tells the statistics of `undecided`.
@@ -70,17 +88,19 @@ impl LaneReceiver {
     pub(crate) fn new(
         lane: Lane,
         queue: String,
-        prefetch: u16,
+        share: u16,
         epochs: Arc<AtomicU64>,
         unsettled: Share,
     ) -> Self {
         Self {
             lane,
             queue,
-            prefetch,
+            prefetch: Prefetch::new(share),
             epochs,
             open: None,
             consumer: None,
+            renews: false,
+            leaving: None,
             opening: None,
             pause: None,
             unsettled,
@@ -109,9 +129,11 @@ impl LaneReceiver {
                 }
             };
             let Some(next) = std::task::ready!(Pin::new(consumer).poll_next(cx)) else {
-                // The broker has cancelled us: the queue was deleted, or its node went down.
-                tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker ended the consumer; will consume again");
                 self.consumer = None;
+                if !self.renews {
+                    // The broker has cancelled us: the queue was deleted, or its node went down.
+                    tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker ended the consumer; will consume again");
+                }
                 continue;
             };
             match next {
@@ -119,7 +141,8 @@ impl LaneReceiver {
                     let Some(open) = &mut self.open else {
                         continue;
                     };
-                    open.undecided.insert(delivery.delivery_tag);
+                    open.undecided.insert(delivery.delivery_tag, Instant::now());
+                    open.last = delivery.delivery_tag;
                     self.unsettled.set(open.undecided.len());
                     let ticket = Ticket {
                         epoch: open.epoch,
@@ -128,17 +151,73 @@ impl LaneReceiver {
                     return Poll::Ready(Ok((ticket, delivery)));
                 }
                 Err(e) => {
-                    self.forget();
-                    self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
-                    let said =
-                        crate::error::answer(&e).map_or_else(|| e.to_string(), |(_, said)| said);
-                    return Poll::Ready(Err(TransportError::Unreachable(format!(
-                        "lane '{}': {said}",
-                        self.lane
-                    ))));
+                    return Poll::Ready(Err(self.fails(&e)));
                 }
             }
         }
+    }
+
+    /// The channel failed. Leave the broker alone for a while.
+    fn fails(&mut self, why: &lapin::Error) -> TransportError {
+        self.forget();
+        self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+        let said = crate::error::answer(why).map_or_else(|| why.to_string(), |(_, said)| said);
+        TransportError::Unreachable(format!("lane '{}': {said}", self.lane))
+    }
+
+    /// A message that was returned holds so many hints.
+    pub(crate) fn note_hints(&mut self, hints: usize) {
+        let hints = u16::try_from(hints).unwrap_or(u16::MAX);
+        self.prefetch.note_received(hints, Instant::now());
+    }
+
+    /// Cancel a consumer whose limit is not the one that is wanted, while it has all that the limit
+    /// allows. To be called when everything that is here was returned; the rest is for
+    /// [`poll_leaving`](Self::poll_leaving).
+    pub(crate) fn leave_if_outdated(&mut self, cx: &mut Context<'_>, session: &Arc<Session>) {
+        let (Some(open), Some(consumer)) = (&self.open, &self.consumer) else {
+            return;
+        };
+        let undecided = open.undecided.len();
+        if self.renews
+            || undecided < self.prefetch.limit()
+            || !self.prefetch.is_outdated(undecided, Instant::now())
+            || open.undecided.range(open.before + 1..).count() < self.prefetch.limit()
+        {
+            return;
+        }
+        self.renews = true;
+        let (session, channel, tag) = (session.clone(), open.channel.clone(), consumer.tag());
+        let leaving = async move {
+            let cancelled = async {
+                let cancelled = channel.basic_cancel(tag, BasicCancelOptions::default());
+                let cancelled = cancelled.await;
+                cancelled.map_err(|e| TransportError::Unreachable(e.to_string()))
+            };
+            session.answer(cancelled).await
+        };
+        let mut leaving = leaving.boxed();
+        // The first poll writes, before any message is decided: the broker may send another one then.
+        self.leaving = Some(match leaving.poll_unpin(cx) {
+            Poll::Ready(left) => std::future::ready(left).boxed(),
+            Poll::Pending => leaving,
+        });
+    }
+
+    /// Go on with what [`leave_if_outdated`](Self::leave_if_outdated) began.
+    pub(crate) fn poll_leaving(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
+        let Some(leaving) = &mut self.leaving else {
+            return Ok(());
+        };
+        let Poll::Ready(left) = leaving.poll_unpin(cx) else {
+            return Ok(());
+        };
+        self.leaving = None;
+        if left.is_err() {
+            self.forget();
+            self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+        }
+        left
     }
 
     fn poll_open(
@@ -151,13 +230,27 @@ impl LaneReceiver {
             std::task::ready!(pause.as_mut().poll(cx));
             self.pause = None;
         }
+        if self.leaving.is_some() {
+            return Poll::Pending;
+        }
+        if self.renews && self.opening.is_none() {
+            let undecided = self.undecided();
+            if !self.prefetch.has_room(undecided, Instant::now()) {
+                // The caller polls again after it has decided a message.
+                return Poll::Pending;
+            }
+        }
         let opening = self.opening.get_or_insert_with(|| {
             let kept = self.open.as_ref().map(|open| open.channel.clone());
+            let limit = self.prefetch.renew(Instant::now());
+            if self.renews {
+                tracing::debug!(lane = %self.lane, limit, "another limit of messages on their way");
+            }
             open(
                 session.clone(),
                 topology.clone(),
                 self.lane.clone(),
-                self.prefetch,
+                limit,
                 kept,
             )
             .boxed()
@@ -176,15 +269,20 @@ impl LaneReceiver {
                 let same = self.open.as_ref().is_some_and(|open| {
                     open.channel.id() == channel.id() && open.channel.status().connected()
                 });
-                if !same {
+                if let Some(open) = self.open.as_mut().filter(|_| same) {
+                    open.before = open.last;
+                } else {
                     self.open = Some(OpenChannel {
                         channel,
                         epoch: self.epochs.fetch_add(1, Ordering::Relaxed),
-                        undecided: BTreeSet::new(),
+                        undecided: BTreeMap::new(),
+                        last: 0,
+                        before: 0,
                     });
                     self.unsettled.set(0);
                 }
                 self.consumer = Some(consumer);
+                self.renews = false;
                 Ok(())
             }
             Err(problem) => {
@@ -207,14 +305,18 @@ impl LaneReceiver {
     /// and without waiting: what does not arrive is delivered again.
     pub(crate) fn decide(&mut self, tickets: &[Ticket], verdict: Verdict) {
         let Some(open) = &mut self.open else { return };
-        let mut decided: Vec<u64> = tickets
-            .iter()
-            .filter(|t| t.epoch == open.epoch && open.undecided.remove(&t.number))
-            .map(|t| t.number)
-            .collect();
+        let now = Instant::now();
+        let mut decided = Vec::with_capacity(tickets.len());
+        for ticket in tickets.iter().filter(|ticket| ticket.epoch == open.epoch) {
+            if let Some(came_at) = open.undecided.remove(&ticket.number) {
+                self.prefetch.note_decided(came_at, now);
+                decided.push(ticket.number);
+            }
+        }
         self.unsettled.set(open.undecided.len());
         decided.sort_unstable();
-        let (one_answer, single) = split(&decided, open.undecided.first().copied());
+        let lowest = open.undecided.first_key_value().map(|(tag, _)| *tag);
+        let (one_answer, single) = split(&decided, lowest);
         for (tag, multiple) in one_answer
             .map(|tag| (tag, true))
             .into_iter()
@@ -231,18 +333,28 @@ impl LaneReceiver {
         {
             let _ = self.opened(opened);
         }
-        let Some(mut consumer) = self.consumer.take() else {
-            return;
-        };
+        let leaving = self.leaving.take();
+        self.renews = false;
+        let consumer = self.consumer.take();
         let Some(open) = &self.open else { return };
-        let cancelled = open
-            .channel
-            .basic_cancel(consumer.tag(), BasicCancelOptions::default());
-        if !matches!(tokio::time::timeout(ANSWER, cancelled).await, Ok(Ok(()))) {
+        let cancelled = async {
+            match (leaving, &consumer) {
+                (Some(leaving), _) => leaving.await.is_ok(),
+                (None, Some(consumer)) => {
+                    let cancelled = open
+                        .channel
+                        .basic_cancel(consumer.tag(), BasicCancelOptions::default());
+                    cancelled.await.is_ok()
+                }
+                (None, None) => true,
+            }
+        };
+        if !matches!(tokio::time::timeout(ANSWER, cancelled).await, Ok(true)) {
             // Everything on the channel goes back with it, what the caller has included.
             self.forget();
             return;
         }
+        let Some(mut consumer) = consumer else { return };
         let mut waker = Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(Some(Ok(delivery))) = Pin::new(&mut consumer).poll_next(&mut waker) {
             answer(
@@ -257,6 +369,8 @@ impl LaneReceiver {
     /// The channel is no good any more: so are all tickets of it.
     pub(crate) fn forget(&mut self) {
         self.consumer = None;
+        self.renews = false;
+        self.leaving = None;
         self.opening = None;
         self.pause = None;
         self.unsettled.set(0);

@@ -35,6 +35,7 @@
 //! | `topology` | names, declarations, the rights they need |
 //! | `publisher` | packing, window, confirms, returned messages |
 //! | `receiver`, `lane` | consuming, settling, giving back, pausing |
+//! | `prefetch` | how many messages may be on their way to a node |
 //! | `control` | what nodes tell each other |
 //! | `tls` | whom we trust, who we are |
 //! | `statistics` | what the broker tells of itself |
@@ -77,6 +78,7 @@ mod endpoint;
 mod error;
 mod lane;
 mod options;
+mod prefetch;
 mod publisher;
 mod receiver;
 mod session;

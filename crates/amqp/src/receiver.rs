@@ -7,6 +7,7 @@
 //!
 //! The prefetch is split over the lanes, at least one message each, and they take turns at being asked
 //! first: none keeps the messages of another from arriving. Which of them gets a slot, the node decides.
+//! Of packed messages that wait long, fewer are taken: see [`crate::prefetch`].
 //! Unreadable messages are settled, counted and logged here.
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::Utc;
-use jobwire_core::hint::Message;
+use jobwire_core::hint::{Body, Message};
 use jobwire_core::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, TransportError};
 use tokio_util::sync::CancellationToken;
@@ -119,6 +120,11 @@ impl AmqpReceiver {
         session: &Arc<Session>,
         max: usize,
     ) -> Poll<Result<Vec<Delivery>, TransportError>> {
+        for lane in &mut self.lanes {
+            if let Err(problem) = lane.poll_leaving(cx) {
+                return Poll::Ready(Err(problem));
+            }
+        }
         let undecided: usize = self.lanes.iter().map(LaneReceiver::undecided).sum();
         let room = self.prefetch.saturating_sub(undecided).min(max);
         let mut deliveries = Vec::new();
@@ -129,7 +135,12 @@ impl AmqpReceiver {
                 match lane.poll_next(cx, session, &self.topology) {
                     Poll::Ready(Ok((ticket, message))) => {
                         match read(&lane.lane, ticket, &message) {
-                            Ok(delivery) => deliveries.push(delivery),
+                            Ok(delivery) => {
+                                if let Body::Hints(hints) = &delivery.body {
+                                    lane.note_hints(hints.len());
+                                }
+                                deliveries.push(delivery);
+                            }
                             Err(problem) => {
                                 lane.decide(&[ticket], Verdict::Settled);
                                 let name = lane.lane.0.clone();
@@ -146,6 +157,9 @@ impl AmqpReceiver {
                     Poll::Ready(Err(_)) | Poll::Pending => break,
                 }
             }
+        }
+        for lane in &mut self.lanes {
+            lane.leave_if_outdated(cx, session);
         }
         if deliveries.is_empty() {
             Poll::Pending
