@@ -49,3 +49,24 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- Migration 0002 let roles call create_job that may insert jobs. Those that may insert some columns of
+-- a job only may call it too.
+DO $$
+DECLARE
+    door    regprocedure;
+    creator text;
+BEGIN
+    FOR creator IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_attribute c, aclexplode(c.attacl) a
+        WHERE c.attrelid = 'jobwire.job'::regclass AND a.privilege_type = 'INSERT'
+    LOOP
+        FOR door IN SELECT oid::regprocedure FROM pg_proc
+            WHERE pronamespace = 'jobwire'::regnamespace AND proname IN ('create_job', 'create_job_hint')
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', door, creator);
+        END LOOP;
+    END LOOP;
+END
+$$;

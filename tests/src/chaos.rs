@@ -8,6 +8,7 @@
 //!
 //! docs/chaos.md says how to use it.
 
+pub mod deploys;
 pub mod faults;
 pub mod flood;
 pub mod handlers;
@@ -61,7 +62,11 @@ pub async fn run(options: Options) -> Outcome {
     let began = Instant::now();
     while began.elapsed() < options.time {
         let left = options.time.saturating_sub(began.elapsed());
-        let _ = tokio::time::timeout(left, faults.next()).await;
+        if options.faults {
+            let _ = tokio::time::timeout(left, faults.next()).await;
+        } else {
+            tokio::time::sleep(left.min(Duration::from_secs(1))).await;
+        }
         world.look_after_nodes().await;
     }
     let faults = faults.heal().await;
@@ -69,7 +74,9 @@ pub async fn run(options: Options) -> Outcome {
     let ran = began.elapsed();
     world.say("healed; draining");
     drain(&world, &backlog, options.patience).await;
-    flood::kill_a_busy_node(&world, &ledger).await;
+    if options.faults {
+        flood::kill_a_busy_node(&world, &ledger).await;
+    }
     let draining = Instant::now();
     drain(&world, &backlog, options.patience).await;
     let drained = draining.elapsed();

@@ -49,7 +49,7 @@ impl RabbitMq {
     }
 
     async fn start_with(tls: Option<(Tls, u16)>) -> RabbitMq {
-        let scratch = Scratch::new();
+        let scratch = Scratch::in_memory();
         let epmd_port = port::free();
         let ctl = RabbitMqCtl::new(scratch.path(), epmd_port);
         // Finding the server first: its package brings epmd along.

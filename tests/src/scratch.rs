@@ -3,6 +3,9 @@
 use crate::reaper;
 use std::path::{Path, PathBuf};
 
+/// Less room in memory than this is left to others.
+const ROOM: u64 = 4 << 30;
+
 /// A directory of one test, removed when it is dropped or when the process ends,
 /// however it ends.
 #[derive(Debug)]
@@ -12,9 +15,28 @@ impl Scratch {
     /// Makes an empty directory in the system's place for temporary files.
     #[must_use]
     pub fn new() -> Scratch {
+        Scratch::within(&std::env::temp_dir())
+    }
+
+    /// The same in memory, where that can be done and has room: a server of which little is written
+    /// does not wait for a disk that others keep busy.
+    #[must_use]
+    pub fn in_memory() -> Scratch {
+        let memory = Path::new("/dev/shm");
+        let room = nix::sys::statvfs::statvfs(memory);
+        let room = room.map_or(0, |found| found.blocks_available() * found.fragment_size());
+        let is_writable = nix::unistd::access(memory, nix::unistd::AccessFlags::W_OK).is_ok();
+        if is_writable && room >= ROOM {
+            Scratch::within(memory)
+        } else {
+            Scratch::new()
+        }
+    }
+
+    fn within(place: &Path) -> Scratch {
         let directory = tempfile::Builder::new()
             .prefix("jobwire-test-")
-            .tempdir()
+            .tempdir_in(place)
             .expect("a temporary directory can be made (is TMPDIR writable?)");
         reaper::remove_at_end(directory.path());
         Scratch(directory)

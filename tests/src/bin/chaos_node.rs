@@ -2,7 +2,8 @@
 //!
 //! All settings come from the environment, as they do for `jobwire run`. `CHAOS_DATABASE_URL` says where
 //! the handlers write their history, past the proxies that stand before the node's own database. With `CHAOS_GATE`
-//! handlers wait for a row in `chaos.gate`; `CHAOS_BUG` names a bug for the node to have.
+//! handlers wait for a row in `chaos.gate`; `CHAOS_BUG` names a bug for the node to have. `CHAOS_TYPES` names the types that
+//! the node serves (all of them without it), with commas.
 #![allow(clippy::print_stderr, reason = "a program of the tests")]
 
 use jobwire::Settings;
@@ -12,6 +13,7 @@ use jobwire_core::{PgOptions, PgStore};
 use jobwire_tests::chaos::handlers::handlers;
 use jobwire_tests::chaos::mutant::{Bug, HastyTransport, Mutant};
 use jobwire_tests::chaos::recorder::Recorder;
+use jobwire_tests::chaos::workload::Kind;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,6 +37,16 @@ fn main() -> ExitCode {
     }
 }
 
+fn kinds() -> Result<Vec<Kind>, Box<dyn Error>> {
+    let Ok(types) = std::env::var("CHAOS_TYPES") else {
+        return Ok(Kind::ALL.to_vec());
+    };
+    let kind = |name: &str| {
+        Kind::of(name).ok_or_else(|| format!("CHAOS_TYPES: there is no {name}").into())
+    };
+    types.split(',').map(kind).collect()
+}
+
 async fn run() -> Result<(), Box<dyn Error>> {
     let settings = Settings::load(&Sources {
         file: None,
@@ -50,7 +62,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let store = PgStore::connect_with(&url, options).await?;
     let gate = std::env::var_os("CHAOS_GATE").is_some();
     let mut additions = Additions {
-        handlers: handlers(&Recorder::start(&url)?, &store, gate),
+        handlers: handlers(&kinds()?, &Recorder::start(&url)?, &store, gate),
         ..Additions::default()
     };
     if let Ok(name) = std::env::var("CHAOS_BUG") {

@@ -22,6 +22,9 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// What a server said last is shown when the command fails.
+const LINES: usize = 40;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -64,6 +67,14 @@ async fn main() -> ExitCode {
             _ = terminated.recv() => pass_on(Signal::SIGTERM, &child),
         }
     };
+    if !status.success() {
+        for (server, log) in [("RabbitMQ", rabbitmq.log()), ("Kafka", kafka.log())] {
+            eprintln!("== the last that {server} said:");
+            for line in log.iter().skip(log.len().saturating_sub(LINES)) {
+                eprintln!("{line}");
+            }
+        }
+    }
     code(status)
 }
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// All handlers of the workload. With `gate` each waits, after it began, until a row stands in `chaos.gate`.
+/// The handlers of these kinds. With `gate` each waits, after it began, until a row stands in `chaos.gate`.
 #[must_use]
-pub fn handlers(recorder: &Recorder, store: &PgStore, gate: bool) -> Handlers {
+pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool) -> Handlers {
     let mut handlers = Handlers::default();
-    for kind in Kind::ALL {
+    for &kind in kinds {
         let mut options = HandlerOptions::default();
         if kind.in_transaction() {
             options = options.in_transaction();
@@ -90,7 +90,7 @@ impl Recorded {
         let payload: Value = job.job.decode()?;
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {
-            Kind::Noop | Kind::Repeating => {}
+            Kind::Noop | Kind::Repeating | Kind::Rare => {}
             Kind::Slow | Kind::Long | Kind::Exclusive => {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {

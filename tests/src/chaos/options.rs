@@ -36,6 +36,10 @@ pub struct Options {
     /// How many hints leave in one message at most; now and then that many jobs and more are created in one
     /// transaction.
     pub hints_per_message: usize,
+    /// Nodes differ and are deployed every few seconds, and creators are slow: see [`super::deploys`].
+    pub deploys: bool,
+    /// Faults are injected, and producers die. Without them each job leaves a hint, once.
+    pub faults: bool,
     /// From one fault to the next, on average.
     pub pace: Duration,
     /// Give up when nothing was finished for so long after all was healed.
@@ -60,6 +64,8 @@ impl Default for Options {
             concurrency: 32,
             durable_locks: true,
             hints_per_message: 16,
+            deploys: false,
+            faults: true,
             pace: Duration::from_secs(3),
             patience: Duration::from_secs(240),
             report: None,
@@ -86,6 +92,10 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             .next()
             .ok_or_else(|| format!("{name} needs a value"))?;
         let bad = |_| format!("{name} {value}: not a number");
+        let switch = || {
+            let switch = value.parse::<bool>();
+            switch.map_err(|_| format!("{name} {value}: true or false"))
+        };
         match &*name {
             "--seed" => options.seed = value.parse().map_err(bad)?,
             "--minutes" => {
@@ -99,11 +109,9 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             "--rate" => options.rate = value.parse().map_err(bad)?,
             "--lease" => options.lease = Duration::from_secs(value.parse().map_err(bad)?),
             "--concurrency" => options.concurrency = value.parse().map_err(bad)?,
-            "--durable-locks" => {
-                options.durable_locks = value
-                    .parse()
-                    .map_err(|_| format!("{name} {value}: true or false"))?;
-            }
+            "--durable-locks" => options.durable_locks = switch()?,
+            "--deploys" => options.deploys = switch()?,
+            "--faults" => options.faults = switch()?,
             "--hints-per-message" => options.hints_per_message = value.parse().map_err(bad)?,
             "--node" => options.node = Some(value.into()),
             "--report" => options.report = Some(value.into()),
@@ -116,6 +124,9 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             }
             _ => return Err(format!("{name}: unknown; there are {USAGE}")),
         }
+    }
+    if options.deploys && options.nodes < 2 {
+        return Err("--deploys needs --nodes of 2 or more".to_owned());
     }
     if options.nodes == 0 || options.rate == 0 || options.lease < Duration::from_secs(1) {
         return Err("--nodes, --rate and --lease must be 1 or more".to_owned());
@@ -132,4 +143,4 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
 }
 
 /// The arguments there are.
-pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --report FILE --node PROGRAM";
+pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --deploys true|false --faults true|false --report FILE --node PROGRAM";

@@ -5,6 +5,7 @@
 //! rolls back; it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
 //! middle of a COMMIT, so that the answer is lost. Whatever it was told goes into the ledger.
 
+use super::deploys::{SlowCreator, deploy};
 use super::ledger::{Ledger, NotingPublisher};
 use super::options::Options;
 use super::workload::Maker;
@@ -23,6 +24,8 @@ use tokio::task::JoinSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Library,
+    /// By the library, and each commit is answered and hinted.
+    Well,
     /// Behind a proxy that cuts.
     Cut,
     /// Plain SQL.
@@ -55,7 +58,11 @@ impl Producers {
         let stop = Arc::new(AtomicBool::new(false));
         let transport = world.transport().await;
         let mut tasks = JoinSet::new();
-        let ways = [Way::Library, Way::Library, Way::Cut, Way::Sql];
+        let ways = if options.faults {
+            [Way::Library, Way::Library, Way::Cut, Way::Sql]
+        } else {
+            [Way::Well; 4]
+        };
         for (number, way) in ways.into_iter().enumerate() {
             let through = (way == Way::Cut).then_some(&world.producers);
             let store = world.store(through).await;
@@ -68,7 +75,7 @@ impl Producers {
                 way,
                 jobs: store.jobs(hook),
                 ledger: ledger.clone(),
-                maker: Maker::new(random, number, options.lease, world.clock.clone()),
+                maker: Maker::new(random, number, options, world.clock.clone()),
                 bulk: 2 * options.hints_per_message,
                 // The one that cuts connections creates fewer.
                 per_tick: f64::from(options.rate) / 10.0 * if way == Way::Cut { 0.1 } else { 0.3 },
@@ -78,6 +85,22 @@ impl Producers {
                 _transport: transport.clone(),
             };
             tasks.spawn(producer.work());
+        }
+        if options.deploys {
+            for number in 0..2 {
+                let random = SmallRng::seed_from_u64(options.seed.wrapping_mul(37) + number);
+                let number = 100 + usize::try_from(number).unwrap_or_default();
+                let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
+                let hook = CommitHook::start(Arc::new(publisher), HookOptions::default());
+                let creator = SlowCreator {
+                    jobs: world.store(None).await.jobs(hook),
+                    ledger: ledger.clone(),
+                    maker: Maker::new(random, number, options, world.clock.clone()),
+                    stop: stop.clone(),
+                };
+                tasks.spawn(creator.work());
+            }
+            tasks.spawn(deploy(world.clone(), stop.clone()));
         }
         let cutter = Cutter {
             world: world.clone(),
@@ -161,6 +184,7 @@ impl Producer {
     async fn transaction(&mut self, count: usize) {
         let jobs: Vec<NewJob> = (0..count).map(|_| self.maker.make()).collect();
         let fate: f64 = self.maker.random().random();
+        let fate = if self.way == Way::Well { 1.0 } else { fate };
         let done = match self.way {
             Way::Sql => tokio::time::timeout(DEADLINE, self.by_sql(jobs, fate)).await,
             _ => tokio::time::timeout(DEADLINE, self.by_library(jobs, fate)).await,

@@ -163,8 +163,13 @@ impl Outcome {
                 self.hints.to_string(),
             ),
             (
-                "jobs hinted again by the sweeper",
-                format!("{} ({:.2} %)", counts.rehints, share(counts.rehints)),
+                "jobs hinted again by the sweeper; of them of the type that one node serves",
+                format!(
+                    "{} ({:.2} %); {}",
+                    counts.rehints,
+                    share(counts.rehints),
+                    counts.rare_rehints
+                ),
             ),
             ("rows of history checked", self.rows.to_string()),
             ("violations", self.verdict.violations.to_string()),

@@ -1,5 +1,6 @@
 //! The jobs of a chaos run: their types, what each does, and in what proportion they are made.
 
+use super::options::Options;
 use crate::ServerClock;
 use chrono::{DateTime, Utc};
 use jobwire_core::NewJob;
@@ -39,11 +40,13 @@ pub enum Kind {
     ExclusiveEffect,
     /// Comes again.
     Repeating,
+    /// Served by one node only; comes where nodes differ.
+    Rare,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Noop,
         Kind::Long,
         Kind::Slow,
@@ -58,6 +61,7 @@ impl Kind {
         Kind::Exclusive,
         Kind::ExclusiveEffect,
         Kind::Repeating,
+        Kind::Rare,
     ];
 
     /// Those that nodes hold by locks of their rows: some end within moments, and some outlast that and get leases.
@@ -87,6 +91,7 @@ impl Kind {
             Kind::Exclusive => "chaos-exclusive",
             Kind::ExclusiveEffect => "chaos-exclusive-effect",
             Kind::Repeating => "chaos-repeating",
+            Kind::Rare => "chaos-rare",
         }
     }
 
@@ -104,8 +109,8 @@ impl Kind {
         matches!(self, Kind::Effect | Kind::Parent | Kind::ExclusiveEffect)
     }
 
-    /// Of a thousand jobs, so many.
-    fn weight(self) -> u32 {
+    /// Of a thousand jobs, so many; where nodes differ, of a few more.
+    fn weight(self, deploys: bool) -> u32 {
         match self {
             Kind::Noop => 400,
             Kind::Long => 0,
@@ -121,6 +126,13 @@ impl Kind {
             Kind::Exclusive => 200,
             Kind::ExclusiveEffect => 70,
             Kind::Repeating => 10,
+            Kind::Rare => {
+                if deploys {
+                    60
+                } else {
+                    0
+                }
+            }
         }
     }
 }
@@ -128,11 +140,15 @@ impl Kind {
 /// How long an attempt of [`Kind::Hanging`] may take.
 pub const TIMEOUT: Duration = Duration::from_millis(1_500);
 
+/// The longest job where nodes are deployed: many deployments see it.
+const LONGEST_MS: f64 = 60_000.0;
+
 /// Makes jobs from a seed.
 #[derive(Debug)]
 pub struct Maker {
     random: SmallRng,
     lease: Duration,
+    deploys: bool,
     /// The database's: due dates go by it.
     clock: ServerClock,
     /// Names the process instances; they change as time goes by, so that each has a few dozen jobs.
@@ -148,10 +164,11 @@ const INSTANCES_LAST: u64 = 480;
 impl Maker {
     /// For one producer.
     #[must_use]
-    pub fn new(random: SmallRng, producer: usize, lease: Duration, clock: ServerClock) -> Maker {
+    pub fn new(random: SmallRng, producer: usize, options: &Options, clock: ServerClock) -> Maker {
         Maker {
             random,
-            lease,
+            lease: options.lease,
+            deploys: options.deploys,
             clock,
             prefix: format!("p{producer}"),
             made: 0,
@@ -163,6 +180,10 @@ impl Maker {
         let kind = self.kind();
         let random = &mut self.random;
         let payload = match kind {
+            Kind::Slow if self.deploys => {
+                let ms: f64 = LONGEST_MS.powf(random.random());
+                json!({ "ms": ms.round() })
+            }
             Kind::Slow => {
                 let lease = self.lease.as_millis().max(300) as f64;
                 let times: f64 = if random.random_bool(0.3) {
@@ -207,10 +228,11 @@ impl Maker {
     }
 
     fn kind(&mut self) -> Kind {
-        let total: u32 = Kind::ALL.iter().map(|kind| kind.weight()).sum();
+        let deploys = self.deploys;
+        let total: u32 = Kind::ALL.iter().map(|kind| kind.weight(deploys)).sum();
         let mut point = self.random.random_range(0..total);
         for kind in Kind::ALL {
-            match point.checked_sub(kind.weight()) {
+            match point.checked_sub(kind.weight(deploys)) {
                 Some(rest) => point = rest,
                 None => return kind,
             }

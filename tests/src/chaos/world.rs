@@ -1,5 +1,6 @@
 //! The servers, proxies and nodes of a chaos run.
 
+use super::deploys;
 use super::options::{Broker, Options};
 use super::workload::Kind;
 use crate::history::{Calendar, total};
@@ -50,6 +51,8 @@ pub struct Node {
     pub broker: Arc<Proxy>,
     /// It was stopped with SIGSTOP.
     frozen: bool,
+    /// How often a process was started for it.
+    starts: u64,
 }
 
 /// Everything that a chaos run abuses.
@@ -106,6 +109,7 @@ impl World {
                 database: Proxy::start(&postgres.address()).await,
                 broker,
                 frozen: false,
+                starts: 0,
             })));
         }
         World {
@@ -211,6 +215,7 @@ impl World {
     pub async fn start_node(&self, node: &mut Node, shift: Option<&str>) {
         for _ in 0..200 {
             self.starts.fetch_add(1, Ordering::Relaxed);
+            node.starts += 1;
             let mut running = self.program(node, shift).start();
             let ready = within(READY, || {
                 let said = running.lines().all();
@@ -262,6 +267,13 @@ impl World {
             .env("JOBWIRE_LOG", "warn,jobwire_core::consumer=error")
             .env("RUST_BACKTRACE", "0")
             .env("CHAOS_DATABASE_URL", &self.url);
+        if self.options.deploys {
+            let kinds = deploys::served(node.number, self.options.nodes, node.starts);
+            program = program.env(
+                "CHAOS_TYPES",
+                kinds.map(Kind::job_type).collect::<Vec<_>>().join(","),
+            );
+        }
         if let (Some(shift), Some(library)) = (shift, self.clock_library) {
             program = program
                 .env("LD_PRELOAD", library)

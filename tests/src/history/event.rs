@@ -89,6 +89,8 @@ pub struct Creation {
     pub timeout: bool,
     /// Whether it repeats.
     pub series: Option<Series>,
+    /// Whether a single node serves it: a takeover waits for this node.
+    pub rare: bool,
 }
 
 impl Creation {
@@ -108,6 +110,7 @@ impl Creation {
             transactional: false,
             timeout: false,
             series: None,
+            rare: false,
         }
     }
 

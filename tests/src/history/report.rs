@@ -117,6 +117,8 @@ pub struct Counts {
     pub releases: u64,
     /// Jobs hinted again by the sweeper.
     pub rehints: u64,
+    /// The same of jobs that a single node serves: their hints are dropped while it is away.
+    pub rare_rehints: u64,
     /// Hints that left.
     pub published: u64,
     /// Exclusive locks whose instance and order were checked.

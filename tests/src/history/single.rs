@@ -115,7 +115,12 @@ impl<'a> Single<'a> {
         match &entry.event {
             Event::Created(creation) => self.created(entry, creation),
             Event::Published => self.published(entry),
-            Event::Rehinted => self.counts().rehints += 1,
+            Event::Rehinted => {
+                let rare = self.is_rare();
+                let counts = self.counts();
+                counts.rehints += 1;
+                counts.rare_rehints += u64::from(rare);
+            }
             Event::Locked {
                 owner,
                 fence,
@@ -202,6 +207,10 @@ impl<'a> Single<'a> {
             ),
             Some(_) => {}
         }
+    }
+
+    fn is_rare(&self) -> bool {
+        self.creation.as_ref().is_some_and(|creation| creation.rare)
     }
 
     fn created(&mut self, entry: &Entry, creation: &Arc<Creation>) {

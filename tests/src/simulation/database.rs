@@ -309,6 +309,7 @@ fn creation(job: &Job, waits: bool) -> Creation {
         transactional: job.job_type == super::handler::TRANSACTIONAL,
         timeout: job.job_type == super::handler::TIMED,
         series,
+        rare: false,
     }
 }
 

@@ -535,18 +535,20 @@ async fn a_creator_needs_no_right_but_to_execute() {
 async fn present_creators_may_go_on_and_nobody_else_may() {
     let w = World::<PgStore>::open().await;
     w.store.down_to(1).await;
-    let (creator, other) = (role(), role());
+    let (creator, of_columns, other) = (role(), role(), role());
     for sql in [
         format!("CREATE ROLE {creator}"),
+        format!("CREATE ROLE {of_columns}"),
         format!("CREATE ROLE {other}"),
-        format!("GRANT USAGE ON SCHEMA jobwire TO {creator}, {other}"),
+        format!("GRANT USAGE ON SCHEMA jobwire TO {creator}, {of_columns}, {other}"),
         format!("GRANT INSERT ON jobwire.job, jobwire.timer_job TO {creator}"),
+        format!("GRANT INSERT (id, type, payload) ON jobwire.job TO {of_columns}"),
         format!("GRANT SELECT ON jobwire.job TO {other}"),
     ] {
         w.store.execute(&sql).await;
     }
     w.store.up().await;
-    for (role, may) in [(&creator, 6), (&other, 0)] {
+    for (role, may) in [(&creator, 6), (&of_columns, 6), (&other, 0)] {
         let doors = format!(
             "SELECT count(*) FROM pg_proc WHERE pronamespace = 'jobwire'::regnamespace
                 AND proname IN ('create_job', 'create_job_hint') AND has_function_privilege('{role}', oid, 'EXECUTE')"
@@ -561,8 +563,8 @@ async fn present_creators_may_go_on_and_nobody_else_may() {
     w.store.down_to(1).await;
     w.store.execute("SELECT jobwire.create_job('work')").await;
     for sql in [
-        format!("DROP OWNED BY {creator}, {other}"),
-        format!("DROP ROLE {creator}, {other}"),
+        format!("DROP OWNED BY {creator}, {of_columns}, {other}"),
+        format!("DROP ROLE {creator}, {of_columns}, {other}"),
     ] {
         w.store.execute(&sql).await;
     }

@@ -43,7 +43,7 @@ impl World {
         let options = AmqpOptions {
             prefix: space.prefix,
             queue_type,
-            confirm_timeout: SOON * 2,
+            confirm_timeout: patience(SOON),
             ..AmqpOptions::default()
         };
         let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
@@ -57,7 +57,7 @@ impl World {
             partitions: 1,
             commit_interval: Duration::from_millis(100),
             release_after: Duration::from_secs(2),
-            confirm_timeout: SOON * 2,
+            confirm_timeout: patience(SOON),
             session_timeout: Duration::from_secs(30),
             ..KafkaOptions::default()
         };

@@ -70,8 +70,9 @@ impl Single<'_> {
             }
             let late = (entry.at - lock.expires_at).max(0);
             let calendar = &self.limits.calendar;
-            let disturbed = calendar.is_disturbed(lock.written_at, entry.at);
-            let calm = calendar.is_calm(lock.at);
+            let rare = self.is_rare();
+            let disturbed = rare || calendar.is_disturbed(lock.written_at, entry.at);
+            let calm = !rare && calendar.is_calm(lock.at);
             self.report.takeover(self.job, late, disturbed, calm);
             self.abandon(lock);
         }

@@ -1,0 +1,117 @@
+//! A fleet whose nodes differ and change all the time, and creators who take their time.
+//!
+//! Every few seconds one node is stopped in good order and starts again with other handlers, as in a
+//! rolling deployment. Every second start of a node serves all kinds but a part of them, another part
+//! for each node, so that each kind has a node. [`Kind::Rare`] is served by the first node only.
+//!
+//! Slow creators keep transactions open for up to a minute, and create their jobs in savepoints.
+
+use super::ledger::Ledger;
+use super::workload::{Kind, Maker};
+use super::world::World;
+use crate::wait::within;
+use jobwire_core::{JobId, Jobs, NewJob, PgStore};
+use rand::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// From one deployment to the next.
+const EVERY: Duration = Duration::from_secs(5);
+/// A slow creator's transaction is open for so long at most.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Looks for the end of the run.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a node serves, of so many, when it starts for the n-th time.
+pub(super) fn served(number: usize, nodes: usize, start: u64) -> impl Iterator<Item = Kind> {
+    let lacks = move |at: usize| start.is_multiple_of(2) && at % nodes == number - 1;
+    let kinds = Kind::ALL.into_iter().enumerate();
+    let served = kinds.filter(move |(at, kind)| {
+        if *kind == Kind::Rare {
+            number == 1
+        } else {
+            !lacks(*at)
+        }
+    });
+    served.map(|(_, kind)| kind)
+}
+
+/// True when the run has ended.
+async fn passed(time: Duration, stop: &AtomicBool) -> bool {
+    let stopped = || std::future::ready(stop.load(Ordering::Relaxed).then_some(()));
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < time {
+        if within(LOOK, stopped).await.is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Deploy one node after the other, until the run ends. A node that something else has happened to is
+/// left alone.
+pub async fn deploy(world: Arc<World>, stop: Arc<AtomicBool>) {
+    for node in world.nodes.iter().cycle() {
+        if passed(EVERY, &stop).await {
+            return;
+        }
+        let Ok(mut node) = node.try_lock() else {
+            continue;
+        };
+        let since = world.clock.now();
+        world.terminate(&mut node).await;
+        world.start_node(&mut node, None).await;
+        world.hurt_since(node.number(), since);
+    }
+}
+
+/// Somebody whose transactions are open for long.
+pub(super) struct SlowCreator {
+    pub(super) jobs: Jobs<PgStore>,
+    pub(super) ledger: Ledger,
+    pub(super) maker: Maker,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl SlowCreator {
+    pub(super) async fn work(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let count = self.maker.random().random_range(1..=12);
+            let time = self.maker.random().random_range(0.1..1.0);
+            let jobs: Vec<NewJob> = (0..count).map(|_| self.maker.make()).collect();
+            let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+            self.ledger.open(&ids);
+            let created = self.create(jobs, LONGEST.mul_f64(time)).await;
+            self.ledger.ended(&ids, &created);
+            if created.is_err() {
+                // The database is away.
+                passed(Duration::from_secs(1), &self.stop).await;
+            }
+        }
+    }
+
+    /// Half of the jobs at once, the others at the end, all of them in savepoints.
+    async fn create(
+        &self,
+        mut jobs: Vec<NewJob>,
+        time: Duration,
+    ) -> Result<(), jobwire_core::StoreError> {
+        let later = jobs.split_off(jobs.len() / 2);
+        let mut transaction = self.jobs.begin().await?;
+        for (name, jobs) in [("early", jobs), ("late", later)] {
+            if name == "late" {
+                passed(time, &self.stop).await;
+            }
+            let undone = "ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step; SAVEPOINT step";
+            for sql in ["SAVEPOINT step", undone] {
+                sqlx::raw_sql(sql).execute(&mut **transaction).await?;
+            }
+            transaction.create_many(jobs).await?;
+            let release = sqlx::raw_sql("RELEASE SAVEPOINT step");
+            release.execute(&mut **transaction).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+}
