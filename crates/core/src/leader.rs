@@ -524,7 +524,10 @@ impl Leader {
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
             }
-            Control::NodeLeaves { node: id } => node.fleet.forget(id),
+            Control::NodeLeaves { node: id } => {
+                node.fleet.forget(id);
+                self.sweeper.left(id);
+            }
             Control::Look if self.leads() => {
                 // Anybody who may publish can ask: what comes too often waits for a turn, which looks as well.
                 let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);

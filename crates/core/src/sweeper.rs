@@ -42,7 +42,7 @@ use crate::label;
 use crate::metrics as m;
 use crate::shared::Shared;
 use crate::store::{Horizon, OrphanPage, OrphanQuery};
-use question::Asked;
+use question::{Asked, Silent};
 
 /// Orphans in one page.
 const PAGE: i64 = 10_000;
@@ -94,8 +94,7 @@ struct LaneState {
     /// A marker that is back, and when the nodes are asked.
     returned: Option<(Sent, Instant)>,
     question: Option<Asked>,
-    /// The last question was not answered by all nodes.
-    was_unanswered: bool,
+    silent: Silent,
     healing: Option<Healing>,
 }
 

@@ -4,8 +4,10 @@
 //! nodes, or were returned to the broker meanwhile. The leader asks before it calls a job lost, and only where one would
 //! be: all nodes that receive the lane answer with the hints that they hold or have returned since the marker left.
 //!
-//! A node that does not answer delays the lane by one marker, and never longer: the next time its silence is taken for
-//! an answer. A node whose program is too old to answer is not waited for; the hints that it holds may be sent twice.
+//! A node that does not answer delays the lane by one marker, and never longer: the next time its
+//! silence is taken for an answer, but not that of others ([`Silent`]). A node that stops gives its
+//! hints back to the broker, so the question is asked again behind the next marker. A node whose
+//! program is too old to answer is not waited for; the hints that it holds may be sent twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,6 +35,24 @@ pub(super) struct Asked {
     missing: HashSet<NodeId>,
     held: HashSet<JobId>,
     until: Instant,
+}
+
+/// The nodes that have not answered a question of this lane and not been heard to answer since.
+#[derive(Default)]
+pub(super) struct Silent(HashSet<NodeId>);
+
+impl Silent {
+    /// These did not answer in time. False where one of them had not been silent before: it is asked
+    /// once more.
+    fn expects_no_answer(&mut self, missing: &HashSet<NodeId>) -> bool {
+        let known = missing.is_subset(&self.0);
+        self.0.extend(missing);
+        known
+    }
+
+    fn answered(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
 }
 
 impl Sweeper {
@@ -88,9 +108,9 @@ impl Sweeper {
         let mut lanes = self.lanes.iter_mut();
         let open = lanes.find_map(|(lane, state)| {
             let asked = state.question.as_mut()?;
-            (asked.number == question).then_some((lane, asked))
+            (asked.number == question).then_some((lane, asked, &mut state.silent))
         });
-        let Some((lane, asked)) = open else {
+        let Some((lane, asked, silent)) = open else {
             return;
         };
         if !asked.missing.contains(&from) {
@@ -100,10 +120,21 @@ impl Sweeper {
         asked.held.extend(jobs.into_iter().take(room));
         if last {
             asked.missing.remove(&from);
+            silent.answered(from);
         }
         if asked.missing.is_empty() {
             let lane = lane.clone();
-            self.go_on(node, &lane, true).await;
+            self.go_on(node, &lane).await;
+        }
+    }
+
+    /// A node stops: it answers no more, and what it held goes back to the broker.
+    pub(crate) fn left(&mut self, node: NodeId) {
+        for state in self.lanes.values_mut() {
+            let _ = state
+                .question
+                .take_if(|asked| asked.missing.contains(&node));
+            state.silent.answered(node);
         }
     }
 
@@ -137,15 +168,14 @@ impl Sweeper {
             let Some(state) = self.lanes.get_mut(&lane) else {
                 continue;
             };
-            let silent = state
-                .question
-                .as_ref()
-                .map_or(0, |asked| asked.missing.len());
+            let Some(asked) = &state.question else {
+                continue;
+            };
+            let silent = asked.missing.len();
             tracing::info!(%lane, silent, "nodes did not say which hints they hold");
-            if state.was_unanswered {
-                self.go_on(node, &lane, false).await;
+            if state.silent.expects_no_answer(&asked.missing) {
+                self.go_on(node, &lane).await;
             } else {
-                state.was_unanswered = true;
                 state.question = None;
             }
         }
@@ -157,16 +187,39 @@ impl Sweeper {
         self.horizons.clear();
     }
 
-    async fn go_on(&mut self, node: &Arc<Shared>, lane: &Lane, answered: bool) {
+    async fn go_on(&mut self, node: &Arc<Shared>, lane: &Lane) {
         let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };
-        if answered {
-            state.was_unanswered = false;
-        }
         if let Some(asked) = state.question.take() {
             let held = asked.held.into_iter().collect();
             self.begin(node, lane, asked.before, held).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn each_node_may_be_silent_once() {
+        let nodes = |numbers: &[u128]| -> HashSet<NodeId> {
+            let ids = numbers
+                .iter()
+                .map(|number| NodeId(Uuid::from_u128(*number)));
+            ids.collect()
+        };
+        let mut silent = Silent::default();
+        assert!(!silent.expects_no_answer(&nodes(&[1])));
+        assert!(silent.expects_no_answer(&nodes(&[1])));
+        // The silence of one is not taken for the answer of another.
+        assert!(!silent.expects_no_answer(&nodes(&[1, 2])));
+        assert!(silent.expects_no_answer(&nodes(&[1, 2])));
+        silent.answered(NodeId(Uuid::from_u128(2)));
+        assert!(silent.expects_no_answer(&nodes(&[1])));
+        assert!(!silent.expects_no_answer(&nodes(&[2])));
     }
 }
