@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use jobwire_core::plain::is_active;
-use jobwire_core::{JobState, JobView};
+use jobwire_core::{JobFilter, JobState, Store};
 use jobwire_tests::{Scratch, Signal, eventually};
 
 use super::{SOON, fails, jobwire, lines, succeeds};
@@ -57,10 +57,10 @@ async fn a_log_of_json_moves_no_cursor() {
 /// Jobs with columns that no library writes: each has an outcome, and few have a line.
 #[tokio::test]
 async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
-    const JOBS: usize = 200;
+    const JOBS: u16 = 200;
     let home = Scratch::new();
     let job = r#"{"type":"http","payload":{"url":"http://a.invalid/"}}"#;
-    let file = lines(&home, job, JOBS);
+    let file = lines(&home, job, JOBS.into());
     succeeds(jobwire(&home, &["enqueue", &file])).await;
     let store = super::store(&home).await;
     let spoil = "UPDATE job SET retries = 1, retry_policy = CASE WHEN seq % 2 = 0 THEN 'often' END,
@@ -68,16 +68,19 @@ async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     super::execute(&store, spoil).await;
     let (mut node, _) = super::start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
     eventually("all of them to be dead letters", SOON, async || {
-        let all = super::all(&store).await;
-        let dead = |job: &JobView| job.state == JobState::DeadLetter;
-        (all.len() == JOBS && all.iter().all(dead)).then_some(())
+        let mut dead = JobFilter::default();
+        dead.states = vec![JobState::DeadLetter];
+        (store.count(&dead).await.unwrap() == i64::from(JOBS)).then_some(())
     })
     .await;
     let said = node.lines().all();
     for line in ["the job can't run", "retry policy can't be read"] {
         let told = said.iter().filter(|said| said.contains(line)).count();
         // Ten seconds have one each.
-        assert!((1..JOBS / 10).contains(&told), "{line}: {told} times");
+        assert!(
+            (1..usize::from(JOBS) / 10).contains(&told),
+            "{line}: {told} times"
+        );
     }
     node.signal(Signal::SIGTERM);
     node.exit(SOON).await;
