@@ -68,8 +68,10 @@ async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     super::execute(&store, spoil).await;
     let (mut node, _) = super::start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
     eventually("all of them to be dead letters", SOON, async || {
-        let mut dead = JobFilter::default();
-        dead.states = vec![JobState::DeadLetter];
+        let dead = JobFilter {
+            states: vec![JobState::DeadLetter],
+            ..JobFilter::default()
+        };
         (store.count(&dead).await.unwrap() == i64::from(JOBS)).then_some(())
     })
     .await;
