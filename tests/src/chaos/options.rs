@@ -48,6 +48,9 @@ pub struct Options {
     pub report: Option<PathBuf>,
     /// The program that nodes run; `None` builds it.
     pub node: Option<PathBuf>,
+    /// Another version of that program. Every node but the first runs the one and the other in turn, from one start to the
+    /// next.
+    pub other_node: Option<PathBuf>,
     /// Say what happens on standard error.
     pub talk: bool,
 }
@@ -70,6 +73,7 @@ impl Default for Options {
             patience: Duration::from_secs(240),
             report: None,
             node: None,
+            other_node: None,
             talk: false,
         }
     }
@@ -114,6 +118,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             "--faults" => options.faults = switch()?,
             "--hints-per-message" => options.hints_per_message = value.parse().map_err(bad)?,
             "--node" => options.node = Some(value.into()),
+            "--other-node" => options.other_node = Some(value.into()),
             "--report" => options.report = Some(value.into()),
             "--broker" => {
                 options.broker = match &*value {
@@ -143,4 +148,4 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
 }
 
 /// The arguments there are.
-pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --deploys true|false --faults true|false --report FILE --node PROGRAM";
+pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --deploys true|false --faults true|false --report FILE --node PROGRAM --other-node PROGRAM";

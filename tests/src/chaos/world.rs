@@ -235,7 +235,10 @@ impl World {
 
     fn program(&self, node: &Node, shift: Option<&str>) -> Program {
         let hints = self.options.hints_per_message.to_string();
-        let mut program = Program::at(&self.program)
+        let turn = node.starts + u64::try_from(node.number).unwrap_or_default();
+        let other = self.options.other_node.as_ref();
+        let other = other.filter(|_| node.number > 1 && turn.is_multiple_of(2));
+        let mut program = Program::at(other.unwrap_or(&self.program))
             .env("JOBWIRE_DATABASE_URL", node.database.url(&self.url))
             .env("JOBWIRE_BROKER_URL", node.broker.url(&self.broker_url))
             .env("JOBWIRE_AMQP_PREFIX", PREFIX)
