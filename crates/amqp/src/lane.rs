@@ -286,6 +286,9 @@ impl LaneReceiver {
                 Ok(())
             }
             Err(problem) => {
+                // A consumer whose begin was not answered in time may begin all the same; it ends with
+                // its channel.
+                self.forget();
                 self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
                 Err(problem)
             }
@@ -328,10 +331,13 @@ impl LaneReceiver {
 
     /// Take nothing more; what came but was not returned goes back.
     pub(crate) async fn pause(&mut self) {
-        if let Some(opening) = self.opening.take()
-            && let Ok(opened) = tokio::time::timeout(ANSWER, opening).await
-        {
-            let _ = self.opened(opened);
+        if let Some(opening) = self.opening.take() {
+            match tokio::time::timeout(ANSWER, opening).await {
+                Ok(opened) => {
+                    let _ = self.opened(opened);
+                }
+                Err(_) => self.forget(),
+            }
         }
         let leaving = self.leaving.take();
         self.renews = false;

@@ -248,7 +248,10 @@ impl LaneTask {
                     drop(consumer);
                     match ended {
                         // Whoever waits for this task waits until the group has been left.
-                        Ended::Stopped => gone.cancelled().await,
+                        Ended::Stopped => {
+                            self.state.assignment().troubled = true;
+                            gone.cancelled().await;
+                        }
                         Ended::Broken => {
                             self.found_at = None;
                             pause(&stop, PAUSE).await;

@@ -8,8 +8,8 @@
 //!   trigger of the application) stays, and its neighbours commit all the same. An error that goes away by itself ends the
 //!   search, and so does one that nothing gets past.
 //! * Other rows of the page are taken. A page of which no row is taken shows a fault of the
-//!   database: a constraint was added, a trigger is wrong. A row that stands alone in its page goes
-//!   where other rows of the operation were taken after it had first been refused.
+//!   database: a constraint was added, a trigger is wrong. One of them goes once other rows of the
+//!   operation were taken after it had first been refused for what it holds.
 //! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
 //!
 //! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and the health of the node

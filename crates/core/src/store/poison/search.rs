@@ -110,11 +110,10 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         return Ok(outcome);
     }
     let now = Instant::now();
-    // Where other rows of the page are taken, a refused one has itself to blame. One that stands
-    // alone in its page has no others: it waits until the database has taken some.
-    let is_to_blame = |row: JobId| {
-        found.changed_rows || (page == 1 && refusals.takes_others_since(operation, row))
-    };
+    // Where other rows of the page are taken, a refused one has itself to blame. Where none is, it
+    // waits until the database has taken others after it had first refused this one.
+    let is_to_blame =
+        |row: JobId| found.changed_rows || refusals.takes_others_since(operation, row);
     let mut tried = 0;
     let mut gone = 0;
     let mut first = None;
@@ -551,6 +550,40 @@ mod tests {
                 (set(&rows), Vec::new())
             );
             assert_eq!(refusals.stuck()[0].jobs, rows.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn rows_that_share_a_page_with_none_that_is_taken_go_once_others_were_taken() {
+        let refusals = Refusals::default();
+        let rows = page(2);
+        for _ in 0..2 {
+            let (_, gone) = all_refused(&refusals, &rows).await;
+            assert!(gone.is_empty());
+        }
+        let now = Instant::now();
+        refusals.state().allowance.committed("complete", now);
+        let (_, gone) = all_refused(&refusals, &rows).await;
+        assert_eq!(gone.len(), 1, "1 % of a page, but one row");
+        let left: Vec<_> = rows.iter().filter(|row| !gone.contains(row)).collect();
+        let (_, gone) = all_refused(&refusals, &[*left[0]]).await;
+        assert_eq!(gone, [*left[0]]);
+    }
+
+    /// It was refused by a lock before, and others were taken; then a constraint was added.
+    #[tokio::test]
+    async fn a_row_that_is_refused_for_another_reason_is_not_blamed_for_the_first_one() {
+        let refusals = Refusals::default();
+        let row = page(1);
+        let then = Instant::now();
+        let reason = "a lock".to_owned();
+        let mut state = refusals.state();
+        (state.stuck).note("complete", Some(row[0]), reason, Lasts::AWhile, then);
+        state.allowance.committed("complete", Instant::now());
+        drop(state);
+        for _ in 0..2 {
+            let (_, gone) = all_refused(&refusals, &row).await;
+            assert!(gone.is_empty());
         }
     }
 

@@ -133,7 +133,11 @@ impl StuckBatches {
         };
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
             let seen = entry.rows.entry(row).or_insert(refused);
-            (seen.last, seen.lasts) = (now, lasts);
+            if seen.lasts != lasts {
+                // Another reason: what was taken before says nothing of this one.
+                *seen = refused;
+            }
+            seen.last = now;
         }
         gauge!(m::STUCK_BATCHES, "operation" => operation).set(1.0);
         new
@@ -223,10 +227,11 @@ impl StuckBatches {
             .collect()
     }
 
-    /// When a row that is refused was refused first.
+    /// When a row that is refused until it is corrected was refused first.
     pub(super) fn first_refused(&self, operation: &str, row: JobId) -> Option<Instant> {
         let rows = &self.operations.get(operation)?.rows;
-        rows.get(&Some(row)).map(|refused| refused.first)
+        let refused = rows.get(&Some(row))?;
+        (refused.lasts == Lasts::UntilCorrected).then_some(refused.first)
     }
 
     /// A row is there no more; that says nothing of what the database takes.
