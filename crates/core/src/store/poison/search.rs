@@ -577,10 +577,11 @@ mod tests {
         let row = page(1);
         let then = Instant::now();
         let reason = "a lock".to_owned();
-        let mut state = refusals.state();
-        (state.stuck).note("complete", Some(row[0]), reason, Lasts::AWhile, then);
-        state.allowance.committed("complete", Instant::now());
-        drop(state);
+        {
+            let mut state = refusals.state();
+            (state.stuck).note("complete", Some(row[0]), reason, Lasts::AWhile, then);
+            state.allowance.committed("complete", Instant::now());
+        }
         for _ in 0..2 {
             let (_, gone) = all_refused(&refusals, &row).await;
             assert!(gone.is_empty());
