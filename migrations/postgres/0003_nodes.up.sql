@@ -68,5 +68,8 @@ BEGIN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', door, creator);
         END LOOP;
     END LOOP;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'roles that may insert some columns of jobwire.job may not call create_job: %', SQLERRM
+        USING HINT = 'Let the owner of the functions grant EXECUTE on them.';
 END
 $$;

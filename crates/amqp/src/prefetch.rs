@@ -24,7 +24,8 @@ const CALM: Duration = Duration::from_secs(1);
 const LEAST: u16 = 2;
 /// A mean looks back on about so many messages.
 const MEMORY: f64 = 8.0;
-/// Nothing came or was decided for so long, at least and at most: what is held waits for no slot.
+/// After so long without a message that came or was decided, at least and at most, the messages that
+/// are held wait for no slot.
 const STALLED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
 
 /// See the [module](self).

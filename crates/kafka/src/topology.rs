@@ -55,7 +55,7 @@ pub(crate) struct Topology {
     beside: Beside,
 }
 
-/// Where something is done that nobody waits for, until the transport ends.
+/// Tasks that no caller waits for. They end with the transport.
 #[derive(Clone)]
 pub(crate) struct Beside {
     pub(crate) tasks: TaskTracker,
@@ -172,8 +172,8 @@ impl Topology {
         self.producers.ask(move |client| find(client, &topic)).await
     }
 
-    /// What is new to us is looked at closely. Nobody waits for that: brokers that have just made the
-    /// topic may take seconds to tell its settings.
+    /// A new topic, or one that has changed, is compared with the wanted one in a task of its own:
+    /// brokers that have just made it may take seconds to tell its settings.
     fn seen(&self, wanted: &Wanted, found: Found) -> i32 {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.insert(wanted.topic.clone(), found) != Some(found) {

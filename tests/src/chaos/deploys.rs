@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::workload::{Kind, Maker};
 use super::world::World;
 use crate::wait::within;
-use jobwire_core::{JobId, Jobs, NewJob, PgStore};
+use jobwire_core::{JobId, JobTransaction, Jobs, NewJob, PgStore, StoreError};
 use rand::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,6 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(5);
 /// A slow creator's transaction is open for so long at most.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Looks for the end of the run.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What a node serves, of so many, when it starts for the n-th time.
 pub(super) fn served(number: usize, nodes: usize, start: u64) -> impl Iterator<Item = Kind> {
@@ -37,23 +35,17 @@ pub(super) fn served(number: usize, nodes: usize, start: u64) -> impl Iterator<I
     served.map(|(_, kind)| kind)
 }
 
-/// True when the run has ended.
-async fn passed(time: Duration, stop: &AtomicBool) -> bool {
+/// Wait for so long. True when the run ends before.
+async fn ends_within(time: Duration, stop: &AtomicBool) -> bool {
     let stopped = || std::future::ready(stop.load(Ordering::Relaxed).then_some(()));
-    let began = tokio::time::Instant::now();
-    while began.elapsed() < time {
-        if within(LOOK, stopped).await.is_some() {
-            return true;
-        }
-    }
-    false
+    within(time, stopped).await.is_some()
 }
 
 /// Deploy one node after the other, until the run ends. A node that something else has happened to is
 /// left alone.
 pub async fn deploy(world: Arc<World>, stop: Arc<AtomicBool>) {
     for node in world.nodes.iter().cycle() {
-        if passed(EVERY, &stop).await {
+        if ends_within(EVERY, &stop).await {
             return;
         }
         let Ok(mut node) = node.try_lock() else {
@@ -66,7 +58,7 @@ pub async fn deploy(world: Arc<World>, stop: Arc<AtomicBool>) {
     }
 }
 
-/// Somebody whose transactions are open for long.
+/// A creator that keeps its transactions open for long.
 pub(super) struct SlowCreator {
     pub(super) jobs: Jobs<PgStore>,
     pub(super) ledger: Ledger,
@@ -86,32 +78,33 @@ impl SlowCreator {
             self.ledger.ended(&ids, &created);
             if created.is_err() {
                 // The database is away.
-                passed(Duration::from_secs(1), &self.stop).await;
+                ends_within(Duration::from_secs(1), &self.stop).await;
             }
         }
     }
 
     /// Half of the jobs at once, the others at the end, all of them in savepoints.
-    async fn create(
-        &self,
-        mut jobs: Vec<NewJob>,
-        time: Duration,
-    ) -> Result<(), jobwire_core::StoreError> {
+    async fn create(&self, mut jobs: Vec<NewJob>, time: Duration) -> Result<(), StoreError> {
         let later = jobs.split_off(jobs.len() / 2);
         let mut transaction = self.jobs.begin().await?;
-        for (name, jobs) in [("early", jobs), ("late", later)] {
-            if name == "late" {
-                passed(time, &self.stop).await;
-            }
-            let undone = "ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step; SAVEPOINT step";
-            for sql in ["SAVEPOINT step", undone] {
-                sqlx::raw_sql(sql).execute(&mut **transaction).await?;
-            }
-            transaction.create_many(jobs).await?;
-            let release = sqlx::raw_sql("RELEASE SAVEPOINT step");
-            release.execute(&mut **transaction).await?;
-        }
+        create_in_savepoint(&mut transaction, jobs).await?;
+        ends_within(time, &self.stop).await;
+        create_in_savepoint(&mut transaction, later).await?;
         transaction.commit().await?;
         Ok(())
     }
+}
+
+/// After a savepoint that was undone.
+async fn create_in_savepoint(
+    transaction: &mut JobTransaction<PgStore>,
+    jobs: Vec<NewJob>,
+) -> Result<(), StoreError> {
+    let undone =
+        "SAVEPOINT step; ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step; SAVEPOINT step";
+    sqlx::raw_sql(undone).execute(&mut ***transaction).await?;
+    transaction.create_many(jobs).await?;
+    let release = sqlx::raw_sql("RELEASE SAVEPOINT step");
+    release.execute(&mut ***transaction).await?;
+    Ok(())
 }

@@ -515,7 +515,7 @@ mod tests {
             refusals.state().allowance.committed("complete", now);
         };
         let row = page(1);
-        // What was taken before says nothing: a constraint may have been added since.
+        // Earlier commits prove nothing: a constraint may have been added since.
         takes_another();
         for _ in 0..2 {
             let (settled, gone) = all_refused(&refusals, &row).await;

@@ -52,7 +52,7 @@ pub(super) struct Refused {
 /// How long a refusal lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasts {
-    /// Until somebody corrects something.
+    /// Until a correction.
     UntilCorrected,
     /// It should go away by itself: memory is short, a statement is slow, a lock is held.
     AWhile,
@@ -134,7 +134,7 @@ impl StuckBatches {
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
             let seen = entry.rows.entry(row).or_insert(refused);
             if seen.lasts != lasts {
-                // Another reason: what was taken before says nothing of this one.
+                // The reason is another one, and earlier commits prove nothing of it.
                 *seen = refused;
             }
             seen.last = now;
