@@ -92,7 +92,8 @@ async fn kept(options: Options) -> Outcome {
     println!("{}", outcome.page());
     assert!(
         outcome.holds(),
-        "promises were broken; see the report above"
+        "promises were broken; see the report above\n{}",
+        outcome.wrongs()
     );
     outcome
 }

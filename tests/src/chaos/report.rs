@@ -42,6 +42,15 @@ impl Outcome {
         self.verdict.holds() && self.surprises.is_empty()
     }
 
+    /// What is wrong, a line each, without histories: what a log keeps that is cut at its start.
+    #[must_use]
+    pub fn wrongs(&self) -> String {
+        let violations = (self.verdict.kept.iter())
+            .map(|violation| format!("{:?}: {}", violation.invariant, violation.what));
+        let lines: Vec<String> = violations.chain(self.surprises.iter().cloned()).collect();
+        lines.join("\n")
+    }
+
     /// The page, in Markdown.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
