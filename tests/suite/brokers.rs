@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
     CommitHook, HandlerOptions, Handlers, JobFilter, Jobs, Lane, NewJob, Node, Outcome, PgStore,

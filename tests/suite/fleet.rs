@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{CommitHook, JobFilter, Jobs, PgStore, Store, Transport};
 use jobwire_tests::{Program, Running, eventually, shared::Space};
 

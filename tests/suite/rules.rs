@@ -27,8 +27,8 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::hint::Hint;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Publisher, Transport};
 use jobwire_core::{CommitHook, Lane, NewJob, Node, Outcome, PgStore, Running, Store};
 use jobwire_tests::{Direction, Flow, eventually};

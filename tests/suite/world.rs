@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgOptions, PgStore,
     SqliteOptions, SqliteStore, Store, Transport,

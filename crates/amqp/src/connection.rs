@@ -20,8 +20,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::metrics::{BROKER_BLOCKED, BROKER_RECONNECTS, BROKER_UP};
-use jobwire_core::supervisor::survived;
+use jobwire_core::runtime::supervisor::survived;
+use jobwire_core::telemetry::metrics::{BROKER_BLOCKED, BROKER_RECONNECTS, BROKER_UP};
 use jobwire_core::transport::TransportError;
 use rand::Rng;
 use tokio::sync::watch;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use jobwire_core::rarely::Rarely;
-use jobwire_core::supervisor::survived;
+use jobwire_core::runtime::supervisor::survived;
+use jobwire_core::telemetry::log_throttle::Rarely;
 use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::hint::{Body, Message};
-use jobwire_core::metrics::HINTS_UNREADABLE;
+use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, TransportError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -28,7 +28,7 @@ use crate::lane::{LaneReceiver, Verdict};
 use crate::session::Session;
 use crate::statistics::Unsettled;
 use crate::topology::Topology;
-use jobwire_core::rarely::Rarely;
+use jobwire_core::telemetry::log_throttle::Rarely;
 
 /// How long a call waits for the connection to come back.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use jobwire_core::metrics::BROKER_BLOCKED;
+use jobwire_core::telemetry::metrics::BROKER_BLOCKED;
 use jobwire_core::transport::TransportError;
 use lapin::options::ConfirmSelectOptions;
 use lapin::tcp::RustlsConnector;

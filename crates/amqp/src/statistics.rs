@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use jobwire_core::job::Lane;
-use jobwire_core::metrics::{
+use jobwire_core::runtime::supervisor::survived;
+use jobwire_core::telemetry::metrics::{
     BROKER_ROUND_TRIP, BROKER_UNCONFIRMED, LANE_CONSUMERS, LANE_UNSETTLED, LANE_WAITING,
 };
-use jobwire_core::supervisor::survived;
 use jobwire_core::transport::TransportError;
 use lapin::Channel;
 use lapin::options::BasicQosOptions;

@@ -25,7 +25,7 @@ use crate::receiver::AmqpReceiver;
 use crate::statistics::{Statistics, Unsettled};
 use crate::tls;
 use crate::topology::Topology;
-use jobwire_core::packing::pack;
+use jobwire_core::hint::packing::pack;
 
 /// How long [`AmqpTransport::connect`] waits for the broker.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(2);

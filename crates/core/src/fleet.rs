@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::job::scope::{Group, Needs, Scope, Services};
 use crate::job::{Lane, NodeId};
-use crate::rarely::Rarely;
-use crate::scope::{Group, Needs, Scope, Services};
 use crate::store::{MAX_NODES, Membership};
+use crate::telemetry::log_throttle::Rarely;
 
 /// Beats that are remembered; those of ids without a row are forgotten first.
 const MOST_HEARD: usize = 2 * MAX_NODES;

@@ -22,8 +22,9 @@
 //! | `hints[].y` | its type, where the job is not exclusive: a node that does not serve it passes the hint on (optional; read as none where it is no name that a job can have) |
 //! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
-//! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::sweeper`]) |
+//! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::leader::sweeper`]) |
 
+pub mod packing;
 mod wire;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod vectors;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane, NodeId};
 use wire::{instance, micros};
 
@@ -100,6 +102,23 @@ pub struct Ready {
     pub lane: Lane,
     /// What it says.
     pub hint: Hint,
+}
+
+impl Ready {
+    /// The hint of a job that was created: in the lane that the job names, or else in that of the rules.
+    pub(crate) fn of(job: &NewJob, ruled: Option<Lane>) -> Self {
+        let exclusive = job.is_exclusive();
+        Self {
+            lane: job.lane.clone().or(ruled).unwrap_or_default(),
+            hint: Hint {
+                id: job.id,
+                instance: job.process_instance.clone().filter(|_| exclusive),
+                job_type: (!exclusive).then(|| job.job_type.clone()),
+                committed_at: None,
+                trace_parent: job.trace_parent.clone(),
+            },
+        }
+    }
 }
 
 /// What a message on a lane carries.

@@ -4,6 +4,13 @@
 //! its [`JobId`] through every move. What proves the right to run it is not here but in its lease
 //! ([`Held`]).
 
+pub mod duration;
+pub mod new_job;
+pub mod query;
+pub mod repeat;
+pub mod retry;
+pub mod scope;
+
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -12,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::scope::Needs;
+use crate::job::scope::Needs;
 
 macro_rules! uuid_newtype {
     ($(#[$doc:meta])* $name:ident) => {
@@ -202,7 +209,7 @@ pub struct Job {
     pub retries: i32,
     /// Attempts that failed so far.
     pub failures: i32,
-    /// How to wait between attempts; the type's policy where `None`. See [`crate::retry`].
+    /// How to wait between attempts; the type's policy where `None`. See [`crate::job::retry`].
     pub retry_policy: Option<String>,
     /// Not before this moment.
     pub due_at: Option<DateTime<Utc>>,

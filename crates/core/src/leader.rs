@@ -19,7 +19,12 @@
 //! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
 //! ([`voice`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
 
+mod clock;
 mod members;
+mod rescue;
+pub mod sweeper;
+pub(crate) mod timers;
+mod unserved_lanes;
 mod voice;
 
 use std::collections::HashSet;
@@ -30,21 +35,20 @@ use metrics::{counter, gauge};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use crate::alarm::Asker;
-use crate::clock::DatabaseClock;
-use crate::commit_hook::Cause;
 use crate::fleet::Beat;
-use crate::forward;
-use crate::held_hints::Question;
 use crate::hint::Ready;
 use crate::job::NodeId;
-use crate::metrics as m;
-use crate::rescue;
-use crate::shared::Shared;
+use crate::leader::clock::DatabaseClock;
+use crate::leader::sweeper::Sweeper;
+use crate::leader::unserved_lanes::Unreceived;
+use crate::producer::commit_hook::Cause;
 use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
-use crate::sweeper::Sweeper;
+use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
-use crate::unreceived::Unreceived;
+use crate::worker::context::Shared;
+use crate::worker::forward;
+use crate::worker::held_hints::Question;
+use crate::worker::next_timer::Asker;
 use members::Members;
 use voice::Voice;
 

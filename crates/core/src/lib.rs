@@ -1,96 +1,65 @@
-//! # Jobwire: jobs that live in your database, carried by your broker
+//! # The model and the machinery of Jobwire
 //!
-//! The database holds the jobs and decides who runs them; a broker carries only the *hint* that a job is
-//! ready. The transaction that creates a job publishes its id when it commits; a fleet of nodes locks and
-//! runs it against the database; a low-frequency sweeper hints again what was orphaned or whose lock
-//! expired. Nobody polls.
+//! Users depend on the crate `jobwire`, which re-exports what is public here. This crate gives no
+//! promise of semantic versioning.
 //!
-//! * Create jobs in your own transaction: [`Jobs`], [`NewJob`], [`transaction`].
-//! * Run them: [`Node`], [`Handlers`], [`handler`].
-//! * Where they live: [`Store`], [`PgStore`], [`SqliteStore`].
-//! * What carries their hints: [`transport`]; in one process [`InProcessTransport`], RabbitMQ in
-//!   `jobwire-amqp`.
+//! The database holds the jobs and decides which node runs them. A broker carries only the *hint*
+//! that a job is ready. The transaction that creates a job publishes its hint after COMMIT. Nodes
+//! lock and run the job against the database. A low-frequency sweeper publishes a hint again where
+//! one was lost, and resets expired leases.
 //!
-//! Inside out, and never the other way: `job` (plain data) ← `store`, `transport` (traits and
-//! implementations) ← machinery (`commit_hook`, `lease`, `executor`, `completion`, `consumer`, `timers`,
-//! `sweeper`, `leader`, over what they share: `shared`) ← `node`.
+//! The folders are layers. Each names only those above it in this list:
+//!
+//! | folder | content |
+//! | --- | --- |
+//! | [`job`] | plain data: jobs, their fields, retry policies, repeats, durations |
+//! | [`lane`] | which lane a job gets; the order in which a node serves its lanes |
+//! | [`hint`] | the hint and its wire format |
+//! | [`telemetry`] | metrics, labels, log throttle |
+//! | [`runtime`] | supervised background tasks |
+//! | [`transport`] | what carries hints: traits, in-process, several brokers at once |
+//! | [`store`] | where jobs live: the trait, PostgreSQL, SQLite |
+//! | [`producer`] | creating jobs in a transaction; publishing their hints after COMMIT |
+//! | `fleet` | the living nodes, and what each serves |
+//! | [`worker`] | running jobs: consumer, executor, completer, leases, fallback |
+//! | [`leader`] | leader cycle, sweeper, timers |
+//! | [`node`] | starts the parts, stops them, tells their health |
+//! | [`client`] | operations from outside a node |
 
 #[macro_use]
-pub mod crash_point;
+pub mod runtime;
 
-mod alarm;
-mod allowance;
-mod claim;
-mod clock;
-pub mod commit_hook;
-mod completion;
-mod consumer;
-mod created;
-pub mod duration;
-pub mod error;
-mod executor;
-mod finished;
-mod first_turn;
+pub mod client;
 mod fleet;
-mod forward;
-pub mod handler;
-mod health;
-mod held_hints;
-mod held_instances;
 pub mod hint;
 pub mod job;
-pub mod label;
-pub mod lane_move;
-pub mod lane_order;
-pub mod lane_rule;
-mod leader;
-mod lease;
-mod meters;
-pub mod metrics;
-pub mod new_job;
+pub mod lane;
+pub mod leader;
 pub mod node;
-mod options;
-pub mod packing;
-pub mod plain;
-mod quarantine;
-pub mod query;
-pub mod rarely;
-mod reconciliation;
-mod renewal;
-pub mod repeat;
-mod rescue;
-pub mod retry;
-mod row_batch;
-pub mod scope;
-mod served;
-mod shared;
+pub mod producer;
 pub mod store;
-pub mod supervisor;
-pub mod sweeper;
-mod timers;
-pub mod transaction;
+pub mod telemetry;
 pub mod transport;
-mod under_way;
-mod unreadable;
-mod unreceived;
+pub mod worker;
 
-pub use commit_hook::{CommitHook, HookOptions};
-pub use error::StoreError;
-pub use handler::{
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Stop, Verdict,
-};
+pub use client::lane_move::{LaneMove, LaneMoved};
 pub use hint::Hint;
+pub use job::new_job::{InvalidJob, NewJob};
+pub use job::query::{JobFilter, JobView, LaneBacklog, LaneView};
+pub use job::retry::RetryPolicy;
 pub use job::{Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
-pub use lane_move::{LaneMove, LaneMoved};
-pub use lane_order::{LaneOrder, LaneShare};
-pub use lane_rule::LaneRule;
-pub use new_job::{InvalidJob, NewJob};
+pub use lane::order::{LaneOrder, LaneShare};
+pub use lane::rule::LaneRule;
 pub use node::{Node, NodeOptions};
-pub use query::{JobFilter, JobView, LaneBacklog, LaneView};
-pub use retry::RetryPolicy;
+pub use producer::commit_hook::{CommitHook, HookOptions};
+pub use producer::jobs::{Jobs, TransactionHook};
+pub use store::StoreError;
 pub use store::postgres::{PgOptions, PgStore};
 pub use store::sqlite::{SqliteOptions, SqliteStore};
+pub use store::transaction::JobTransaction;
 pub use store::{SqlStore, Store};
-pub use transaction::{JobTransaction, Jobs, TransactionHook};
 pub use transport::Transport;
 pub use transport::in_process::InProcessTransport;
+pub use worker::handler::{
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Stop, Verdict,
+};

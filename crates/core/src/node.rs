@@ -19,6 +19,7 @@
 //! are asked to stop, and what still runs is given back unlocked and hinted, at the cost of no attempt.
 
 mod execute;
+mod health;
 mod registry;
 
 use std::future::Future;
@@ -31,36 +32,36 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::alarm::Alarm;
-use crate::claim;
-use crate::commit_hook::CommitHook;
-use crate::completion::{self, Gathering};
-use crate::consumer::{self, OwnHints};
-use crate::error::StoreError;
-use crate::finished::Finished;
 use crate::fleet::Fleet;
-use crate::handler::{HandlerOptions, HandlerResult, Handlers, Running};
-use crate::held_instances::HeldInstances;
 use crate::job::NodeId;
-use crate::label;
+use crate::job::scope::Services;
 use crate::leader;
-use crate::lease::LeaseBook;
-use crate::meters::Meters;
-use crate::metrics as m;
-use crate::quarantine::Suspects;
-use crate::rarely::RareLines;
-use crate::renewal;
-use crate::row_batch::RowPause;
-use crate::scope::Services;
-use crate::served::{Served, TypeTurn};
-use crate::shared::Shared;
+use crate::leader::timers;
+use crate::producer::commit_hook::CommitHook;
+use crate::runtime::supervisor::Supervisor;
+use crate::store::error::StoreError;
 use crate::store::{ProcessLock, Store, Succession, Turn, TurnOutcome};
-use crate::supervisor::Supervisor;
-use crate::timers;
+use crate::telemetry::label;
+use crate::telemetry::log_throttle::RareLines;
+use crate::telemetry::metrics as m;
 use crate::transport::Transport;
+use crate::worker::cached_metrics::Meters;
+use crate::worker::completer::{self, Gathering};
+use crate::worker::consumer::{self, OwnHints};
+use crate::worker::context::Shared;
+use crate::worker::fallback;
+use crate::worker::finished::Finished;
+use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, Running};
+use crate::worker::held_instances::HeldInstances;
+use crate::worker::lease_book::LeaseBook;
+use crate::worker::next_timer::Alarm;
+use crate::worker::quarantine::Suspects;
+use crate::worker::renewal;
+use crate::worker::row_batch::RowPause;
+use crate::worker::served::{Served, TypeTurn};
 
-pub use crate::health::{HealthWatch, NodeHealth};
-pub use crate::options::{BadOption, NodeOptions};
+pub use crate::node::health::{HealthWatch, NodeHealth};
+pub use crate::worker::options::{BadOption, NodeOptions};
 pub use execute::Executed;
 pub use registry::Registry;
 
@@ -193,10 +194,10 @@ impl NodeBuilder {
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
             refused: TaskTracker::new(),
-            untried: completion::room(),
+            untried: completer::room(),
             questions: Arc::default(),
             first_turn: TypeTurn::default(),
-            attempts: completion::attempts(),
+            attempts: completer::attempts(),
             slots: Arc::new(Semaphore::new(options.concurrency)),
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
@@ -300,7 +301,7 @@ impl Node {
             consumer::consume(node.clone(), own_hints.clone())
         });
         let node = shared.clone();
-        workers.spawn("claim", draining, move || claim::claim(node.clone()));
+        workers.spawn("claim", draining, move || fallback::claim(node.clone()));
         tracing::info!(
             node = %id, store = shared.store.name(), transport = shared.transport.name(),
             concurrency = shared.options.concurrency, "node started"
@@ -389,7 +390,7 @@ fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     )));
     let node = shared.clone();
     keepers.spawn("completion", shared.ended.clone(), move || {
-        completion::commit_all(node.clone(), gathering.clone())
+        completer::commit_all(node.clone(), gathering.clone())
     });
     let node = shared.clone();
     keepers.spawn("renewal", shared.ended.clone(), move || {

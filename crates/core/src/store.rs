@@ -12,8 +12,10 @@
 //!   locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at
 //!   all.
 
+pub(crate) mod allowance;
 mod answer;
-
+pub(crate) mod created;
+pub mod error;
 mod locking;
 mod membership;
 mod moving;
@@ -27,24 +29,25 @@ mod schema;
 mod settling;
 pub mod sqlite;
 mod sweeping;
+pub mod transaction;
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::commit_hook::CommitHook;
-pub use crate::created::{Created, TransactionId};
-pub use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
+use crate::job::new_job::NewJob;
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::scope::Services;
 use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId, text_enum};
-use crate::lane_rule::{self, LaneRule};
-use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
-use crate::scope::Services;
+use crate::lane::rule::{self, LaneRule};
+pub use crate::store::created::{Created, TransactionId};
+pub use crate::store::error::StoreError;
 
 pub(crate) use answer::answer_within;
 use answer::measured;
@@ -66,6 +69,7 @@ pub use sweeping::{
     COUNT_LIMIT, ClockWindow, Horizon, MovedTimers, OrphanPage, OrphanQuery, Rescued, Turn,
     TurnOutcome, TurnReport,
 };
+use transaction::AfterCommit;
 
 /// Shorthand for this layer.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -142,7 +146,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Open the transaction in which a handler works and which completes its job.
     /// The hints of jobs that the handler creates leave through `hook`.
-    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>>;
+    async fn begin_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>>;
 
     /// Make due timers executable.
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers>;
@@ -272,7 +279,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Unlocked executable jobs in other lanes than these, by lane, the deepest first. Reads all of them.
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>>;
 
-    /// Give a page of jobs another lane. See [`crate::lane_move`].
+    /// Give a page of jobs another lane. See [`crate::client::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
     /// Operations of which a batch does not get through, since the database refuses a row of it or the whole
@@ -409,5 +416,5 @@ text_enum! {
 
 /// Refuse rules that can't work.
 fn check_rules(rules: &[LaneRule]) -> Result<()> {
-    lane_rule::validate(rules).map_err(StoreError::InvalidRules)
+    rule::validate(rules).map_err(StoreError::InvalidRules)
 }

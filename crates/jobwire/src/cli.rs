@@ -62,7 +62,7 @@ pub fn command() -> clap::Command {
 /// Run the program with the process's own arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
-    jobwire_core::crash_point::arm();
+    jobwire_core::runtime::crash_point::arm();
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             if !error.is_silent() {
                 use std::io::Write;
-                let said = jobwire_core::plain::lines(&error.to_string());
+                let said = jobwire_core::telemetry::plain::lines(&error.to_string());
                 let _ = writeln!(std::io::stderr(), "jobwire: {said}");
             }
             ExitCode::from(error.exit_code())

@@ -2,7 +2,7 @@
 //!
 //! | path | answers |
 //! | --- | --- |
-//! | `/metrics` | every metric of [`jobwire_core::metrics`], for Prometheus |
+//! | `/metrics` | every metric of [`jobwire_core::telemetry::metrics`], for Prometheus |
 //! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise. Names batches that do not get through; a restart does not help there |
 //! | `/readyz` | the node's health as JSON; 503 while it takes no work: send none |
 //!
@@ -19,8 +19,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use jobwire_core::node::HealthWatch;
-use jobwire_core::plain;
 use jobwire_core::store::StuckBatch;
+use jobwire_core::telemetry::plain;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 

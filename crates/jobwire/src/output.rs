@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 
-use jobwire_core::plain;
+use jobwire_core::telemetry::plain;
 
 use crate::error::Error;
 

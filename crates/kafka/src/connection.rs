@@ -17,7 +17,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jobwire_core::metrics::{BROKER_RECONNECTS, BROKER_UP};
+use jobwire_core::telemetry::metrics::{BROKER_RECONNECTS, BROKER_UP};
 use jobwire_core::transport::TransportError;
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};

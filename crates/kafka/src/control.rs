@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::rarely::Rarely;
+use jobwire_core::telemetry::log_throttle::Rarely;
 use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};

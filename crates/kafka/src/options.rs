@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::duration::write;
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
+use jobwire_core::job::duration::write;
 use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
 
 use crate::connection::configuration;

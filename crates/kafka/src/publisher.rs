@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
+use jobwire_core::hint::packing::pack;
 use jobwire_core::job::Lane;
-use jobwire_core::packing::pack;
 use jobwire_core::transport::TransportError;
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};

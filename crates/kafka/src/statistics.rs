@@ -11,7 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::metrics::{BROKER_ROUND_TRIP, BROKER_UNCONFIRMED, LANE_UNSETTLED, LANE_WAITING};
+use jobwire_core::telemetry::metrics::{
+    BROKER_ROUND_TRIP, BROKER_UNCONFIRMED, LANE_UNSETTLED, LANE_WAITING,
+};
 use rdkafka::statistics::Statistics;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

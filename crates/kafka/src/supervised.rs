@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use jobwire_core::metrics::TASK_RESTARTS;
+use jobwire_core::telemetry::metrics::TASK_RESTARTS;
 use tokio_util::sync::CancellationToken;
 
 /// Before a task that died is started again.

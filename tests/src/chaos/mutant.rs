@@ -6,8 +6,8 @@
 use async_trait::async_trait;
 use chrono::Duration as Span;
 use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Held, Job, LockedJob};
-use jobwire_core::query::{LaneBacklog, LaneView};
 use jobwire_core::store::Failure;
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver,

@@ -11,7 +11,7 @@ use super::options::Options;
 use super::workload::Maker;
 use super::world::World;
 use crate::history::Outcome;
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{CommitHook, JobId, Jobs, NewJob, PgStore, StoreError, Transport};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -9,7 +9,7 @@ use super::recorder;
 use super::workload::Kind;
 use crate::history::{Checker, Creation, Entry, Event, Limits, Micros, Outcome, Place, Report};
 use crate::history::{Series, Strikes, Waits};
-use jobwire_core::repeat::Repeat;
+use jobwire_core::job::repeat::Repeat;
 use jobwire_core::{Fence, JobId, NodeId};
 use serde_json::Value;
 use sqlx::postgres::{PgConnection, PgRow};

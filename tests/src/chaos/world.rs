@@ -11,7 +11,7 @@ use crate::{
 };
 use chrono::{DateTime, Utc};
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::metrics::JOBS_IN_FLIGHT;
+use jobwire_core::telemetry::metrics::JOBS_IN_FLIGHT;
 use jobwire_core::{PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use std::cell::Cell;
@@ -267,7 +267,7 @@ impl World {
             .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "2s")
             .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "2s")
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "6s")
-            .env("JOBWIRE_LOG", "warn,jobwire_core::consumer=error")
+            .env("JOBWIRE_LOG", "warn,jobwire_core::worker::consumer=error")
             .env("RUST_BACKTRACE", "0")
             .env("CHAOS_DATABASE_URL", &self.url);
         if self.options.deploys {

@@ -19,9 +19,9 @@ impl HintAccount {
     #[must_use]
     pub fn read(page: &str) -> HintAccount {
         HintAccount {
-            received: total(page, jobwire_core::metrics::HINTS_RECEIVED),
-            decided: total(page, jobwire_core::metrics::HINTS_DECIDED),
-            returned: total(page, jobwire_core::metrics::HINTS_RETURNED),
+            received: total(page, jobwire_core::telemetry::metrics::HINTS_RECEIVED),
+            decided: total(page, jobwire_core::telemetry::metrics::HINTS_DECIDED),
+            returned: total(page, jobwire_core::telemetry::metrics::HINTS_RETURNED),
         }
     }
 

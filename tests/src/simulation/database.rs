@@ -288,7 +288,7 @@ pub(super) fn scope(scope: &SuspensionScope) -> (&'static str, String) {
 /// What the checker has to know of a new job.
 fn creation(job: &Job, waits: bool) -> Creation {
     let repeat = job.repeat.as_deref();
-    let repeat = repeat.and_then(|text| jobwire_core::repeat::Repeat::parse(text).ok());
+    let repeat = repeat.and_then(|text| jobwire_core::job::repeat::Repeat::parse(text).ok());
     let series = repeat.and_then(|repeat| {
         Some(Series {
             id: job.correlation_id,

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::handler::Handlers;
-use jobwire_core::handler::{HandlerError, HandlerOptions, HandlerResult, Outcome, Running};
+use jobwire_core::worker::handler::Handlers;
+use jobwire_core::worker::handler::{
+    HandlerError, HandlerOptions, HandlerResult, Outcome, Running,
+};
 use jobwire_core::{NewJob, RetryPolicy};
 use tokio::time::sleep;
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jobwire_core::commit_hook::CommitHook;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::producer::commit_hook::CommitHook;
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,

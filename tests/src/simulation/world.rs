@@ -269,13 +269,13 @@ impl World {
             Step::Suspend { instance, millis } => {
                 let scope = SuspensionScope::ProcessInstance(format!("i{instance}"));
                 let (_, ready) = self.store.database().suspend(&scope);
-                hook.publish(jobwire_core::commit_hook::Cause::Operator, ready);
+                hook.publish(jobwire_core::producer::commit_hook::Cause::Operator, ready);
                 let (world, hook) = (self.clone(), hook.clone());
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(millis)).await;
                     let ready = world.store.database().activate(&scope);
                     world.trace.say(|| format!("{scope:?} is activated"));
-                    hook.publish(jobwire_core::commit_hook::Cause::Operator, ready);
+                    hook.publish(jobwire_core::producer::commit_hook::Cause::Operator, ready);
                 });
             }
         }
@@ -318,7 +318,7 @@ impl World {
             }
             // The broker writes into the same history as it takes them, which may be at once.
             drop(database);
-            hook.publish(jobwire_core::commit_hook::Cause::Commit, hinted);
+            hook.publish(jobwire_core::producer::commit_hook::Cause::Commit, hinted);
             return;
         }
         let origin = if how == Creation::BySql {

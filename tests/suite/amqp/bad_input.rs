@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use jobwire_core::hint::MAX_MESSAGE_BYTES;
-use jobwire_core::metrics::HINTS_UNREADABLE;
+use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;

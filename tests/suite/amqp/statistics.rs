@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_amqp::AmqpOptions;
 use jobwire_core::Lane;
-use jobwire_core::metrics::{
+use jobwire_core::telemetry::metrics::{
     BROKER_ROUND_TRIP, BROKER_UNCONFIRMED, LANE_CONSUMERS, LANE_UNSETTLED, LANE_WAITING,
 };
 use jobwire_core::transport::Transport;

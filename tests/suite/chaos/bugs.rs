@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, JobId, Jobs, NewJob, PgStore, SqlStore, Store, StoreError, Transport,
 };

@@ -108,7 +108,9 @@ fn every_metric_is_shown_somewhere() {
             shown.extend(super::promql::metric(&selector.name).map(|metric| metric.name));
         }
     }
-    let all = jobwire_core::metrics::ALL.iter().map(|metric| metric.name);
+    let all = jobwire_core::telemetry::metrics::ALL
+        .iter()
+        .map(|metric| metric.name);
     let missing: Vec<_> = all.filter(|name| !shown.contains(name)).collect();
     assert!(missing.is_empty(), "no panel shows {missing:?}");
 }

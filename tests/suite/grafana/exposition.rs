@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jobwire_core::metrics::{ALL, Kind, Metric};
+use jobwire_core::telemetry::metrics::{ALL, Kind, Metric};
 
 /// Every metric of ours has its help and its type, histograms have buckets, labels are those of the
 /// table, and nothing is served that the table does not know.

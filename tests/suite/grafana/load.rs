@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::commit_hook::HookOptions;
-use jobwire_core::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS, describe};
+use jobwire_core::producer::commit_hook::HookOptions;
+use jobwire_core::telemetry::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS, describe};
 use jobwire_core::{CommitHook, Jobs, NewJob, PgStore, Transport};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{Program, Running};

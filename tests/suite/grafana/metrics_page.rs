@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use jobwire_core::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS};
+use jobwire_core::telemetry::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS};
 
 use super::{assert_made, cell, repository};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jobwire_core::metrics::{ALL, Kind, Metric};
+use jobwire_core::telemetry::metrics::{ALL, Kind, Metric};
 
 /// `name{label OP "value", …}`, of ours.
 #[derive(Debug, PartialEq, Eq)]

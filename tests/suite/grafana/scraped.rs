@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::metrics as m;
+use jobwire_core::telemetry::metrics as m;
 use jobwire_tests::wait::patience;
 use jobwire_tests::{Prometheus, eventually, http};
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jobwire_core::hint::MAX_MESSAGE_BYTES;
-use jobwire_core::metrics::HINTS_UNREADABLE;
+use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Control, Transport, TransportError};
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::{eventually, http};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::hint::Marker;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Receiver, Subscription, Transport, TransportError};
 use jobwire_core::{
     CommitHook, HandlerError, HandlerOptions, Handlers, Hint, JobFilter, Jobs, Lane, NewJob, Node,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::node::NodeBuilder;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, HandlerError, InProcessTransport, JobFilter, Jobs, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use jobwire_core::plain::is_active;
+use jobwire_core::telemetry::plain::is_active;
 use jobwire_core::{JobFilter, JobState, Store};
 use jobwire_tests::{Scratch, Signal, eventually};
 

@@ -1,6 +1,6 @@
 //! `jobwire lanes`.
 
-use jobwire_core::scope::Scope;
+use jobwire_core::job::scope::Scope;
 use jobwire_core::store::Membership;
 use jobwire_core::{Lane, NodeId, Store};
 use jobwire_tests::Scratch;

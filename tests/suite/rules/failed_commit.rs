@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use jobwire_core::commit_hook::HookOptions;
 use jobwire_core::hint::Marker;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{CommitHook, Hint, JobFilter, Lane, NewJob, SqliteStore, Store, StoreError};
 use jobwire_tests::eventually;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobFilter, JobState,
     Jobs, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jobwire_core::commit_hook::HookOptions;
+use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     CommitHook, Handlers, JobFilter, Jobs, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
     Store, Transport,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use jobwire_core::job::scope::Scope;
 use jobwire_core::node::Registry;
-use jobwire_core::scope::Scope;
 use jobwire_core::{HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store};
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};

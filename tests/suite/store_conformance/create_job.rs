@@ -1,6 +1,6 @@
 //! `jobwire.create_job`: what it refuses, which literals it takes, and who may call it (PostgreSQL only).
 
-use jobwire_core::repeat::Repeat;
+use jobwire_core::job::repeat::Repeat;
 use jobwire_core::{JobId, NewJob, PgStore, RetryPolicy, SqlStore, Store};
 use jobwire_tests::shared;
 use rand::rngs::StdRng;

@@ -174,7 +174,12 @@ pub(super) async fn an_unserved_first_sibling_blocks<S: Bench>(w: &World<S>) {
     let refused = |at: usize| (hints[at].id, Refusal::Unserved);
     assert_eq!(locked.refused, [refused(1), refused(2)]);
     // The second one is served, and waits for the first.
-    let unserved = |at: usize| (hints[at].id, jobwire_core::scope::Needs::of("unserved"));
+    let unserved = |at: usize| {
+        (
+            hints[at].id,
+            jobwire_core::job::scope::Needs::of("unserved"),
+        )
+    };
     assert_eq!(locked.unserved, [unserved(1), unserved(2)]);
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::JobId;
-use jobwire_core::scope::Services;
+use jobwire_core::job::scope::Services;
 use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome, TurnReport};
 
 use super::world::{Bench, LEADER, LEASE, SqlBench, World, give_up, ids, node, unserved, work};

@@ -1,4 +1,4 @@
-use jobwire_core::scope::Needs;
+use jobwire_core::job::scope::Needs;
 use jobwire_core::store::{Refusal, SuspensionScope};
 use jobwire_core::{Hint, JobId};
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::scope::{Group, Needs, Scope, Services};
+use jobwire_core::job::scope::{Group, Needs, Scope, Services};
 use jobwire_core::store::{LockTerms, Membership, NodeView, OrphanQuery, Refusal, services_of};
 use jobwire_core::{Lane, NodeId};
 

@@ -138,6 +138,6 @@ fn the_vectors_name_the_limits_of_the_reader() {
     assert_eq!(vectors["version"], WIRE_VERSION);
     assert_eq!(vectors["limits"]["message_bytes"], MAX_MESSAGE_BYTES);
     assert_eq!(vectors["limits"]["hints"], MAX_HINTS_PER_MESSAGE);
-    let longest = crate::new_job::MAX_FIELD_BYTES;
+    let longest = crate::job::new_job::MAX_FIELD_BYTES;
     assert_eq!(vectors["limits"]["instance_bytes"], longest);
 }

@@ -125,11 +125,11 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
 }
 
 /// A process instance travels only if a job can have it: at most
-/// [`MAX_FIELD_BYTES`](crate::new_job::MAX_FIELD_BYTES), and no NUL, which no database takes.
+/// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL, which no database takes.
 pub(super) mod instance {
     use serde::{Deserialize, Deserializer};
 
-    use crate::new_job::MAX_FIELD_BYTES;
+    use crate::job::new_job::MAX_FIELD_BYTES;
 
     fn can_be(name: &str) -> bool {
         name.len() <= MAX_FIELD_BYTES && !name.contains('\0')

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::rarely::Rarely;
-use crate::shared::Shared;
+use crate::telemetry::log_throttle::Rarely;
+use crate::worker::context::Shared;
 
 /// A row is written this often.
 const EVERY: Duration = Duration::from_secs(60);

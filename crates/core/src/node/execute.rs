@@ -10,13 +10,13 @@ use chrono::Utc;
 use tokio::time::Instant;
 
 use super::{NodeBuilder, StartError};
-use crate::error::StoreError;
-use crate::executor::{self, Stages};
 use crate::hint::Hint;
 use crate::job::JobId;
-use crate::query::JobView;
-use crate::reconciliation;
+use crate::job::query::JobView;
 use crate::store::Refusal;
+use crate::store::error::StoreError;
+use crate::worker::executor::{self, Stages};
+use crate::worker::lost_leases;
 
 /// What became of a job that was to be executed.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl NodeBuilder {
                 Some(Executed::Refused(why.map_or(Refusal::Gone, |(_, why)| why)))
             }
             Some(other) if other.job.id != id => {
-                reconciliation::release(&node, vec![other.held()]).await;
+                lost_leases::release(&node, vec![other.held()]).await;
                 Some(Executed::SiblingFirst(other.job.id))
             }
             Some(job) => {

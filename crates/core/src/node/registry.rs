@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::handler::{Handler, HandlerOptions, HandlerResult, Running};
-use crate::scope::{Names, Scope};
-use crate::shared::Shared;
+use crate::job::scope::{Names, Scope};
 use crate::store::{MAX_NAMES, StoreError};
+use crate::worker::context::Shared;
+use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 
 /// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to clone; from
 /// [`Node::registry`](super::Node::registry).

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use super::Result;
-use crate::error::StoreError;
-use crate::metrics as m;
+use crate::store::error::StoreError;
+use crate::telemetry::metrics as m;
 
 /// Wait for an answer as long as it may take. Connections are suspected, so that they are replaced, where no answer
 /// came (before this one is let go), and where the server only reads: the address may lead to the primary by now.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{HeldRows, RowTerms};
 use crate::hint::Hint;
+use crate::job::scope::{Needs, Scope};
 use crate::job::{JobId, Lane, LockedJob, NodeId, text_enum};
-use crate::scope::{Needs, Scope};
 
 /// Under which terms a node locks jobs.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::error::StoreError;
+use crate::job::scope::{Group, Names, Scope, Services};
 use crate::job::{Lane, NodeId};
-use crate::scope::{Group, Names, Scope, Services};
+use crate::store::error::StoreError;
 
 /// The most nodes that are read.
 pub const MAX_NODES: usize = 1_024;

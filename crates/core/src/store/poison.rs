@@ -37,10 +37,10 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
 use super::{Completion, Failure, Result, Settled};
-use crate::allowance::Allowance;
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Held, JobId, JobState, NodeId};
+use crate::store::allowance::Allowance;
+use crate::store::error::StoreError;
 
 pub(super) use outcome::{Activated, Outcome, Told};
 pub use stuck::StuckBatch;

@@ -64,16 +64,15 @@ use super::{
     OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
     Settled, SqlStore, Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
 };
-use crate::commit_hook::CommitHook;
-use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
+use crate::job::new_job::NewJob;
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::scope::Services;
 use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
-use crate::lane_rule::LaneRule;
-use crate::metrics as m;
-use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
-use crate::scope::Services;
-use crate::transaction::Jobs;
+use crate::lane::rule::LaneRule;
+use crate::store::error::StoreError;
+use crate::store::transaction::{AfterCommit, JobTransaction};
+use crate::telemetry::metrics as m;
 use crate::transport::Plaintext;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
@@ -268,12 +267,6 @@ impl PgStore {
         self.isolation
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Create jobs through this store, their hints leaving through `hook`.
-    #[must_use]
-    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
-        Jobs::new(self.clone(), hook)
     }
 
     /// The connection pool, for your own statements. A transaction that you begin on it is limited by
@@ -559,10 +552,20 @@ impl Store for PgStore {
         .await
     }
 
-    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+    async fn begin_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>> {
         let turn = self.turn_to_hold().await?;
         let begun = begin::begin(&self.line).await?;
-        Ok(Box::new(self.jobs(hook.clone()).over(begun, turn)))
+        let store = self.clone();
+        Ok(Box::new(JobTransaction::over(
+            store,
+            begun,
+            turn,
+            Origin::Hook,
+            after,
+        )))
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// Whether the last statement reached the database. Cheap to clone.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Whether the tables fit the program.
 
 use super::Result;
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// Does the database's schema fit this program?
 #[derive(Clone, Debug, PartialEq, Eq)]

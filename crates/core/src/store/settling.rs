@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 
 use super::LockTerms;
 use crate::hint::Ready;
+use crate::job::new_job::NewJob;
 use crate::job::{Held, JobId, LockedJob};
-use crate::new_job::NewJob;
 
 /// What a finished or given-back batch led to.
 #[derive(Debug, Default)]

@@ -31,6 +31,7 @@ mod turn;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -49,16 +50,15 @@ use super::{
     SchemaStatus, Settled, SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId,
     Turn, TurnOutcome,
 };
-use crate::commit_hook::CommitHook;
-use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
+use crate::job::new_job::NewJob;
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::scope::Services;
 use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
-use crate::lane_rule::LaneRule;
-use crate::metrics as m;
-use crate::new_job::NewJob;
-use crate::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
-use crate::scope::Services;
-use crate::transaction::Jobs;
+use crate::lane::rule::LaneRule;
+use crate::store::error::StoreError;
+use crate::store::transaction::{AfterCommit, JobTransaction};
+use crate::telemetry::metrics as m;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
 
@@ -220,12 +220,6 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?;
         tx.rollback().await
-    }
-
-    /// Create jobs through this store, their hints leaving through `hook`.
-    #[must_use]
-    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
-        Jobs::new(self.clone(), hook)
     }
 
     /// The one connection that writes, as a pool, for your own statements. While you hold it, no job is
@@ -493,8 +487,20 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
-        Ok(Box::new(self.jobs(hook.clone()).begin().await?))
+    async fn begin_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>> {
+        let turn = self.turn_to_hold().await?;
+        let begun = self.begin().await?;
+        let store = self.clone();
+        Ok(Box::new(JobTransaction::over(
+            store,
+            begun,
+            turn,
+            Origin::Hook,
+            after,
+        )))
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
+use crate::job::scope::{Needs, Services};
 use crate::job::{JobId, Lane, LockedJob, NodeId};
-use crate::scope::{Needs, Services};
 
 /// What the leader asks of the database in one turn.
 #[derive(Clone, Debug)]

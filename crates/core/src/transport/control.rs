@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_CONTROL_BYTES, MAX_HELD_IN_MESSAGE, MAX_MEMBER_LANES, MAX_MEMBER_TYPES};
 use crate::hint::{MAX_HINTS_PER_MESSAGE, Marker, Ready};
+use crate::job::new_job::MAX_FIELD_BYTES;
 use crate::job::{JobId, Lane, NodeId};
-use crate::new_job::MAX_FIELD_BYTES;
 
 /// Why a control message was not read.
 #[derive(Debug, thiserror::Error)]

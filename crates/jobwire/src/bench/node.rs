@@ -83,7 +83,10 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     }
     signals.next().await;
     node.stop().await;
-    let _ = last.send(total(&metrics.render(), jobwire_core::metrics::SWEPT));
+    let _ = last.send(total(
+        &metrics.render(),
+        jobwire_core::telemetry::metrics::SWEPT,
+    ));
     // The handlers are gone with the node, so this ends.
     let _ = tokio::time::timeout(Duration::from_secs(5), telling).await;
     Ok(())

@@ -4,7 +4,7 @@
 //! and a half minutes is shown as silent, and the leader removes its row after five.
 
 use clap::Args;
-use jobwire_core::scope::Names;
+use jobwire_core::job::scope::Names;
 use jobwire_core::store::NodeView;
 use serde_json::{Value, json};
 

@@ -13,10 +13,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use clap::Args;
 use jobwire_core::hint::Marker;
-use jobwire_core::query::Sweepable;
-use jobwire_core::scope::Services;
+use jobwire_core::job::query::Sweepable;
+use jobwire_core::job::scope::Services;
+use jobwire_core::leader::sweeper::MOMENT;
 use jobwire_core::store::{NodeView, OrphanQuery, services_of};
-use jobwire_core::sweeper::MOMENT;
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct SweepArgs {
     #[arg(long, required = true)]
     pub dry_run: bool,
     /// How long to listen for the return of the markers
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::duration::parse)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::job::duration::parse)]
     pub wait: Duration,
     /// As a JSON object
     #[arg(long)]

@@ -6,7 +6,7 @@
 //! that of the insert, which comes before the lock is given up.
 
 use async_trait::async_trait;
-use jobwire_core::transaction::TransactionError;
+use jobwire_core::worker::handler_transaction::TransactionError;
 use jobwire_core::{Handler, HandlerError, HandlerResult, Outcome, PgStore, Running, SqliteStore};
 use serde::Deserialize;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::metrics::{
+use jobwire_core::telemetry::metrics::{
     ALL, COUNT_BUCKETS, Kind, POOL_CONNECTIONS, SECONDS_BUCKETS, describe,
 };
 use metrics::{Unit, describe_gauge, gauge};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use jobwire_core::plain;
+use jobwire_core::telemetry::plain;
 
 /// An event is cut behind so many bytes.
 const LONGEST: usize = 16 * 1024;

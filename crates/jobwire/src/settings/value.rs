@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, duration};
+use jobwire_core::{LaneOrder, LaneShare, job::duration};
 
 use super::SecretUrl;
 

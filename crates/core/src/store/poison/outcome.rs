@@ -3,9 +3,9 @@
 use chrono::Duration;
 
 use super::search;
-use crate::created::earliest;
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::store::created::earliest;
 use crate::store::{
     MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended, TurnOutcome,
 };

@@ -6,11 +6,11 @@ use futures_util::future::BoxFuture;
 use metrics::counter;
 
 use super::{Aside, Lasts, Outcome, Part, Refusals, Told};
-use crate::allowance;
-use crate::error::StoreError;
 use crate::job::JobId;
-use crate::metrics as m;
 use crate::store::Result;
+use crate::store::allowance;
+use crate::store::error::StoreError;
+use crate::telemetry::metrics as m;
 
 /// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
 const PARTS: usize = 1_000;

@@ -7,9 +7,9 @@ use metrics::gauge;
 use serde::Serialize;
 
 use super::AGAIN;
-use crate::error::StoreError;
 use crate::job::JobId;
-use crate::metrics as m;
+use crate::store::error::StoreError;
+use crate::telemetry::metrics as m;
 
 /// A row that was not tried again for so long is not stuck any more: another node has it, or it was corrected.
 const FORGOTTEN: Duration = Duration::from_secs(300);

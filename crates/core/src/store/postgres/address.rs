@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use url::Url;
 
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 use crate::transport::{Plaintext, is_loopback};
 
 /// What sqlx knows.

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::sql::unexpired;
 use super::{PgStore, complete, exclusive};
-use crate::error::StoreError;
 use crate::job::{Held, JobId, JobState, NodeId};
+use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
 
 const IS_HELD: &str = "

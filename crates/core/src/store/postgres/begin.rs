@@ -18,7 +18,7 @@ use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
 use super::line::Line;
 use super::session::{Isolation, lock_timeout};
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// Said by each transaction, since a handler may have changed what its connection does by default.
 macro_rules! begin {

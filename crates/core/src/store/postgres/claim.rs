@@ -9,9 +9,9 @@ use super::PgStore;
 use super::begin::{begin_by_key, begin_to_claim};
 use super::lock::lock_plain;
 use super::sql::{in_turn, not_suspended, served};
-use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::JobId;
+use crate::store::error::StoreError;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// The primary key is the order, so no other index is needed. `slice` bounds what one statement reads where

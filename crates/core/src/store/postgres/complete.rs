@@ -10,8 +10,8 @@ use super::begin::begin_impatiently;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, exclusive, insert, row};
-use crate::error::StoreError;
 use crate::job::{Held, JobId, NodeId};
+use crate::store::error::StoreError;
 use crate::store::{Completion, HandOver, Origin, Settled, instances};
 
 /// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::Row;
 
 use super::{PgStore, session};
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// What was found.
 #[derive(Clone, Debug)]

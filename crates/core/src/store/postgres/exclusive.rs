@@ -15,9 +15,9 @@ use super::sql::{
     in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, served,
     unleased, unlocked,
 };
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
+use crate::store::error::StoreError;
 use crate::store::{LockTerms, Refusal, Tried};
 
 /// The condition that never holds makes the conflicting row locked without a new version of it.

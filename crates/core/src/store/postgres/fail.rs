@@ -7,9 +7,9 @@ use uuid::Uuid;
 use super::begin::begin_impatiently;
 use super::sql::{moved_columns, not_suspended};
 use super::{PgStore, complete};
-use crate::created::earliest;
-use crate::error::StoreError;
 use crate::job::{JobId, NodeId};
+use crate::store::created::earliest;
+use crate::store::error::StoreError;
 use crate::store::{Destination, Failure, HandOver, Settled, instances};
 
 /// One statement moves each job to its table: timer, dead letter, or, where something that it belongs

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::line::Line;
 use super::session::{self, Server};
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// More fences than are drawn between two flushes of the log.
 const LEAP: i64 = 1 << 32;

@@ -15,7 +15,7 @@ use sqlx::{PgConnection, Postgres, Transaction};
 use super::begin::{begin, begin_durably};
 use super::line::Line;
 use super::session::Commits;
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// See the [module](self). Cheap to clone.
 #[derive(Clone)]

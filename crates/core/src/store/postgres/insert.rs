@@ -6,9 +6,10 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
-use crate::new_job::NewJob;
+use crate::store::error::StoreError;
 use crate::store::{Created, Origin, TransactionId};
 
 /// Rows in one statement: past some thousand, larger statements gain nothing and hold more memory.
@@ -137,7 +138,7 @@ async fn insert_chunk(
         ready: jobs
             .iter()
             .filter(|j| !timers.contains(&j.id.0))
-            .map(|j| j.ready(ruled.remove(&j.id.0)))
+            .map(|j| Ready::of(j, ruled.remove(&j.id.0)))
             .collect(),
         timer: row.try_get::<Option<DateTime<Utc>>, _>(2)?,
         transaction: Some(TransactionId(row.try_get(0)?)),

@@ -7,11 +7,11 @@ use super::begin::begin;
 use super::line::Line;
 use super::sql::{not_suspended, ready_columns, unlocked};
 use super::{aside, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
-use crate::lane_rule::LaneRule;
-use crate::query::{LaneBacklog, LaneView};
+use crate::lane::rule::LaneRule;
+use crate::store::error::StoreError;
 use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
 
 const RULES: &str = "

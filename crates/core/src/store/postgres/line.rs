@@ -22,7 +22,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgPool, Postgres};
 use tokio::sync::watch;
 
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// Since when connections are believed in again. Cheap to clone.
 #[derive(Clone, Default)]

@@ -14,9 +14,9 @@ use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, served, unleased, unlocked,
 };
 use super::{PgStore, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::{Fence, JobId, LockedJob};
+use crate::store::error::StoreError;
 use crate::store::{LockTerms, Locked, Refusal, Tried};
 
 /// What the server says of a key that is there already.

@@ -6,9 +6,9 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-use crate::error::StoreError;
+use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
-use crate::scope::Scope;
+use crate::store::error::StoreError;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 /// A node that was forgotten meanwhile is there again.
@@ -21,7 +21,7 @@ ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.ty
 
 pub(super) async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
     let lanes: Vec<&str> = node.lanes.iter().map(|lane| &*lane.0).collect();
-    let names = |names: &crate::scope::Names| {
+    let names = |names: &crate::job::scope::Names| {
         let names = names.as_ref();
         names.map(|names| names.iter().cloned().collect::<Vec<String>>())
     };
@@ -61,7 +61,7 @@ pub(super) async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
 }
 
 fn view(row: &PgRow) -> Result<NodeView, StoreError> {
-    let names = |column: &str| -> Result<crate::scope::Names, StoreError> {
+    let names = |column: &str| -> Result<crate::job::scope::Names, StoreError> {
         let names: Option<Vec<String>> = row.try_get(column)?;
         Ok(names.map(|names| names.into_iter().collect()))
     };

@@ -11,10 +11,10 @@ use super::begin::begin;
 use super::line::Line;
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
 use super::{exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId};
-use crate::query::{JobFilter, JobView};
+use crate::store::error::StoreError;
 use crate::store::{Operated, OperatedJobs};
 
 macro_rules! matching {

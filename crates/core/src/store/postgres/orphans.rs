@@ -7,11 +7,11 @@ use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
 use super::{aside, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::query::Sweepable;
-use crate::scope::Services;
+use crate::job::query::Sweepable;
+use crate::job::scope::Services;
+use crate::store::error::StoreError;
 use crate::store::sweeping::LONG_READY;
 use crate::store::{OrphanPage, OrphanQuery};
 

@@ -11,9 +11,9 @@ use sqlx::{PgPool, Row};
 use super::line::Line;
 use super::sql::job_columns;
 use super::{complete, row};
-use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
 use crate::store::Renewed;
+use crate::store::error::StoreError;
 
 /// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner. A row that
 /// is named in `held` and missing in `free` is locked by another transaction.

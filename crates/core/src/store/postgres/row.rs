@@ -6,11 +6,11 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
+use crate::job::query::JobView;
+use crate::job::scope::Needs;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
-use crate::query::JobView;
-use crate::scope::Needs;
+use crate::store::error::StoreError;
 
 fn json(text: String, column: &str) -> Result<Box<RawValue>, StoreError> {
     RawValue::from_string(text)

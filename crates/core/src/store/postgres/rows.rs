@@ -11,10 +11,10 @@ use uuid::Uuid;
 use super::line::Line;
 use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, complete, lock, row};
-use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob};
-use crate::metrics as m;
+use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
+use crate::telemetry::metrics as m;
 
 /// Where no connection becomes free for so long, there are leases.
 const PATIENCE: Duration = Duration::from_millis(20);

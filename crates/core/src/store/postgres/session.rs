@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::{Executor, PgConnection, Row};
 
 use super::line::Line;
-use crate::error::StoreError;
+use crate::store::error::StoreError;
 
 /// How long a plan lasts.
 #[derive(Clone, Copy)]

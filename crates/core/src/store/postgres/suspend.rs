@@ -7,9 +7,9 @@ use super::begin::begin;
 use super::line::Line;
 use super::sql::{moved_columns, ready_columns, unlocked};
 use super::{aside, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::store::error::StoreError;
 use crate::store::{Suspended, SuspensionScope};
 
 /// The job belongs to what is named by scope `$1` and value `$2`.

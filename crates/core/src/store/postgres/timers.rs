@@ -11,8 +11,8 @@ use super::line::Line;
 use super::row;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
-use crate::error::StoreError;
 use crate::job::{Fence, JobId, Lane, LockedJob};
+use crate::store::error::StoreError;
 use crate::store::{LockTerms, MovedTimers};
 
 /// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete
@@ -193,7 +193,7 @@ fn moved(
             }
             let due: chrono::DateTime<chrono::Utc> = row.try_get(MOVED + 1)?;
             #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
-            metrics::histogram!(crate::metrics::TIMER_LATENESS)
+            metrics::histogram!(crate::telemetry::metrics::TIMER_LATENESS)
                 .record((result.now - due).num_microseconds().unwrap_or(0) as f64 / 1e6);
         }
     }

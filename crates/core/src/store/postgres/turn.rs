@@ -11,9 +11,9 @@ use super::sql::{
     in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
 use super::{aside, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
+use crate::store::error::StoreError;
 use crate::store::{COUNT_LIMIT, Horizon, Rescued, Turn, TurnOutcome, TurnReport};
 
 /// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes,

@@ -5,9 +5,9 @@ use sqlx::SqliteConnection;
 
 use super::sql::unexpired;
 use super::{SqliteStore, exclusive, row};
-use crate::error::StoreError;
 use crate::job::{Held, JobId, JobState, NodeId};
 use crate::store::HandOver;
+use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
 
 const IS_HELD: &str = "

@@ -5,8 +5,8 @@ use sqlx::{Row, SqliteConnection};
 use super::lock::lock_in;
 use super::sql::{in_turn, served, suspended};
 use super::{SqliteStore, row};
-use crate::error::StoreError;
 use crate::hint::Hint;
+use crate::store::error::StoreError;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// The last row that one statement looks at, where there are more.

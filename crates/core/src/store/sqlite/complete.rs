@@ -6,8 +6,8 @@ use sqlx::SqliteConnection;
 
 use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, exclusive, insert, row};
-use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, NodeId};
+use crate::store::error::StoreError;
 use crate::store::{Completion, HandOver, Origin, Settled, released};
 
 /// The guard names owner and fence and no time (protocol rule 1).

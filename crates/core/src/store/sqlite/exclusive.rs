@@ -11,9 +11,9 @@ use super::sql::{
     in_strict_order, job_columns, ready_columns, served, strikes, suspended, unlocked,
 };
 use super::{lock, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::LockedJob;
+use crate::store::error::StoreError;
 use crate::store::{HandOver, LockTerms, Refusal, Tried};
 
 /// No lease with an owner holds the instance `name.value`.

@@ -7,8 +7,8 @@ use sqlx::{Row, SqliteConnection};
 
 use super::sql::{moved_columns, suspended};
 use super::{SqliteStore, complete, row};
-use crate::error::StoreError;
 use crate::job::{JobId, NodeId};
+use crate::store::error::StoreError;
 use crate::store::{Destination, Failure, HandOver, Settled};
 
 /// A failure as the statements read it.

@@ -7,9 +7,10 @@ use sqlx::{Row, SqliteConnection};
 
 use super::row;
 use super::sql::moved_columns;
-use crate::error::StoreError;
+use crate::hint::Ready;
+use crate::job::new_job::NewJob;
 use crate::job::{JobId, JobKind, Lane};
-use crate::new_job::NewJob;
+use crate::store::error::StoreError;
 use crate::store::{Created, Origin};
 
 /// Rows in one statement: past some hundred, larger statements gain nothing and hold more memory.
@@ -231,7 +232,7 @@ async fn insert_chunk(
     }
     created.ready = ready
         .into_iter()
-        .map(|job| job.ready(lanes.remove(&job.id)))
+        .map(|job| Ready::of(job, lanes.remove(&job.id)))
         .collect();
     Ok(created)
 }

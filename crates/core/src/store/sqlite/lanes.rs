@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 use super::sql::{ready_columns, suspended, unlocked};
 use super::{SqliteStore, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
-use crate::lane_rule::LaneRule;
-use crate::query::{LaneBacklog, LaneView};
+use crate::lane::rule::LaneRule;
+use crate::store::error::StoreError;
 use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
 
 const RULES: &str = "SELECT lane, type, category, tenant, min_priority, max_priority FROM lane_rule ORDER BY position";

@@ -6,9 +6,9 @@ use sqlx::{Row, SqliteConnection};
 
 use super::sql::{job_columns, served, strikes, suspended};
 use super::{SqliteStore, exclusive, insert, row};
-use crate::error::StoreError;
 use crate::hint::Hint;
 use crate::job::{Fence, Job, JobId, LockedJob};
+use crate::store::error::StoreError;
 use crate::store::{LockTerms, Locked, Refusal};
 
 /// Everything that decides, read in one statement; nothing can change before the lease is written.

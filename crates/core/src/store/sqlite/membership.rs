@@ -6,9 +6,9 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::{SqliteStore, row};
-use crate::error::StoreError;
+use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
-use crate::scope::{Names, Scope};
+use crate::store::error::StoreError;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "

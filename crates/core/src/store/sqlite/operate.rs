@@ -7,10 +7,10 @@ use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
+use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId, JobState};
-use crate::query::{JobFilter, JobView};
+use crate::store::error::StoreError;
 use crate::store::{Operated, OperatedJobs};
 
 /// The table of each state, with its name.

@@ -4,11 +4,11 @@ use sqlx::Row;
 
 use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked};
 use super::{SqliteStore, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::query::Sweepable;
-use crate::scope::Services;
+use crate::job::query::Sweepable;
+use crate::job::scope::Services;
+use crate::store::error::StoreError;
 use crate::store::{HandOver, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog

@@ -7,9 +7,9 @@ use sqlx::{Row, SqliteConnection};
 
 use super::sql::{job_columns, strikes};
 use super::{SqliteStore, complete, row};
-use crate::error::StoreError;
 use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
 use crate::store::Renewed;
+use crate::store::error::StoreError;
 
 /// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner.
 const RENEW: &str = "

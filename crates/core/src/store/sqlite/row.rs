@@ -10,11 +10,11 @@ use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
+use crate::job::query::JobView;
+use crate::job::scope::Needs;
 use crate::job::{Job, JobId, JobKind, JobState, Lane, NodeId};
-use crate::query::JobView;
-use crate::scope::Needs;
+use crate::store::error::StoreError;
 
 /// The last moment that is written, the end of the year 9999: sums stay in range of every reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;

@@ -2,9 +2,9 @@
 
 use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, exclusive, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::store::error::StoreError;
 use crate::store::{Suspended, SuspensionScope};
 
 const NOTE: &str = "

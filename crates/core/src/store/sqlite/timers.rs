@@ -5,9 +5,9 @@ use sqlx::Row;
 use super::lock::lock_in;
 use super::sql::{moved_columns, ready_columns};
 use super::{SqliteStore, row};
-use crate::error::StoreError;
 use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
+use crate::store::error::StoreError;
 use crate::store::{LockTerms, MovedTimers};
 
 macro_rules! due {
@@ -100,7 +100,8 @@ impl SqliteStore {
         for row in &rows {
             let due: i64 = row.try_get(6)?;
             #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]
-            metrics::histogram!(crate::metrics::TIMER_LATENESS).record((now - due) as f64 / 1e6);
+            metrics::histogram!(crate::telemetry::metrics::TIMER_LATENESS)
+                .record((now - due) as f64 / 1e6);
         }
         Ok(MovedTimers {
             ready,

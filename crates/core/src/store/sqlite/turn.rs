@@ -9,9 +9,9 @@ use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
 };
 use super::{SqliteStore, row};
-use crate::error::StoreError;
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
+use crate::store::error::StoreError;
 use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
 
 /// Lead if nobody else does.

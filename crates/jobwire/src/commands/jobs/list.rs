@@ -1,7 +1,7 @@
 //! `jobs list`.
 
 use chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::{JobFilter, JobView, Store, plain};
+use jobwire_core::{JobFilter, JobView, Store, telemetry::plain};
 
 use crate::error::Error;
 use crate::output;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
-use jobwire_core::commit_hook::Cause;
-use jobwire_core::plain;
+use jobwire_core::producer::commit_hook::Cause;
 use jobwire_core::store::{Operated, OperatedJobs};
+use jobwire_core::telemetry::plain;
 use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! `jobs show`.
 
-use jobwire_core::{JobId, JobView, Store, plain};
+use jobwire_core::{JobId, JobView, Store, telemetry::plain};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

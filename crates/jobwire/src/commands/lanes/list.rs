@@ -1,7 +1,7 @@
 //! `lanes list`.
 
 use chrono::{SubsecRound, Utc};
-use jobwire_core::{Lane, LaneRule, LaneShare, LaneView, Store, duration};
+use jobwire_core::{Lane, LaneRule, LaneShare, LaneView, Store, job::duration};
 use serde::Serialize;
 
 use crate::error::Error;

@@ -14,7 +14,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use jobwire_core::{LaneRule, Store, lane_rule};
+use jobwire_core::{LaneRule, Store, lane::rule};
 
 use crate::error::Error;
 use crate::output;
@@ -108,7 +108,7 @@ fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
     }
     // Rules name each other by their number: only where all can be read is it known.
     if rules.len() == entries.len()
-        && let Err(bad) = lane_rule::validate(&rules)
+        && let Err(bad) = rule::validate(&rules)
     {
         mistakes.extend(bad.iter().map(ToString::to_string));
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::transaction::TransactionError;
+use jobwire_core::worker::handler_transaction::TransactionError;
 use jobwire_core::{
     HandlerError, HandlerOptions, HandlerResult, Handlers, NewJob, Outcome, PgStore, Running,
     SqliteStore,

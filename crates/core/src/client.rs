@@ -1,0 +1,3 @@
+//! Operations on jobs from outside a node.
+
+pub mod lane_move;

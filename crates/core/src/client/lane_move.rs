@@ -1,0 +1,177 @@
+//! Moving jobs from one lane to another: how a retired lane is drained.
+//!
+//! A job is judged by the lane in its row (protocol rule 31), so moving it means to change that row: page by
+//! page, each a short transaction, no faster than a given rate. Timers, suspended jobs and dead letters first,
+//! which will become ready in the new lane; then what is ready, which gets `ready_at` and a hint in the new
+//! lane. A locked job is left alone: its holder's outcome decides what comes of it. So a run may leave some
+//! behind, and the next run finds them. Hints that wait in the old lane still lead to their jobs, or are
+//! refused; they are harmless.
+//!
+//! Only runs out where nobody creates jobs in the old lane any more: change the rules and the creators first.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::job::{JobState, Lane};
+use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::store::error::StoreError;
+use crate::store::{LanePage, Origin, Store};
+
+/// Jobs a second, where nothing else is said.
+pub const DEFAULT_RATE: u32 = 1_000;
+/// The most jobs in one transaction.
+const PAGE: u32 = 500;
+/// Pages come at least so often, so that a slow rate is even.
+const PAGES_A_SECOND: u32 = 4;
+
+/// Move every job of one lane to another.
+#[derive(Clone, Debug)]
+pub struct LaneMove {
+    /// The lane that is drained.
+    pub from: Lane,
+    /// The lane that gets its jobs.
+    pub to: Lane,
+    /// The most jobs a second.
+    pub rate: u32,
+}
+
+/// How many jobs have changed their lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LaneMoved {
+    /// Ready jobs.
+    pub ready: u64,
+    /// Timers and waiting retries.
+    pub timers: u64,
+    /// Suspended jobs.
+    pub suspended: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Hints that left for the new lane; the others are of instances whose next job is hinted.
+    pub hints: u64,
+}
+
+impl LaneMoved {
+    /// All of them.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.ready + self.timers + self.suspended + self.dead_letters
+    }
+}
+
+impl LaneMove {
+    /// With the default rate.
+    #[must_use]
+    pub fn new(from: Lane, to: Lane) -> Self {
+        Self {
+            from,
+            to,
+            rate: DEFAULT_RATE,
+        }
+    }
+
+    /// What can't work, with the remedy.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for lane in [&self.from, &self.to] {
+            if !Lane::is_valid(&lane.0) {
+                found.push(format!(
+                    "`{}` is no lane; use 1 to 64 letters, digits, `-`, `_` or `.`",
+                    lane.0.escape_debug()
+                ));
+            }
+        }
+        if self.from == self.to {
+            found.push(format!(
+                "lane `{}` is named twice; name another one to move its jobs to",
+                self.from
+            ));
+        }
+        if self.rate == 0 {
+            found.push("the rate is 0; give 1 job a second or more".to_owned());
+        }
+        found
+    }
+
+    /// Move what is there, hints leaving through `hook`, and tell after each page how far it is. May be
+    /// given up at any moment: what was moved until then stays moved, and another run goes on.
+    ///
+    /// Through a [disconnected](CommitHook::disconnected) hook the leader finds what is ready.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] where [`problems`](Self::problems) finds any, before anything is moved; else
+    /// what the database says.
+    pub async fn run(
+        &self,
+        store: &dyn Store,
+        hook: &CommitHook,
+        mut progress: impl FnMut(LaneMoved),
+    ) -> Result<LaneMoved, StoreError> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(StoreError::Config(problems.join("; ")));
+        }
+        let mut moved = LaneMoved::default();
+        let started = Instant::now();
+        for state in [
+            JobState::Timer,
+            JobState::Suspended,
+            JobState::DeadLetter,
+            // Last: what becomes ready meanwhile is found too.
+            JobState::Executable,
+        ] {
+            let mut page = LanePage {
+                from: self.from.clone(),
+                to: self.to.clone(),
+                state,
+                after: None,
+                at_most: i64::from((self.rate / PAGES_A_SECOND).clamp(1, PAGE)),
+                origin: if hook.is_connected() {
+                    Origin::Hook
+                } else {
+                    Origin::Sql
+                },
+            };
+            loop {
+                let done = store.move_lane(&page).await?;
+                match state {
+                    JobState::Executable => moved.ready += done.moved,
+                    JobState::Timer => moved.timers += done.moved,
+                    JobState::Suspended => moved.suspended += done.moved,
+                    JobState::DeadLetter => moved.dead_letters += done.moved,
+                }
+                moved.hints += done.ready.len() as u64;
+                hook.publish(Cause::Operator, done.ready);
+                progress(moved);
+                page.after = done.after;
+                if page.after.is_none() {
+                    break;
+                }
+                #[allow(clippy::cast_precision_loss, reason = "a pace needs no 53 bits")]
+                let due = moved.jobs() as f64 / f64::from(self.rate);
+                tokio::time::sleep_until(started + Duration::from_secs_f64(due)).await;
+            }
+        }
+        Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_be_moved_is_said_at_once() {
+        let lane = |name: &str| Lane(name.to_owned());
+        assert!(LaneMove::new(lane("a"), lane("b")).problems().is_empty());
+        let bad = LaneMove {
+            rate: 0,
+            ..LaneMove::new(lane("a b"), lane("a b"))
+        };
+        let said = bad.problems().join("\n");
+        for part in ["no lane", "named twice", "rate is 0"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+}

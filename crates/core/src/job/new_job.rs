@@ -1,0 +1,274 @@
+//! What a creator says of a job, and the checks it must pass.
+//!
+//! ```
+//! use jobwire_core::NewJob;
+//! use std::time::Duration;
+//!
+//! let job = NewJob::of("send-invoice", &serde_json::json!({ "order": 17 }))
+//!     .instance("order-17")
+//!     .delay(Duration::from_secs(60))
+//!     .retry_policy("PT10M,PT17M,PT20M");
+//! assert!(job.validate().is_ok());
+//! ```
+
+mod checks;
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::job::retry::RetryPolicy;
+use crate::job::{Job, JobId, JobKind, Lane};
+
+pub(crate) use checks::MAX_COUNT;
+pub use checks::{InvalidJob, MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
+
+/// Attempts of a job that says nothing of retries.
+pub const DEFAULT_RETRIES: i32 = 3;
+
+/// A job to be created. Options and their defaults:
+///
+/// | option | meaning | default |
+/// | --- | --- | --- |
+/// | [`instance`](Self::instance) | process instance; makes the job exclusive in it | none |
+/// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive where an instance is given |
+/// | [`due`](Self::due) / [`delay`](Self::delay) | not before | at once |
+/// | [`retries`](Self::retries) | attempts | 3 |
+/// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, else 10 s |
+/// | [`repeat`](Self::repeat) | run again, for example `R3/PT10M` | once |
+/// | [`priority`](Self::priority) | larger is more urgent | 0 |
+/// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), else `default` |
+#[derive(Clone, Debug)]
+#[must_use = "a NewJob does nothing until it is created in a transaction"]
+pub struct NewJob {
+    pub(crate) id: JobId,
+    pub(crate) job_type: String,
+    pub(crate) payload: Result<Box<RawValue>, String>,
+    pub(crate) process_instance: Option<String>,
+    pub(crate) execution: Option<String>,
+    pub(crate) process_definition: Option<String>,
+    pub(crate) element: Option<String>,
+    pub(crate) tenant: Option<String>,
+    pub(crate) category: Option<String>,
+    pub(crate) deployment: Option<String>,
+    pub(crate) priority: i64,
+    pub(crate) exclusive: Option<bool>,
+    pub(crate) retries: Option<i32>,
+    pub(crate) retry_policy: Option<String>,
+    pub(crate) due_at: Option<DateTime<Utc>>,
+    pub(crate) repeat: Option<String>,
+    pub(crate) repeat_until: Option<DateTime<Utc>>,
+    pub(crate) correlation_id: Option<Uuid>,
+    pub(crate) lane: Option<Lane>,
+    pub(crate) custom_values: Option<Box<RawValue>>,
+    pub(crate) trace_parent: Option<String>,
+    /// Its values are those of a row, and fit as that one's do: nothing of it is judged again.
+    pub(crate) is_copy: bool,
+}
+
+macro_rules! text_options {
+    ($($(#[$doc:meta])* $name:ident => $field:ident),+ $(,)?) => {
+        $($(#[$doc])* pub fn $name(mut self, value: impl Into<String>) -> Self {
+            self.$field = Some(value.into());
+            self
+        })+
+    };
+}
+
+impl NewJob {
+    /// A job of a type, with anything that serialises as its payload. A payload that fails to
+    /// serialise is reported when the job is created.
+    pub fn of(job_type: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Self {
+        Self::raw(
+            job_type,
+            serde_json::value::to_raw_value(payload).map_err(|e| e.to_string()),
+        )
+    }
+
+    /// A job whose payload is JSON text already.
+    pub fn with_json(job_type: impl Into<String>, payload: Box<RawValue>) -> Self {
+        Self::raw(job_type, Ok(payload))
+    }
+
+    fn raw(job_type: impl Into<String>, payload: Result<Box<RawValue>, String>) -> Self {
+        Self {
+            id: JobId::generate(),
+            job_type: job_type.into(),
+            payload,
+            process_instance: None,
+            execution: None,
+            process_definition: None,
+            element: None,
+            tenant: None,
+            category: None,
+            deployment: None,
+            priority: 0,
+            exclusive: None,
+            retries: None,
+            retry_policy: None,
+            due_at: None,
+            repeat: None,
+            repeat_until: None,
+            correlation_id: None,
+            lane: None,
+            custom_values: None,
+            trace_parent: None,
+            is_copy: false,
+        }
+    }
+
+    text_options! {
+        /// The process instance. Makes the job exclusive in it unless [`concurrent`](Self::concurrent).
+        instance => process_instance,
+        /// The execution within the instance.
+        execution => execution,
+        /// The process definition.
+        process_definition => process_definition,
+        /// The element (activity) of the definition.
+        element => element,
+        /// The tenant.
+        tenant => tenant,
+        /// The category.
+        category => category,
+        /// The deployment.
+        deployment => deployment,
+        /// How to wait between attempts, for example `30s`, `R5/PT5M` or `PT10M,PT17M,PT20M`.
+        retry_policy => retry_policy,
+        /// Run again, for example `R3/PT10M`: three occurrences, ten minutes apart.
+        repeat => repeat,
+        /// W3C trace context.
+        trace_parent => trace_parent,
+    }
+
+    /// The id that the job will have.
+    #[must_use]
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// At most one exclusive job of the instance runs at a time: the default where an instance is given.
+    pub fn exclusive(mut self) -> Self {
+        self.exclusive = Some(true);
+        self
+    }
+
+    /// May run beside other jobs of its instance.
+    pub fn concurrent(mut self) -> Self {
+        self.exclusive = Some(false);
+        self
+    }
+
+    /// Not before this moment.
+    pub fn due(mut self, at: DateTime<Utc>) -> Self {
+        self.due_at = Some(at);
+        self
+    }
+
+    /// Not before this much time has passed.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.due_at = chrono::Duration::from_std(delay)
+            .ok()
+            .and_then(|d| Utc::now().checked_add_signed(d))
+            .or(Some(DateTime::<Utc>::MAX_UTC));
+        self
+    }
+
+    /// Attempts before the job becomes a dead letter.
+    pub fn retries(mut self, retries: i32) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
+    /// No occurrence of a repeating job after this moment.
+    pub fn repeat_until(mut self, at: DateTime<Utc>) -> Self {
+        self.repeat_until = Some(at);
+        self
+    }
+
+    /// Larger is more urgent.
+    pub fn priority(mut self, priority: i64) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// The lane of its hints, whatever the [rules](crate::LaneRule) say.
+    pub fn lane(mut self, lane: impl Into<String>) -> Self {
+        self.lane = Some(Lane(lane.into()));
+        self
+    }
+
+    /// An id shared with related jobs; the job's own id where not given.
+    pub fn correlation_id(mut self, id: Uuid) -> Self {
+        self.correlation_id = Some(id);
+        self
+    }
+
+    /// Free values that travel with the job.
+    pub fn custom_values(mut self, values: Box<RawValue>) -> Self {
+        self.custom_values = Some(values);
+        self
+    }
+
+    /// The row that a store keeps of it: numbered `seq`, created `now` by the store's clock, in this lane
+    /// where it names none itself.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn into_job(self, seq: i64, now: DateTime<Utc>, ruled: Lane) -> Result<Job, InvalidJob> {
+        self.validate()?;
+        let timer = self.due_at.is_some() || self.repeat.is_some();
+        Ok(Job {
+            id: self.id,
+            seq,
+            revision: 1,
+            kind: if timer {
+                JobKind::Timer
+            } else {
+                JobKind::Message
+            },
+            exclusive: self.is_exclusive(),
+            retries: self.attempts(),
+            failures: 0,
+            job_type: self.job_type,
+            payload: self.payload.unwrap_or_default(),
+            process_instance: self.process_instance,
+            execution: self.execution,
+            process_definition: self.process_definition,
+            element: self.element,
+            tenant: self.tenant,
+            category: self.category,
+            deployment: self.deployment,
+            priority: self.priority,
+            retry_policy: self.retry_policy,
+            due_at: self.due_at,
+            repeat: self.repeat,
+            repeat_until: self.repeat_until,
+            correlation_id: self.correlation_id.unwrap_or(self.id.0),
+            created_at: now,
+            ready_at: now,
+            lane: self.lane.unwrap_or(ruled),
+            exception_message: None,
+            custom_values: self.custom_values,
+            trace_parent: self.trace_parent,
+            unreadable: None,
+        })
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.unwrap_or(self.process_instance.is_some())
+    }
+
+    /// Attempts: as said, else the count of an `R5/…` retry policy, else [`DEFAULT_RETRIES`].
+    pub(crate) fn attempts(&self) -> i32 {
+        self.retries.unwrap_or_else(|| {
+            self.retry_policy
+                .as_deref()
+                .and_then(|p| RetryPolicy::parse(p).ok())
+                .and_then(|p| p.attempts())
+                .unwrap_or(DEFAULT_RETRIES)
+        })
+    }
+}

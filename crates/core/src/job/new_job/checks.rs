@@ -1,0 +1,201 @@
+//! The checks that a new job must pass.
+//!
+//! Lengths, sizes and ranges are also checks of the tables (migration 0002), for writers that pass by the library.
+//! Syntax is judged here and in `jobwire.create_job` only, which answers with the same messages: a test compares them.
+
+use chrono::Datelike;
+
+use crate::job::Lane;
+use crate::job::new_job::NewJob;
+use crate::job::repeat::{BadRepeat, Repeat};
+use crate::job::retry::RetryPolicy;
+
+/// The largest payload, in bytes of JSON, and the largest custom values. Larger data belongs into a table of its own,
+/// its key into the payload: a payload is read with every lock.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// The largest of the other text fields, in bytes.
+pub const MAX_FIELD_BYTES: usize = 1024;
+/// The most failures, hints and changes that a row counts. Counting stops there.
+pub(crate) const MAX_COUNT: i32 = 1_000_000_000;
+
+/// A field that can't be accepted, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("field `{field}` {problem}; {remedy}")]
+pub struct InvalidJob {
+    /// The field, as it is called in JSON and SQL.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+impl InvalidJob {
+    fn new(field: &'static str, problem: impl Into<String>, remedy: &'static str) -> Self {
+        Self {
+            field,
+            problem: problem.into(),
+            remedy,
+        }
+    }
+
+    /// A repeat that can't be read.
+    pub(crate) fn repeat(error: &BadRepeat) -> Self {
+        Self::new("repeat", error.to_string(), "use for example `R3/PT10M`")
+    }
+}
+
+impl NewJob {
+    /// Check every field.
+    ///
+    /// # Errors
+    /// The first field that can't be accepted, with the remedy.
+    pub fn validate(&self) -> Result<(), InvalidJob> {
+        if self.is_copy {
+            return Ok(());
+        }
+        let payload = self.payload.as_ref().map_err(|e| {
+            InvalidJob::new(
+                "payload",
+                format!("does not serialise to JSON: {e}"),
+                "give a value that does",
+            )
+        })?;
+        json("payload", payload.get())?;
+        if let Some(values) = &self.custom_values {
+            json("custom_values", values.get())?;
+        }
+        if self.job_type.is_empty() {
+            return Err(InvalidJob::new(
+                "type",
+                "is empty",
+                "name the handler type that runs this job",
+            ));
+        }
+        text("type", &self.job_type)?;
+        for (field, value) in [
+            ("process_instance", &self.process_instance),
+            ("execution", &self.execution),
+            ("process_definition", &self.process_definition),
+            ("element", &self.element),
+            ("tenant", &self.tenant),
+            ("category", &self.category),
+            ("deployment", &self.deployment),
+            ("retry_policy", &self.retry_policy),
+            ("repeat", &self.repeat),
+            ("trace_parent", &self.trace_parent),
+        ] {
+            if let Some(value) = value {
+                text(field, value)?;
+            }
+        }
+        if self.exclusive == Some(true) && self.process_instance.is_none() {
+            return Err(InvalidJob::new(
+                "exclusive",
+                "is set without a process instance",
+                "give `process_instance`: without one there is nothing to exclude",
+            ));
+        }
+        for (field, date) in [("due_at", self.due_at), ("repeat_until", self.repeat_until)] {
+            if date.is_some_and(|date| !(1..=262_142).contains(&date.year())) {
+                return Err(InvalidJob::new(
+                    field,
+                    "is not within the years 1 to 262142",
+                    "give a date of these years, or none",
+                ));
+            }
+        }
+        if let Some(retries) = self.retries.filter(|retries| *retries < 1) {
+            return Err(InvalidJob::new(
+                "retries",
+                format!("is {retries}"),
+                "give 1 or more: the first attempt counts",
+            ));
+        }
+        if self.lane.as_ref().is_some_and(|l| !Lane::is_valid(&l.0)) {
+            return Err(InvalidJob::new(
+                "lane",
+                "is not a lane's name",
+                "use 1 to 64 letters, digits, `-`, `_` or `.`",
+            ));
+        }
+        if let Some(Err(e)) = self.retry_policy.as_deref().map(RetryPolicy::parse) {
+            return Err(InvalidJob::new(
+                "retry_policy",
+                e.to_string(),
+                "use for example `30s`, `exponential(1s, 2, 1h)`, `R5/PT5M` or `PT10M,PT17M`",
+            ));
+        }
+        if let Some(Err(e)) = self.repeat.as_deref().map(Repeat::parse) {
+            return Err(InvalidJob::repeat(&e));
+        }
+        Ok(())
+    }
+}
+
+fn json(field: &'static str, value: &str) -> Result<(), InvalidJob> {
+    if value.len() > MAX_PAYLOAD_BYTES {
+        return Err(InvalidJob::new(
+            field,
+            format!("has {} bytes, more than {MAX_PAYLOAD_BYTES}", value.len()),
+            "store the data apart and put its key here",
+        ));
+    }
+    if escapes_nul(value) {
+        return Err(InvalidJob::new(
+            field,
+            "contains the NUL character \\u0000",
+            "leave it out: databases can't store it as text",
+        ));
+    }
+    Ok(())
+}
+
+/// The escape of NUL. Behind an escaped backslash `u0000` is plain text.
+fn escapes_nul(json: &str) -> bool {
+    let backslashes_before = |at: usize| {
+        let before = json.bytes().take(at).rev();
+        before.take_while(|byte| *byte == b'\\').count()
+    };
+    json.match_indices("\\u0000")
+        .any(|(at, _)| backslashes_before(at).is_multiple_of(2))
+}
+
+fn text(field: &'static str, value: &str) -> Result<(), InvalidJob> {
+    if value.len() > MAX_FIELD_BYTES {
+        return Err(InvalidJob::new(
+            field,
+            format!("has {} bytes, more than {MAX_FIELD_BYTES}", value.len()),
+            "shorten it",
+        ));
+    }
+    if value.contains('\0') {
+        return Err(InvalidJob::new(
+            field,
+            "contains a NUL character",
+            "leave it out",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escaped_backslash_before_u0000_is_text() {
+        for legal in [
+            r#""\\u0000""#,
+            r#""\\\\u0000 u0000 \u0001""#,
+            r#"{"\\u0000":1}"#,
+        ] {
+            assert!(!escapes_nul(legal), "{legal}");
+        }
+        for nul in [r#""\u0000""#, r#""\\\u0000""#, r#"{"\\u0000":"\u0000"}"#] {
+            assert!(escapes_nul(nul), "{nul}");
+        }
+        let text = serde_json::to_string("\\u0000").unwrap();
+        assert!(!escapes_nul(&text), "{text}");
+    }
+}

@@ -1,0 +1,173 @@
+//! How a repeating job goes on: ISO 8601 repeating intervals, `R3/PT10M` (three occurrences) or
+//! `R/PT10M` (for ever).
+//!
+//! The next occurrence is a job of its own, with a new id and the same correlation id, created in the
+//! transaction that completes the one before (protocol rule 2). It carries the count that is left.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::job::Job;
+use crate::job::duration::{self, BadDuration};
+use crate::job::new_job::{InvalidJob, NewJob};
+
+/// A repeating interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Occurrences left, the coming one included; `None` is for ever.
+    pub times: Option<u32>,
+    /// From one due date to the next.
+    pub every: Duration,
+}
+
+/// A repeat that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRepeat {
+    /// Not `R…/…`.
+    #[error("`{0}` is not of the form R3/PT10M or R/PT10M")]
+    Form(String),
+    /// Its count.
+    #[error("the count in `{0}` is not a number of 1 or more")]
+    Count(String),
+    /// Its interval.
+    #[error(transparent)]
+    Every(#[from] BadDuration),
+}
+
+impl Repeat {
+    /// Read a repeating interval.
+    ///
+    /// # Errors
+    /// Says which part can't be read.
+    pub fn parse(text: &str) -> Result<Self, BadRepeat> {
+        let (times, every) = text
+            .trim_ascii()
+            .strip_prefix('R')
+            .and_then(|t| t.split_once('/'))
+            .ok_or_else(|| BadRepeat::Form(text.to_owned()))?;
+        let times = match times {
+            "" => None,
+            n => Some(
+                n.parse()
+                    .ok()
+                    .filter(|n| *n >= 1)
+                    .ok_or_else(|| BadRepeat::Count(text.to_owned()))?,
+            ),
+        };
+        Ok(Self {
+            times,
+            every: duration::parse(every)?,
+        })
+    }
+
+    /// Write it so that [`parse`](Self::parse) reads the same one.
+    fn text(&self) -> String {
+        let every = duration::seconds(self.every);
+        match self.times {
+            Some(n) => format!("R{n}/PT{every}S"),
+            None => format!("R/PT{every}S"),
+        }
+    }
+}
+
+/// Why the job can't run: nobody could tell what comes after it. Its series would end unseen.
+pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
+    match job.repeat.as_deref().map(Repeat::parse) {
+        Some(Err(error)) => Err(InvalidJob::repeat(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// The occurrence after `job`, if there is one: a copy of its row, whose values fit because the row's do. It is due one
+/// interval after the last due date, but never before `now`, the database's clock as far as it is known (after a long
+/// outage it goes on from there, without a burst of what was missed).
+#[must_use]
+pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
+    let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;
+    let left = match repeat.times {
+        Some(n) if n <= 1 => return None,
+        Some(n) => Some(n - 1),
+        None => None,
+    };
+    let every = chrono::Duration::from_std(repeat.every).ok()?;
+    let mut due = job
+        .due_at
+        .unwrap_or(job.created_at)
+        .checked_add_signed(every)?;
+    if due < now {
+        due = now.checked_add_signed(every)?;
+    }
+    if job.repeat_until.is_some_and(|until| due > until) {
+        return None;
+    }
+    let mut next = NewJob::with_json(&job.job_type, job.payload.clone());
+    next.process_instance = job.process_instance.clone();
+    next.execution = job.execution.clone();
+    next.process_definition = job.process_definition.clone();
+    next.element = job.element.clone();
+    next.tenant = job.tenant.clone();
+    next.category = job.category.clone();
+    next.deployment = job.deployment.clone();
+    next.priority = job.priority;
+    next.exclusive = Some(job.exclusive);
+    next.retry_policy = job.retry_policy.clone();
+    // The attempts that it had, used and left.
+    next.retries = Some(job.retries.saturating_add(job.failures));
+    next.due_at = Some(due);
+    next.repeat = Some(
+        Repeat {
+            times: left,
+            every: repeat.every,
+        }
+        .text(),
+    );
+    next.repeat_until = job.repeat_until;
+    next.correlation_id = Some(job.correlation_id);
+    next.lane = Some(job.lane.clone());
+    next.custom_values = job.custom_values.clone();
+    next.trace_parent = job.trace_parent.clone();
+    next.is_copy = true;
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_for_ever_are_read() {
+        let every = Duration::from_secs(600);
+        assert_eq!(
+            Repeat::parse("R3/PT10M"),
+            Ok(Repeat {
+                times: Some(3),
+                every
+            })
+        );
+        assert_eq!(Repeat::parse("R/PT10M"), Ok(Repeat { times: None, every }));
+        for text in ["", "PT10M", "R0/PT10M", "R-1/PT10M", "R3", "R3/PT0S"] {
+            assert!(Repeat::parse(text).is_err(), "{text} was accepted");
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for text in ["R3/PT10M", "R/PT0.5S", "R/PT0.000000001S", "R/P36600D"] {
+            let repeat = Repeat::parse(text).unwrap();
+            assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat));
+        }
+    }
+
+    /// As a float of seconds, 1.14 s was written as 1.1400000000000001 s, which nobody reads.
+    #[test]
+    fn every_millisecond_of_two_hours_is_written_exactly() {
+        for millis in 1..=7_200_000 {
+            let repeat = Repeat {
+                times: None,
+                every: Duration::from_millis(millis),
+            };
+            assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat), "{millis} ms");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! How long a failed job waits before its next attempt.
+//!
+//! | written | meaning |
+//! | --- | --- |
+//! | `30s`, `PT30S` | the same wait each time |
+//! | `exponential(1s, 2, 1h)` | 1 s, 2 s, 4 s … at most 1 h, each ±10 % at random so that a crowd spreads |
+//! | `R5/PT5M` | five attempts, 5 minutes apart (ISO 8601 repeating interval, as the engines write it) |
+//! | `PT10M,PT17M,PT20M` | these waits in turn; the last one repeats |
+//!
+//! The engines' default is a fixed wait of 10 s (`asyncFailedJobWaitTime`), and so is ours.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use crate::job::duration::{self, BadDuration};
+
+/// Waits between attempts. See the [module](self) for how they are written.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RetryPolicy {
+    /// The same wait each time.
+    Fixed(Duration),
+    /// Growing waits with jitter.
+    Exponential {
+        /// The first wait.
+        first: Duration,
+        /// How much longer each next wait is.
+        factor: f64,
+        /// The longest wait.
+        max: Duration,
+    },
+    /// So many attempts, so far apart.
+    Cycle {
+        /// Attempts in all.
+        attempts: i32,
+        /// The wait.
+        every: Duration,
+    },
+    /// These waits in turn; the last one repeats. Never empty.
+    List(Vec<Duration>),
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::Fixed(Duration::from_secs(10))
+    }
+}
+
+/// A retry policy that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRetryPolicy {
+    /// One of its durations.
+    #[error(transparent)]
+    Duration(#[from] BadDuration),
+    /// `exponential(…)` with other than three parts.
+    #[error("`{0}` is not of the form exponential(first, factor, max)")]
+    Exponential(String),
+    /// The factor is not a number from 1 to 100.
+    #[error("the factor `{0}` is not a number from 1 to 100")]
+    Factor(String),
+    /// The count of a cycle is not 1 to 1,000,000.
+    #[error("the count in `{0}` is not a number from 1 to 1000000")]
+    Count(String),
+    /// More intervals than anybody needs.
+    #[error("the list has {0} intervals, more than 100")]
+    TooMany(usize),
+}
+
+impl RetryPolicy {
+    /// Read a policy.
+    ///
+    /// # Errors
+    /// Says which part can't be read.
+    pub fn parse(text: &str) -> Result<Self, BadRetryPolicy> {
+        let text = text.trim_ascii();
+        if let Some(parts) = text
+            .strip_prefix("exponential(")
+            .and_then(|t| t.strip_suffix(')'))
+        {
+            let [first, factor, max] = parts
+                .split(',')
+                .map(str::trim_ascii)
+                .collect::<Vec<_>>()
+                .try_into()
+                .map_err(|_| BadRetryPolicy::Exponential(text.to_owned()))?;
+            return Ok(Self::Exponential {
+                first: duration::parse(first)?,
+                factor: factor
+                    .parse()
+                    .ok()
+                    .filter(|f: &f64| (1.0..=100.0).contains(f))
+                    .ok_or_else(|| BadRetryPolicy::Factor(factor.to_owned()))?,
+                max: duration::parse(max)?,
+            });
+        }
+        if let Some(cycle) = text.strip_prefix('R')
+            && let Some((count, every)) = cycle.split_once('/')
+        {
+            return Ok(Self::Cycle {
+                attempts: count
+                    .parse()
+                    .ok()
+                    .filter(|n| (1..=1_000_000).contains(n))
+                    .ok_or_else(|| BadRetryPolicy::Count(text.to_owned()))?,
+                every: duration::parse(every)?,
+            });
+        }
+        if text.contains(',') {
+            let waits: Vec<Duration> = text
+                .split(',')
+                .map(duration::parse)
+                .collect::<Result<_, _>>()?;
+            if waits.len() > 100 {
+                return Err(BadRetryPolicy::TooMany(waits.len()));
+            }
+            return Ok(Self::List(waits));
+        }
+        Ok(Self::Fixed(duration::parse(text)?))
+    }
+
+    /// The number of attempts that the policy itself names: a cycle's count, or one more than a
+    /// list's waits (as Camunda 7 reads lists).
+    #[must_use]
+    pub fn attempts(&self) -> Option<i32> {
+        match self {
+            Self::Cycle { attempts, .. } => Some(*attempts),
+            Self::List(waits) => i32::try_from(waits.len() + 1).ok(),
+            Self::Fixed(_) | Self::Exponential { .. } => None,
+        }
+    }
+
+    /// The wait after the given number of failures (1 after the first).
+    #[must_use]
+    pub fn wait(&self, failures: i32) -> Duration {
+        let nth = usize::try_from(failures.max(1) - 1).unwrap_or(0);
+        match self {
+            Self::Fixed(wait) | Self::Cycle { every: wait, .. } => *wait,
+            Self::Exponential { first, factor, max } => {
+                let exponent = i32::try_from(nth.min(1000)).unwrap_or(1000);
+                let seconds = (first.as_secs_f64() * factor.powi(exponent)).min(max.as_secs_f64());
+                let jitter = rand::rng().random_range(0.9..=1.1);
+                Duration::try_from_secs_f64(seconds * jitter).unwrap_or(*max)
+            }
+            Self::List(waits) => waits
+                .get(nth)
+                .or(waits.last())
+                .copied()
+                .unwrap_or(Duration::from_secs(10)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_engines_forms_are_read() {
+        assert_eq!(
+            RetryPolicy::parse("R5/PT5M").unwrap(),
+            RetryPolicy::Cycle {
+                attempts: 5,
+                every: 5 * MINUTE
+            }
+        );
+        let list = RetryPolicy::parse("PT10M,PT17M,PT20M").unwrap();
+        assert_eq!(list.attempts(), Some(4));
+        let waits: Vec<_> = (1..=5).map(|n| list.wait(n)).collect();
+        assert_eq!(waits, [10, 17, 20, 20, 20].map(|m| m * MINUTE));
+        assert_eq!(RetryPolicy::parse("90s").unwrap().wait(7), 90 * MINUTE / 60);
+    }
+
+    #[test]
+    fn exponential_waits_grow_to_their_cap_with_jitter() {
+        let policy = RetryPolicy::parse("exponential(1s, 2, 1m)").unwrap();
+        for (failures, seconds) in [(1, 1.0), (3, 4.0), (7, 60.0), (i32::MAX, 60.0)] {
+            let wait = policy.wait(failures).as_secs_f64();
+            assert!(
+                (0.89..=1.11).contains(&(wait / seconds)),
+                "{failures}: {wait}"
+            );
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_part_that_is_wrong() {
+        for text in [
+            "",
+            "soon",
+            "R0/PT5M",
+            "R5/",
+            "Rx/PT5M",
+            "exponential(1s)",
+            "exponential(1s, 0, 1m)",
+            "PT1M,,PT2M",
+            "-5s",
+            "0s",
+            "PT0S",
+            "99999999999999999999s",
+        ] {
+            assert!(RetryPolicy::parse(text).is_err(), "{text} was accepted");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Rules: which lane a job gets whose creator names none.
+//!
+//! They live in the database, so that the library, SQL and every other writer obey the same ones. The first
+//! rule wins, by position, all of whose conditions hold; where none does, the lane is `default`. A job keeps
+//! its lane through retries, timers and revivals; new rules are for new jobs. What waits in a lane that
+//! shall go is moved by [`crate::client::lane_move`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::Lane;
+use crate::job::new_job::MAX_FIELD_BYTES;
+
+/// The most rules: each insert of a job without a lane reads them.
+pub const MAX_RULES: usize = 256;
+
+/// Jobs that meet all conditions get this lane. A condition that is not given asks nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaneRule {
+    /// The lane.
+    pub lane: Lane,
+    /// Only jobs of this handler type.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<String>,
+    /// Only jobs of this category.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
+    /// Only jobs of this tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Only jobs of this priority or a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_priority: Option<i64>,
+    /// Only jobs of this priority or a lower one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority: Option<i64>,
+}
+
+/// A rule that can't work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rule {position}: {problem}")]
+pub struct BadRule {
+    /// Which: 1 is the first.
+    pub position: usize,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl LaneRule {
+    /// A rule without conditions: every job.
+    #[must_use]
+    pub fn to(lane: impl Into<String>) -> Self {
+        Self {
+            lane: Lane(lane.into()),
+            job_type: None,
+            category: None,
+            tenant: None,
+            min_priority: None,
+            max_priority: None,
+        }
+    }
+
+    /// Does every job that meets this rule's conditions meet those of the other one too?
+    fn is_within(&self, other: &Self) -> bool {
+        let asks_no_less =
+            |mine: &Option<String>, theirs: &Option<String>| theirs.is_none() || mine == theirs;
+        asks_no_less(&self.job_type, &other.job_type)
+            && asks_no_less(&self.category, &other.category)
+            && asks_no_less(&self.tenant, &other.tenant)
+            && other
+                .min_priority
+                .is_none_or(|theirs| self.min_priority.is_some_and(|mine| mine >= theirs))
+            && other
+                .max_priority
+                .is_none_or(|theirs| self.max_priority.is_some_and(|mine| mine <= theirs))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if !Lane::is_valid(&self.lane.0) {
+            found.push(format!(
+                "`lane` is `{}`; use 1 to 64 letters, digits, `-`, `_` or `.`",
+                self.lane.0.escape_debug()
+            ));
+        }
+        for (field, text) in [
+            ("type", &self.job_type),
+            ("category", &self.category),
+            ("tenant", &self.tenant),
+        ] {
+            let Some(text) = text else { continue };
+            if text.is_empty() {
+                found.push(format!(
+                    "`{field}` is empty; leave it out to ask nothing of it"
+                ));
+            } else if text.len() > MAX_FIELD_BYTES || text.contains('\0') {
+                found.push(format!(
+                    "`{field}` is no value that a job can have; give 1 to {MAX_FIELD_BYTES} bytes without NUL"
+                ));
+            }
+        }
+        if let (Some(min), Some(max)) = (self.min_priority, self.max_priority)
+            && min > max
+        {
+            found.push(format!(
+                "`min_priority` {min} is more than `max_priority` {max}, so no job is meant; swap them"
+            ));
+        }
+        found
+    }
+}
+
+/// Check rules in their order.
+///
+/// # Errors
+/// All mistakes at once: values that can't work, and rules that are never reached.
+pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
+    let mut bad = Vec::new();
+    // Those that work by themselves: another mistake may be what makes a rule take too much.
+    let mut sound: Vec<(usize, &LaneRule)> = Vec::new();
+    for (at, rule) in rules.iter().enumerate() {
+        let position = at + 1;
+        let mut problems = rule.problems();
+        if problems.is_empty() {
+            if let Some((first, _)) = sound.iter().find(|(_, other)| rule.is_within(other)) {
+                problems.push(format!(
+                    "is never reached: rule {first} takes every job that it means; move it up, or remove it"
+                ));
+            }
+            sound.push((position, rule));
+        }
+        bad.extend(
+            problems
+                .into_iter()
+                .map(|problem| BadRule { position, problem }),
+        );
+    }
+    if rules.len() > MAX_RULES {
+        bad.push(BadRule {
+            position: MAX_RULES + 1,
+            problem: format!(
+                "there are {} rules, at most {MAX_RULES} are allowed; let creators name the lane instead",
+                rules.len()
+            ),
+        });
+    }
+    if bad.is_empty() { Ok(()) } else { Err(bad) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priority(lane: &str, min: Option<i64>, max: Option<i64>) -> LaneRule {
+        LaneRule {
+            min_priority: min,
+            max_priority: max,
+            ..LaneRule::to(lane)
+        }
+    }
+
+    #[test]
+    fn rules_that_work_are_accepted() {
+        let mail = LaneRule {
+            job_type: Some("mail".to_owned()),
+            ..LaneRule::to("mail")
+        };
+        let urgent_mail = LaneRule {
+            min_priority: Some(50),
+            ..mail.clone()
+        };
+        let rules = [
+            priority("critical", Some(100), None),
+            urgent_mail,
+            mail,
+            priority("bulk", None, Some(-1)),
+            LaneRule::to("rest"),
+        ];
+        assert_eq!(validate(&rules), Ok(()));
+        assert_eq!(validate(&[]), Ok(()));
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once_with_their_rule() {
+        let rules = [
+            priority("a b", Some(5), Some(1)),
+            LaneRule {
+                tenant: Some(String::new()),
+                ..LaneRule::to("x")
+            },
+            priority("high", Some(10), None),
+            priority("higher", Some(20), Some(30)),
+            LaneRule::to("all"),
+            priority("low", None, Some(3)),
+        ];
+        let said: Vec<String> = validate(&rules)
+            .expect_err("mistakes")
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        for (at, part) in [
+            "rule 1: `lane` is `a b`",
+            "rule 1: `min_priority` 5 is more than `max_priority` 1",
+            "rule 2: `tenant` is empty",
+            "rule 4: is never reached: rule 3 takes",
+            "rule 6: is never reached: rule 5 takes",
+        ]
+        .iter()
+        .enumerate()
+        {
+            assert!(said[at].starts_with(part), "{part} in {said:?}");
+        }
+        assert_eq!(said.len(), 5, "{said:?}");
+    }
+
+    #[test]
+    fn too_many_rules_are_refused() {
+        let rules: Vec<LaneRule> = (0..=256)
+            .map(|n| priority("x", Some(1000 - n), Some(1000 - n)))
+            .collect();
+        assert!(validate(&rules).is_err());
+        assert_eq!(validate(&rules[1..]), Ok(()));
+    }
+}

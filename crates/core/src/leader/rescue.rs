@@ -1,0 +1,160 @@
+//! Rescue: jobs whose holder has died start before the jobs that wait behind them in their lane.
+//!
+//! The hint of a rescued job would stand at the tail of its lane, behind everything that waits there. So the leader
+//! does not publish it: it **addresses** the job to one node over the control channel, and that node puts the hint at
+//! the head of the lane. The next free slot of that lane there takes it.
+//!
+//! * The node serves the job's type and receives its lane. Of several, the one with the most free slots by its last
+//!   word gets the job; where none has any, the jobs are spread evenly.
+//! * A node that has just lost leases by their end is passed over: it may be dead.
+//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not addressed: its hint
+//!   takes its place at the tail, and it runs alone ([`quarantine`](crate::worker::quarantine)).
+//! * A node that can take no hint that way, as an older program, is not addressed. Where no node can, the hint is
+//!   published.
+//!
+//! An addressed job may be lost on the way, like any hint. Its lease still has no owner then, so a later turn of the
+//! leader finds it again, at any backlog.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use crate::fleet::Candidate;
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::producer::commit_hook::Cause;
+use crate::store::Rescued;
+use crate::transport::{Control, portions};
+use crate::worker::context::Shared;
+use crate::worker::quarantine;
+
+/// Give each of these jobs to a node that serves it, or to the broker.
+pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
+    let candidates = node.fleet.candidates(node.options.heard_within(), dead);
+    let (addressed, rest) = address(rescued, candidates);
+    for (to, jobs) in addressed {
+        tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
+        if to == node.id {
+            receive(node, jobs);
+            continue;
+        }
+        for jobs in portions(jobs) {
+            node.hook.tell(Control::Rescued { node: to, jobs });
+        }
+    }
+    node.hook.publish(Cause::Sweep, rest);
+}
+
+/// These jobs were addressed to this node.
+pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
+    let received = |ready: &Ready| node.options.receives(&ready.lane);
+    let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
+    for ready in here {
+        elsewhere.extend(node.rescue_here(ready));
+    }
+    node.hook.publish(Cause::Sweep, elsewhere);
+}
+
+/// Which node gets which jobs, and which go to the broker.
+fn address(
+    rescued: Vec<Rescued>,
+    mut candidates: Vec<Candidate>,
+) -> (BTreeMap<NodeId, Vec<Ready>>, Vec<Ready>) {
+    let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
+    let mut rest = Vec::new();
+    for Rescued {
+        ready,
+        needs,
+        strikes,
+        ..
+    } in rescued
+    {
+        let serves = |candidate: &&mut Candidate| candidate.serves(&needs, &ready.lane);
+        let next = if quarantine::is_suspect(strikes) {
+            None
+        } else {
+            let serving = candidates.iter_mut().filter(serves);
+            // With the most free slots; then with the fewest jobs so far.
+            serving.max_by_key(|candidate| (candidate.free, std::cmp::Reverse(candidate.given)))
+        };
+        match next {
+            Some(candidate) => {
+                candidate.free = candidate.free.saturating_sub(1);
+                candidate.given += 1;
+                addressed.entry(candidate.node).or_default().push(ready);
+            }
+            None => rest.push(ready),
+        }
+    }
+    (addressed, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::Hint;
+    use crate::job::scope::{Needs, Scope};
+    use crate::job::{JobId, Lane};
+
+    fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
+        Rescued {
+            ready: Ready {
+                lane: Lane(lane.to_owned()),
+                hint: Hint::new(JobId::generate()),
+            },
+            needs: Needs::of(job_type),
+            strikes,
+            owner: None,
+        }
+    }
+
+    fn candidate(types: &[&str], lanes: &[&str], free: u32) -> Candidate {
+        Candidate {
+            node: NodeId::generate(),
+            types: types.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
+            scope: Scope::default(),
+            free,
+            given: 0,
+        }
+    }
+
+    #[test]
+    fn a_job_goes_to_a_node_that_serves_type_and_lane() {
+        let [mail, print, low] = [
+            candidate(&["mail"], &["default"], 1),
+            candidate(&["print"], &["default"], 9),
+            candidate(&["mail"], &["low"], 9),
+        ];
+        let to = mail.node;
+        let (addressed, rest) = address(
+            vec![rescued("mail", "default", 1), rescued("fax", "default", 1)],
+            vec![mail, print, low],
+        );
+        assert_eq!(addressed.keys().collect::<Vec<_>>(), [&to]);
+        assert_eq!(rest.len(), 1, "no node serves the other type");
+    }
+
+    #[test]
+    fn free_slots_come_first_and_then_jobs_are_spread() {
+        let nodes = [3, 1, 0].map(|free| candidate(&["mail"], &["default"], free));
+        let ids = [nodes[0].node, nodes[1].node, nodes[2].node];
+        let jobs = (0..10).map(|_| rescued("mail", "default", 1)).collect();
+        let (addressed, rest) = address(jobs, nodes.into());
+        assert!(rest.is_empty());
+        let given = ids.map(|id| addressed.get(&id).map_or(0, Vec::len));
+        assert_eq!(given.iter().sum::<usize>(), 10);
+        assert!(given[0] >= 3 && given[1] >= 1, "{given:?}");
+        assert!(
+            given.iter().all(|given| (3..=4).contains(given)),
+            "{given:?}"
+        );
+    }
+
+    #[test]
+    fn a_suspect_is_addressed_to_no_node() {
+        let node = candidate(&["mail"], &["default"], 8);
+        let (addressed, rest) = address(vec![rescued("mail", "default", 2)], vec![node]);
+        assert!(addressed.is_empty());
+        assert_eq!(rest.len(), 1);
+    }
+}

@@ -1,0 +1,225 @@
+//! The question: which hints of this lane does each node hold?
+//!
+//! A marker that is back has been decided by one node. Hints that stood before it in the lane may still wait on other
+//! nodes, or were returned to the broker meanwhile. The leader asks before it calls a job lost, and only where one would
+//! be: all nodes that receive the lane answer with the hints that they hold or have returned since the marker left.
+//!
+//! A node that does not answer delays the lane by one marker, and never longer: the next time its
+//! silence is taken for an answer, but not that of others ([`Silent`]). A node that stops gives its
+//! hints back to the broker, so the question is asked again behind the next marker. A node whose
+//! program is too old to answer is not waited for; the hints that it holds may be sent twice.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Before, LaneState, Sent, Sweeper, query};
+use crate::job::{JobId, Lane, NodeId};
+use crate::transport::Control;
+use crate::worker::context::Shared;
+
+/// So long the nodes have to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A node that was silent for so many intervals is not asked.
+const SILENT: u32 = 2;
+/// Jobs that all answers together may name: a forged answer costs so much memory and no more.
+const MOST_HELD: usize = 200_000;
+
+/// A question that is open.
+pub(super) struct Asked {
+    number: u64,
+    before: Before,
+    /// They have not answered yet.
+    missing: HashSet<NodeId>,
+    held: HashSet<JobId>,
+    until: Instant,
+}
+
+/// The nodes that have not answered a question of this lane and not been heard to answer since.
+#[derive(Default)]
+pub(super) struct Silent(HashSet<NodeId>);
+
+impl Silent {
+    /// These did not answer in time. False where one of them had not been silent before: it is asked
+    /// once more.
+    fn expects_no_answer(&mut self, missing: &HashSet<NodeId>) -> bool {
+        let known = missing.is_subset(&self.0);
+        self.0.extend(missing);
+        known
+    }
+
+    fn answered(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+}
+
+impl Sweeper {
+    /// A marker is back. Where jobs are suspected, ask the nodes; otherwise nothing is to be done.
+    async fn ask(&mut self, node: &Arc<Shared>, lane: &Lane, sent: Sent) {
+        let Some(state) = self.lanes.get(lane) else {
+            return;
+        };
+        let whole = state.looks_at_whole();
+        let mut suspects = query(node, lane, sent.before, 1);
+        suspects.whole = whole;
+        let found = self.look(node, &suspects).await;
+        if found.is_none_or(|page| page.ready.is_empty()) {
+            return;
+        }
+        if whole && let Some(state) = self.lanes.get_mut(lane) {
+            // The pages look at the whole lane as well.
+            state.not_whole_before = None;
+        }
+        let within = node.options.sweep_interval * SILENT;
+        let missing = node.fleet.answering(lane, within);
+        if missing.is_empty() {
+            return self.begin(node, lane, sent.before, Arc::default()).await;
+        }
+        self.next += 1;
+        let asked = Asked {
+            number: self.next,
+            before: sent.before,
+            missing,
+            held: HashSet::new(),
+            until: Instant::now() + PATIENCE,
+        };
+        node.hook.tell(Control::WhichHeld {
+            node: node.id,
+            question: asked.number,
+            lane: lane.clone(),
+            within: sent.since.elapsed() + PATIENCE,
+        });
+        if let Some(state) = self.lanes.get_mut(lane) {
+            state.question = Some(asked);
+        }
+    }
+
+    /// A node has answered, or begun to.
+    pub(crate) async fn answered(
+        &mut self,
+        node: &Arc<Shared>,
+        from: NodeId,
+        question: u64,
+        jobs: Vec<JobId>,
+        last: bool,
+    ) {
+        let mut lanes = self.lanes.iter_mut();
+        let open = lanes.find_map(|(lane, state)| {
+            let asked = state.question.as_mut()?;
+            (asked.number == question).then_some((lane, asked, &mut state.silent))
+        });
+        let Some((lane, asked, silent)) = open else {
+            return;
+        };
+        if !asked.missing.contains(&from) {
+            return;
+        }
+        let room = MOST_HELD.saturating_sub(asked.held.len());
+        asked.held.extend(jobs.into_iter().take(room));
+        if last {
+            asked.missing.remove(&from);
+            silent.answered(from);
+        }
+        if asked.missing.is_empty() {
+            let lane = lane.clone();
+            self.go_on(node, &lane).await;
+        }
+    }
+
+    /// A node stops: it answers no more, and what it held goes back to the broker.
+    pub(crate) fn left(&mut self, node: NodeId) {
+        for state in self.lanes.values_mut() {
+            let _ = state
+                .question
+                .take_if(|asked| asked.missing.contains(&node));
+            state.silent.answered(node);
+        }
+    }
+
+    /// When the next question is to be asked, or the first open one has waited long enough.
+    pub(crate) fn next_question(&self) -> Option<Instant> {
+        let moments = self.lanes.values().flat_map(|lane| {
+            let asks = lane.returned.as_ref().map(|(_, moment)| *moment);
+            let waits = lane.question.as_ref().map(|asked| asked.until);
+            asks.into_iter().chain(waits)
+        });
+        moments.min()
+    }
+
+    /// Ask the questions that are due, and wait no longer for nodes that had their time to answer.
+    pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<Shared>) {
+        let now = Instant::now();
+        let is_due = |(lane, state): (&Lane, &mut LaneState)| {
+            let (sent, _) = state.returned.take_if(|(_, moment)| *moment <= now)?;
+            Some((lane.clone(), sent))
+        };
+        let due: Vec<(Lane, Sent)> = self.lanes.iter_mut().filter_map(is_due).collect();
+        for (lane, sent) in due {
+            self.ask(node, &lane, sent).await;
+        }
+        let is_late = |(lane, state): (&Lane, &LaneState)| {
+            let late = state.question.as_ref()?.until <= now;
+            late.then(|| lane.clone())
+        };
+        let late: Vec<Lane> = self.lanes.iter().filter_map(is_late).collect();
+        for lane in late {
+            let Some(state) = self.lanes.get_mut(&lane) else {
+                continue;
+            };
+            let Some(asked) = &state.question else {
+                continue;
+            };
+            let silent = asked.missing.len();
+            tracing::info!(%lane, silent, "nodes did not say which hints they hold");
+            if state.silent.expects_no_answer(&asked.missing) {
+                self.go_on(node, &lane).await;
+            } else {
+                state.question = None;
+            }
+        }
+    }
+
+    /// The node leads no more: markers and questions of this term mean nothing in its next one.
+    pub(crate) fn forget(&mut self) {
+        self.lanes.clear();
+        self.horizons.clear();
+    }
+
+    async fn go_on(&mut self, node: &Arc<Shared>, lane: &Lane) {
+        let Some(state) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        if let Some(asked) = state.question.take() {
+            let held = asked.held.into_iter().collect();
+            self.begin(node, lane, asked.before, held).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn each_node_may_be_silent_once() {
+        let nodes = |numbers: &[u128]| -> HashSet<NodeId> {
+            let ids = numbers
+                .iter()
+                .map(|number| NodeId(Uuid::from_u128(*number)));
+            ids.collect()
+        };
+        let mut silent = Silent::default();
+        assert!(!silent.expects_no_answer(&nodes(&[1])));
+        assert!(silent.expects_no_answer(&nodes(&[1])));
+        // The silence of one is not taken for the answer of another.
+        assert!(!silent.expects_no_answer(&nodes(&[1, 2])));
+        assert!(silent.expects_no_answer(&nodes(&[1, 2])));
+        silent.answered(NodeId(Uuid::from_u128(2)));
+        assert!(silent.expects_no_answer(&nodes(&[1])));
+        assert!(!silent.expects_no_answer(&nodes(&[2])));
+    }
+}

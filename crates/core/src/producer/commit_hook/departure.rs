@@ -1,0 +1,110 @@
+//! One publication: its first turn, its end, and what follows from that.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use chrono::Utc;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use metrics::{counter, histogram};
+use tokio::sync::mpsc::Permit;
+use tokio::time::Instant;
+
+use super::{Entry, Inner};
+use crate::runtime::supervisor::panic_message;
+use crate::telemetry::label;
+use crate::telemetry::metrics as m;
+use crate::transport::TransportError;
+
+/// Hints, and what the broker said to them.
+pub(super) type Departed = (Entry, Result<(), TransportError>);
+/// A publication under way.
+pub(super) type Departure = BoxFuture<'static, Departed>;
+
+/// A publication, under way from now on. A transport that panics costs these hints, and nothing else.
+pub(super) fn depart(inner: &Arc<Inner>, entry: Entry) -> Departure {
+    inner
+        .under_way
+        .fetch_add(entry.hints.len(), Ordering::Relaxed);
+    let inner = inner.clone();
+    Box::pin(async move {
+        let began = Instant::now();
+        let publishing = async {
+            let publisher = &inner.publisher;
+            publisher.publish(&entry.lane, entry.hints.clone()).await
+        };
+        let result = match AssertUnwindSafe(publishing).catch_unwind().await {
+            Ok(result) => result,
+            Err(panic) => {
+                let why = panic_message(&*panic);
+                tracing::error!(lane = %entry.lane, why, "the transport panicked while it published");
+                Err(TransportError::Closed)
+            }
+        };
+        inner.noted(&entry.lane, began, &result);
+        (entry, result)
+    })
+}
+
+/// Give a publication its first turn here, in which a transport writes what it has to say; the task sees to the rest.
+/// That turn may ask to be woken: nobody is, and the task asks again as soon as it has the publication.
+pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Departure>) {
+    let mut departure = depart(inner, entry);
+    let _runtime = inner.runtime.enter();
+    let turn = departure
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    match turn {
+        Poll::Pending => place.send(departure),
+        // The task pauses before it tries again.
+        Poll::Ready((entry, Err(error))) if may_go_again(inner, &error) => {
+            place.send(Box::pin(ready((entry, Err(error)))));
+        }
+        Poll::Ready(departed) => {
+            account(inner, departed);
+            inner.show_buffered();
+        }
+    }
+}
+
+fn may_go_again(inner: &Inner, error: &TransportError) -> bool {
+    error.is_transient() && !inner.stop.is_cancelled()
+}
+
+/// A publication has ended. Returns what is to be tried again.
+pub(super) fn account(inner: &Inner, (mut entry, result): Departed) -> Option<Entry> {
+    let (lane, hints) = (&entry.lane, entry.hints.len());
+    inner.under_way.fetch_sub(hints, Ordering::Relaxed);
+    match result {
+        Ok(()) => confirmed(inner, &entry),
+        Err(error) if may_go_again(inner, &error) => {
+            tracing::debug!(%lane, hints, %error, "hints were not confirmed; trying again");
+            entry.hints.shrink_to_fit();
+            return Some(entry);
+        }
+        Err(error) => {
+            if let Some(more) = inner.given_up().now() {
+                let lane = lane.0.escape_debug();
+                tracing::warn!(%lane, hints, %error, more, "hints could not be published; the sweeper will");
+            }
+            inner.forget(lane, hints, "failed");
+        }
+    }
+    None
+}
+
+fn confirmed(inner: &Inner, entry: &Entry) {
+    let count = entry.hints.len();
+    *inner.moved() = Instant::now();
+    inner.buffered.fetch_sub(count, Ordering::Relaxed);
+    crash_point!("hints-confirmed");
+    counter!(m::HINTS_PUBLISHED, "lane" => label::lane(&entry.lane), "cause" => entry.cause.as_str())
+        .increment(count as u64);
+    let now = Utc::now();
+    let latency = histogram!(m::COMMIT_TO_PUBLISH, "lane" => label::lane(&entry.lane));
+    for committed in entry.hints.iter().filter_map(|h| h.committed_at) {
+        m::latency(&latency, "commit_to_publish", committed, now);
+    }
+}

@@ -1,0 +1,164 @@
+//! The task that publishes what waits, and awaits what the broker says to whatever is under way.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::departure::{Departure, account, depart};
+use super::{Entry, Inner};
+use crate::runtime::supervisor;
+
+/// After a failure, wait this long before the next attempt.
+const PAUSE: Duration = Duration::from_millis(250);
+/// When the task keeps dying, wait at most so long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What the task works with; it outlives a panic, so that this costs no hint.
+struct Work {
+    queue: mpsc::Receiver<Entry>,
+    departed: mpsc::Receiver<Departure>,
+    waiting: Vec<Entry>,
+    under_way: FuturesUnordered<Departure>,
+}
+
+/// Publish until the hook is closed.
+pub(super) async fn keep_publishing(
+    inner: Arc<Inner>,
+    queue: mpsc::Receiver<Entry>,
+    departed: mpsc::Receiver<Departure>,
+) {
+    let mut work = Work {
+        queue,
+        departed,
+        waiting: Vec::new(),
+        under_way: FuturesUnordered::new(),
+    };
+    let mut pause = PAUSE;
+    while supervisor::survived("hook", work.publish_all(&inner))
+        .await
+        .is_none()
+    {
+        inner.died.store(true, Ordering::Relaxed);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        inner.died.store(false, Ordering::Relaxed);
+    }
+    inner.stopped.cancel();
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+            && self.waiting.is_empty()
+            && self.queue.is_empty()
+            && self.departed.is_empty()
+    }
+
+    async fn publish_all(&mut self, inner: &Arc<Inner>) {
+        let mut not_before: Option<Instant> = None;
+        let mut arrived = Vec::new();
+        let in_flight = inner.options.in_flight.max(1);
+        loop {
+            inner.show_buffered();
+            let paused = not_before.is_some();
+            let room = in_flight.saturating_sub(self.under_way.len());
+            if room > 0 && !paused {
+                self.depart_some(inner, room);
+            }
+            if self.is_empty() && inner.stop.is_cancelled() {
+                self.close().await;
+                if self.is_empty() {
+                    return;
+                }
+            }
+            tokio::select! {
+                biased;
+                Some(departed) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    if let Some(entry) = account(inner, departed) {
+                        self.waiting.push(entry);
+                        not_before = Some(Instant::now() + PAUSE);
+                    }
+                }
+                Some(departure) = self.departed.recv() => self.under_way.push(departure),
+                () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
+                    not_before = None;
+                }
+                _ = self.queue.recv_many(&mut arrived, 256), if room > 0 && !paused && self.waiting.is_empty() && !self.queue.is_closed() => {
+                    self.waiting.append(&mut arrived);
+                }
+                () = inner.stop.cancelled(), if !inner.stop.is_cancelled() => {}
+            }
+        }
+    }
+
+    /// Take nothing more but what is being handed over in this moment.
+    async fn close(&mut self) {
+        self.queue.close();
+        self.departed.close();
+        while let Some(entry) = self.queue.recv().await {
+            self.waiting.push(entry);
+        }
+        while let Some(departure) = self.departed.recv().await {
+            self.under_way.push(departure);
+        }
+    }
+
+    /// Everything that came together meanwhile leaves in as few publications as possible.
+    fn depart_some(&mut self, inner: &Arc<Inner>, room: usize) {
+        while let Ok(entry) = self.queue.try_recv() {
+            self.waiting.push(entry);
+        }
+        // All that grew too old goes first. So where something is left there is something under way, whose end wakes
+        // this task: nothing else would.
+        self.waiting.retain(|entry| {
+            let stale = entry.since.elapsed() > inner.options.max_age;
+            if stale {
+                inner.forget(&entry.lane, entry.hints.len(), "stale");
+            }
+            !stale
+        });
+        let batch = inner.options.batch.max(1);
+        for entry in gather(&mut self.waiting, batch, room) {
+            self.under_way.push(depart(inner, entry));
+        }
+    }
+}
+
+/// Join what goes to the same lane for the same cause, oldest first, into at most `count` publications.
+pub(super) fn gather(waiting: &mut Vec<Entry>, batch: usize, count: usize) -> Vec<Entry> {
+    let mut publications: Vec<Entry> = Vec::new();
+    let mut left = Vec::new();
+    for mut entry in waiting.drain(..) {
+        let fits = publications.iter().rposition(|p| {
+            p.lane == entry.lane
+                && p.cause == entry.cause
+                && p.hints.len() + entry.hints.len() <= batch
+        });
+        match fits {
+            Some(at) => {
+                let publication = &mut publications[at];
+                publication.since = publication.since.min(entry.since);
+                publication.hints.append(&mut entry.hints);
+            }
+            None if publications.len() < count => {
+                let rest = entry.hints.split_off(entry.hints.len().min(batch));
+                if !rest.is_empty() {
+                    left.push(Entry {
+                        lane: entry.lane.clone(),
+                        hints: rest,
+                        ..entry
+                    });
+                }
+                publications.push(entry);
+            }
+            None => left.push(entry),
+        }
+    }
+    *waiting = left;
+    publications
+}

@@ -1,0 +1,167 @@
+//! Background tasks that are watched: one that dies is counted, logged, shown in the node's health, and
+//! started again after a pause that grows while it keeps dying.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use metrics::counter;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::telemetry::metrics as m;
+
+/// Which tasks are down, and why.
+#[derive(Clone, Default)]
+pub(crate) struct TaskHealth(Arc<Mutex<BTreeMap<&'static str, String>>>);
+
+impl TaskHealth {
+    pub(crate) fn problems(&self) -> BTreeMap<&'static str, String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, task: &'static str, problem: Option<String>) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) => tasks.insert(task, problem),
+            None => tasks.remove(task),
+        };
+    }
+}
+
+/// Run one round of a task that goes on although the round panicked: `None` then, and it is logged and counted.
+/// For tasks that keep what they work with and stand alone, as those of the transports do.
+pub fn survived<T>(
+    task: &'static str,
+    round: impl Future<Output = T>,
+) -> impl Future<Output = Option<T>> {
+    // Of combinators, which hold the round once: an `async` block keeps what it was given beside what it waits for,
+    // and every job goes through here.
+    let begun =
+        std::future::ready(()).map(move |()| crate::runtime::crash_point::task_starts(task));
+    let round = begun.then(move |()| round);
+    AssertUnwindSafe(round)
+        .catch_unwind()
+        .map(move |ended| match ended {
+            Ok(ended) => Some(ended),
+            Err(panic) => {
+                tell(task, &*panic);
+                None
+            }
+        })
+}
+
+fn tell(task: &'static str, panic: &(dyn std::any::Any + Send)) {
+    let why = format!("panicked: {}", panic_message(panic));
+    tracing::error!(task, why, "a background task died; it is started again");
+    counter!(m::TASK_RESTARTS, "task" => task).increment(1);
+}
+
+/// The supervised tasks of a node.
+#[derive(Default)]
+pub(crate) struct Supervisor {
+    tasks: JoinSet<()>,
+    pub(crate) health: TaskHealth,
+}
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+impl Supervisor {
+    /// Run `task` until `stop`; whenever it ends before, start it again.
+    pub(crate) fn spawn<F, Fut>(&mut self, name: &'static str, stop: CancellationToken, task: F)
+    where
+        F: Fn() -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send,
+    {
+        let health = self.health.clone();
+        self.tasks.spawn(async move {
+            let mut pause = Duration::from_millis(100);
+            loop {
+                let started = Instant::now();
+                let running = task();
+                let ended = AssertUnwindSafe(async move {
+                    crate::runtime::crash_point::task_starts(name);
+                    running.await;
+                })
+                .catch_unwind()
+                .await;
+                if stop.is_cancelled() {
+                    return;
+                }
+                let why = match ended {
+                    Ok(()) => "ended before it was told to".to_owned(),
+                    Err(panic) => format!("panicked: {}", panic_message(&*panic)),
+                };
+                tracing::error!(
+                    task = name,
+                    why,
+                    "a background task died; it is started again"
+                );
+                counter!(m::TASK_RESTARTS, "task" => name).increment(1);
+                health.set(name, Some(why));
+                if started.elapsed() > Duration::from_secs(60) {
+                    pause = Duration::from_millis(100);
+                }
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                health.set(name, None);
+            }
+        });
+    }
+
+    /// Wait until every task has ended, at most for the given time.
+    pub(crate) async fn join(&mut self, within: Duration) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(within, all).await.is_err() {
+            tracing::warn!("some background tasks did not stop in time");
+            self.tasks.abort_all();
+        }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_dies_is_started_again_and_reported() {
+        let runs = Arc::new(AtomicU32::new(0));
+        let stop = CancellationToken::new();
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn("fragile", stop.clone(), {
+            let (runs, stop) = (runs.clone(), stop.clone());
+            move || {
+                let (runs, stop) = (runs.clone(), stop.clone());
+                async move {
+                    if runs.fetch_add(1, Ordering::SeqCst) < 2 {
+                        panic!("bad luck");
+                    }
+                    stop.cancel();
+                }
+            }
+        });
+        supervisor.join(Duration::from_secs(10)).await;
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+    }
+}

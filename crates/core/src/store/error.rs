@@ -1,0 +1,291 @@
+//! What can go wrong with a store: what happened, to what, and what to do.
+
+use std::time::Duration;
+
+use crate::job::JobId;
+use crate::job::new_job::InvalidJob;
+use crate::lane::rule::BadRule;
+
+/// A store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The database said no, or could not be reached.
+    #[error("database: {}", said(.0))]
+    Database(#[source] sqlx::Error),
+    /// The database did not answer in time. Whether the statement took effect is unknown.
+    #[error(
+        "the database did not answer within {0:?}; if this repeats, look at its load, or raise `statement_timeout`"
+    )]
+    Timeout(Duration),
+    /// COMMIT was sent and its answer was lost; the transaction's fate could not be learned.
+    #[error("the answer to COMMIT was lost and its fate is unknown: {}", said(.0))]
+    CommitUnknown(#[source] sqlx::Error),
+    /// A statement of this transaction had failed, so that the database rolled all of it back at its COMMIT.
+    #[error(
+        "an earlier statement of this transaction failed: nothing was committed; handle that statement's error, or run \
+         it in a savepoint (`tx.begin()`), then begin anew"
+    )]
+    TransactionFailed,
+    /// A job can't be accepted as given.
+    #[error("job {id}: {source}")]
+    InvalidJob {
+        /// The id it would have had.
+        id: JobId,
+        /// The field and the remedy.
+        source: InvalidJob,
+    },
+    /// Rules for lanes that can't work.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    InvalidRules(Vec<BadRule>),
+    /// This node's lock on the job is gone: nothing was changed.
+    #[error("the lock on job {0} was lost; another node may run it")]
+    LostLock(JobId),
+    /// The schema is missing, older than this program needs, or too new for it.
+    #[error("{0}")]
+    Schema(String),
+    /// A migration failed.
+    #[error("migration: {}", said_of_migration(.0))]
+    Migration(#[source] Box<sqlx::migrate::MigrateError>),
+    /// A row can't be read as a job.
+    #[error("job row can't be read: {0}; was it written by another program?")]
+    BadRow(String),
+    /// The database URL or an option is wrong.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// What the database said, or what became of the connection, without the words of the client library around it.
+fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(said) => match said.code() {
+            Some(code) => format!("{} (code {code})", said.message()),
+            None => said.message().to_owned(),
+        },
+        sqlx::Error::Io(error) => format!("the connection is lost or refused: {error}"),
+        sqlx::Error::PoolTimedOut => {
+            "no connection in time: either the server is not reachable, or all connections are \
+            in use (`database_connections`)"
+                .to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+fn said_of_migration(error: &sqlx::migrate::MigrateError) -> String {
+    use sqlx::migrate::MigrateError;
+    match error {
+        MigrateError::Execute(error) => said(error),
+        MigrateError::ExecuteMigration(error, version) => {
+            format!("version {version}: {}", said(error))
+        }
+        error => error.to_string(),
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl StoreError {
+    pub(crate) fn sqlstate(&self) -> Option<String> {
+        match self {
+            Self::Database(sqlx::Error::Database(e)) => e.code().map(|c| c.into_owned()),
+            _ => None,
+        }
+    }
+
+    /// The server itself says that it is going away, is down, or lost the connection: SQLSTATE class 08, and 57P0x for
+    /// a shutdown, a crash and a start. It may say so after a commit.
+    pub(crate) fn server_is_away(&self) -> bool {
+        self.sqlstate()
+            .is_some_and(|state| state.starts_with("08") || state.starts_with("57P0"))
+    }
+
+    /// Two transactions were in each other's way (deadlock, serialization failure, SQLite busy): the
+    /// same call may work now.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        match self.sqlstate().as_deref() {
+            Some("40001" | "40P01" | "55P03") => true,
+            // SQLITE_BUSY and SQLITE_LOCKED with their extended codes.
+            Some(code) => code
+                .parse::<i32>()
+                .is_ok_and(|c| matches!(c & 0xff, 5 | 6) && code.len() <= 4),
+            None => false,
+        }
+    }
+
+    /// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
+    pub(crate) fn is_answer(&self) -> bool {
+        let is_away = self.server_is_away() || self.is_read_only();
+        self.sqlstate().is_some() && !is_away
+    }
+
+    /// A row stayed locked for longer than the statement waits.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.sqlstate().as_deref() == Some("55P03")
+    }
+
+    /// Goes away by itself: the database restarts, the network is cut, a statement was slow.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        if self.is_conflict() || self.server_is_away() {
+            return true;
+        }
+        match self {
+            Self::Timeout(_) => true,
+            Self::Database(e) => match e {
+                sqlx::Error::Io(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::Protocol(_) => true,
+                // Class 53: resources; 57014: timeout; 25006: read-only.
+                sqlx::Error::Database(db) => db
+                    .code()
+                    .is_some_and(|c| c.starts_with("53") || c == "57014" || c == "25006"),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The server is going away or can't be reached. A slow statement and a full pool say nothing of that.
+    #[must_use]
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
+            _ => self.server_is_away(),
+        }
+    }
+
+    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and
+    /// 54; SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't
+    /// be read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything
+    /// of the connection are not.
+    #[must_use]
+    pub fn is_row_fault(&self) -> bool {
+        match self {
+            Self::BadRow(_)
+            | Self::InvalidJob { .. }
+            | Self::Database(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => true,
+            _ => match self.sqlstate().as_deref() {
+                // SQLSTATE has five characters; SQLite's codes have at most four digits.
+                Some(state) if state.len() == 5 => ["22", "23", "54"]
+                    .iter()
+                    .any(|class| state.starts_with(class)),
+                // SQLITE_TOOBIG, SQLITE_CONSTRAINT and SQLITE_MISMATCH with their extended codes.
+                Some(code) => code
+                    .parse::<i32>()
+                    .is_ok_and(|code| matches!(code & 0xff, 18..=20)),
+                None => false,
+            },
+        }
+    }
+
+    /// The server is a standby, or was made read-only: nothing can be written.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.sqlstate().as_deref() == Some("25006")
+    }
+
+    /// Nothing has changed in the database. Otherwise the statement may have taken effect, or may still do so.
+    #[must_use]
+    pub fn changed_nothing(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Database(_)) => !self.server_is_away(),
+            Self::Database(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
+            | Self::InvalidJob { .. }
+            | Self::InvalidRules(_)
+            | Self::LostLock(_)
+            | Self::TransactionFailed
+            | Self::Schema(_)
+            | Self::Config(_) => true,
+            _ => false,
+        }
+    }
+
+    /// This node no longer owns the job.
+    #[must_use]
+    pub fn is_lost_lock(&self) -> bool {
+        matches!(self, Self::LostLock(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str);
+
+    impl sqlx::error::DatabaseError for Said {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    fn said(code: &'static str) -> StoreError {
+        StoreError::Database(sqlx::Error::Database(Box::new(Said(code))))
+    }
+
+    #[test]
+    fn what_a_row_holds_is_told_from_what_ails_the_database() {
+        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big, mismatch.
+        for code in [
+            "22003", "22021", "23505", "23514", "54000", "19", "2067", "275", "18", "20",
+        ] {
+            assert!(said(code).is_row_fault(), "{code}");
+        }
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only,
+        // full.
+        for code in [
+            "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
+        ] {
+            assert!(!said(code).is_row_fault(), "{code}");
+        }
+        assert!(!StoreError::Timeout(Duration::from_secs(1)).is_row_fault());
+        assert!(StoreError::BadRow(String::new()).is_row_fault());
+    }
+
+    #[test]
+    fn a_server_that_goes_away_may_have_committed() {
+        for code in ["08006", "08P01", "57P01", "57P03"] {
+            let error = said(code);
+            assert!(error.server_is_away() && error.is_absence(), "{code}");
+            assert!(error.is_transient() && !error.changed_nothing(), "{code}");
+        }
+        // Out of connections, a cancelled statement, read-only: the server is there.
+        for code in ["53300", "57014", "25006"] {
+            let error = said(code);
+            assert!(!error.server_is_away() && !error.is_absence(), "{code}");
+            assert!(error.is_transient() && error.changed_nothing(), "{code}");
+        }
+        // SQLite's codes are no SQLSTATE.
+        assert!(!said("8").server_is_away());
+        assert!(!StoreError::Timeout(Duration::from_secs(1)).server_is_away());
+    }
+}

@@ -1,0 +1,267 @@
+//! A transaction in which jobs are created, and which may complete a job.
+//!
+//! After its COMMIT it tells an [`AfterCommit`] what it created. A COMMIT whose answer was lost is
+//! asked after by the transaction's id (protocol rule 29).
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    CompletingTransaction, Completion, Created, Fate, HandOver, Origin, Settled, SqlStore,
+    StoreError, answer_within,
+};
+use crate::job::new_job::NewJob;
+use crate::job::{JobId, NodeId};
+
+/// Is told what a transaction created, after its COMMIT.
+pub trait AfterCommit: Send + Sync {
+    /// The transaction has committed. Never waits.
+    fn committed(&self, created: Created);
+}
+
+/// A transaction in which jobs are created beside your own statements. Dereferences to
+/// [`sqlx::Transaction`]. Dropping it rolls back.
+pub struct JobTransaction<S: SqlStore> {
+    inner: sqlx::Transaction<'static, S::Db>,
+    created: Created,
+    store: S,
+    origin: Origin,
+    after: Arc<dyn AfterCommit>,
+    /// See [`SqlStore::turn_to_hold`].
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl<S: SqlStore> Deref for JobTransaction<S> {
+    type Target = sqlx::Transaction<'static, S::Db>;
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
+impl<S: SqlStore> DerefMut for JobTransaction<S> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.inner
+    }
+}
+
+impl<S: SqlStore> JobTransaction<S> {
+    /// Over a transaction that is open already.
+    pub(crate) fn over(
+        store: S,
+        inner: sqlx::Transaction<'static, S::Db>,
+        turn: Option<OwnedSemaphorePermit>,
+        origin: Origin,
+        after: Arc<dyn AfterCommit>,
+    ) -> Self {
+        Self {
+            inner,
+            created: Created::default(),
+            store,
+            origin,
+            after,
+            _turn: turn,
+        }
+    }
+
+    /// Create a job.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidJob`], or what the database says.
+    pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
+        let id = job.id();
+        self.create_many(vec![job]).await?;
+        Ok(id)
+    }
+
+    /// Create many jobs in few statements.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+        let Self {
+            store,
+            origin,
+            inner,
+            ..
+        } = self;
+        // Many jobs are several statements.
+        let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
+        let created = store.insert(inner, jobs, *origin);
+        let created = answer(store, statements, created).await?;
+        self.created.merge(created);
+        Ok(())
+    }
+
+    /// Commit; then the hints leave, without anybody waiting for the broker.
+    ///
+    /// # Errors
+    /// What the database says: then nothing exists and nothing is published.
+    /// [`StoreError::TransactionFailed`] where one of your statements had failed before, also if its error was passed over.
+    /// (On SQLite a statement that fails undoes only itself, and the rest is committed.)
+    /// [`StoreError::CommitUnknown`] where the answer was lost and the transaction's fate can't be
+    /// learned: then the sweeper hints the jobs if they exist.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        let Self {
+            inner,
+            created,
+            store,
+            after,
+            _turn,
+            ..
+        } = self;
+        committed(&store, &created, store.commit(inner)).await?;
+        after.committed(created);
+        Ok(())
+    }
+
+    /// Undo everything.
+    ///
+    /// # Errors
+    /// What the database says; the transaction is undone all the same when the connection closes.
+    pub async fn roll_back(self) -> Result<(), StoreError> {
+        let undone = self.inner.rollback();
+        answer(&self.store, 1, async { Ok(undone.await?) }).await
+    }
+}
+
+/// Wait for a COMMIT, and learn what became of it.
+pub(crate) async fn committed<S: SqlStore>(
+    store: &S,
+    created: &Created,
+    committing: impl Future<Output = Result<(), StoreError>>,
+) -> Result<(), StoreError> {
+    crash_point!("before-commit");
+    let answer = answer(store, 1, async { Ok(committing.await) }).await;
+    match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()).into())) {
+        Ok(()) => {}
+        // A refusal by the database is final.
+        Err(refusal @ StoreError::Database(sqlx::Error::Database(_)))
+            if !refusal.server_is_away() =>
+        {
+            return Err(failed_before(refusal));
+        }
+        Err(StoreError::Database(error)) => {
+            let fate = learn_fate(store, created, error).await;
+            fate.map_err(failed_before)?;
+        }
+        Err(error) => return Err(error),
+    }
+    crash_point!("committed");
+    Ok(())
+}
+
+/// A statement was refused since an earlier one has failed.
+pub(crate) fn failed_before(error: StoreError) -> StoreError {
+    match error.sqlstate().as_deref() {
+        Some("25P02") => StoreError::TransactionFailed,
+        _ => error,
+    }
+}
+
+/// Wait for the answer to so many statements.
+pub(crate) async fn answer<S: SqlStore, T>(
+    store: &S,
+    statements: u32,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let within = store.deadline().saturating_mul(statements);
+    answer_within(within, || store.suspect_connections(), question).await
+}
+
+/// Nobody answered in time, as on a connection whose other end is gone.
+fn lost_answer(deadline: Duration) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        format!("no answer to COMMIT within {deadline:?}"),
+    ))
+}
+
+/// COMMIT failed with its connection, which says nothing: ask for the transaction by its id (protocol rule 29).
+async fn learn_fate<S: SqlStore>(
+    store: &S,
+    created: &Created,
+    error: sqlx::Error,
+) -> Result<(), StoreError> {
+    let Some(transaction) = &created.transaction else {
+        return Err(StoreError::CommitUnknown(error));
+    };
+    for wait in [0_u64, 50, 200, 1000, 2000] {
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        match store.committed(transaction).await {
+            Ok(Fate::Committed) if is_there(store, created).await => return Ok(()),
+            Ok(Fate::Committed) => return Err(StoreError::CommitUnknown(error)),
+            Ok(Fate::RolledBack) => return Err(error.into()),
+            Ok(Fate::Unknown) | Err(_) => {}
+        }
+    }
+    Err(StoreError::CommitUnknown(error))
+}
+
+/// Is a job there that this transaction created? PostgreSQL may give the id of a transaction that a crash
+/// undid to a later one, which then commits in its name. (A job that is not there may also be done already.)
+async fn is_there<S: SqlStore>(store: &S, created: &Created) -> bool {
+    match created.witness {
+        Some(job) => matches!(store.get(job).await, Ok(Some(_))),
+        None => false,
+    }
+}
+
+#[async_trait]
+impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
+    fn as_any(&mut self) -> &mut (dyn Any + Send) {
+        self
+    }
+
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        self.store.line_ends()
+    }
+
+    async fn complete(
+        mut self: Box<Self>,
+        owner: NodeId,
+        completion: &Completion,
+        then: &HandOver,
+    ) -> Result<Settled, StoreError> {
+        let store = &self.store;
+        let settled = store.complete_in(&mut self.inner, owner, completion, then);
+        // Its instance, itself, its next occurrence, and who comes next.
+        let mut settled = answer(store, 4, settled).await.map_err(failed_before)?;
+        if settled.applied.is_empty() {
+            let _ = self.roll_back().await;
+            return Err(StoreError::LostLock(completion.held.id));
+        }
+        crash_point!("completion-uncommitted");
+        // Its last statement has just succeeded, so that COMMIT commits.
+        let Self {
+            inner,
+            created,
+            store,
+            after,
+            _turn,
+            ..
+        } = *self;
+        let committing = async { Ok(inner.commit().await?) };
+        committed(&store, &created, committing).await?;
+        after.committed(created);
+        if !settled.unseen.is_empty() {
+            match store.next_of(&settled.unseen).await {
+                Ok(ready) => settled.ready.extend(ready),
+                Err(error) => tracing::warn!(
+                    %error, job = %completion.held.id,
+                    "the next job of an instance could not be hinted; the sweeper will find it"
+                ),
+            }
+        }
+        Ok(settled)
+    }
+
+    async fn roll_back(self: Box<Self>) -> Result<(), StoreError> {
+        JobTransaction::roll_back(*self).await
+    }
+}

@@ -1,0 +1,34 @@
+//! The worker's side of a node: hints in, locked jobs through their handlers, outcomes out.
+//!
+//! ```text
+//! consumer ─► store.lock ─► executor ─► completer ─► store.complete, store.fail
+//!    ▲                         ▲
+//!    │ hints                   │ jobs without a hint
+//! transport                 fallback (the broker is away), handoff, lost_leases
+//! ```
+//!
+//! [`context`] holds what these parts share.
+
+pub(crate) mod cached_metrics;
+pub(crate) mod completer;
+pub(crate) mod consumer;
+pub(crate) mod context;
+pub(crate) mod executor;
+pub(crate) mod fallback;
+pub(crate) mod finished;
+pub(crate) mod forward;
+pub mod handler;
+pub mod handler_transaction;
+pub(crate) mod held_hints;
+pub(crate) mod held_instances;
+pub(crate) mod inline_start;
+pub(crate) mod lease_book;
+pub(crate) mod lost_leases;
+pub(crate) mod next_timer;
+pub mod options;
+pub(crate) mod quarantine;
+pub(crate) mod renewal;
+pub(crate) mod row_batch;
+pub(crate) mod served;
+pub(crate) mod under_way;
+pub(crate) mod unreadable;

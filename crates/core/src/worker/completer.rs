@@ -1,0 +1,416 @@
+//! Completion: outcomes are committed in batches, each guarded by its fence.
+//!
+//! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low load an
+//! outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an exclusive job, so
+//! that one leaves beside a batch that is under way, as a full batch does. A batch that the database could not take is
+//! tried again for as long as the node runs: an outcome counts while its lease has this owner and fence, however long
+//! the database was away.
+
+mod stuck;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use metrics::{counter, histogram};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use crate::job::{Held, Job, JobId};
+use crate::producer::commit_hook::Cause;
+use crate::runtime::supervisor::survived;
+use crate::store::{Completion, Failure, Settled, StoreError};
+use crate::telemetry::metrics as m;
+use crate::worker::context::Shared;
+use crate::worker::executor;
+use crate::worker::finished::{Ending, Finished};
+use crate::worker::held_instances::End;
+use stuck::{Refused, keep_trying};
+pub(crate) use stuck::{attempts, room};
+
+/// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it
+/// holds no more jobs than it must while outcomes can't be committed.
+const BATCH: usize = 512;
+const SMALL_BATCH: usize = 64;
+/// Batches that may be under way at once.
+const COMMITS_AT_ONCE: usize = 2;
+/// Between two attempts to commit a batch; no longer than a sixth of the lease either.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
+/// a second this makes one commit of sixteen.
+const GATHER: Duration = Duration::from_millis(16);
+
+/// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
+pub(crate) struct Gathering {
+    queue: mpsc::Receiver<Finished>,
+    /// The most outcomes in one batch.
+    batch: usize,
+    gathered: Vec<Finished>,
+    /// Somebody waits for one of those; so many were looked at.
+    awaited: bool,
+    looked_at: usize,
+    commits: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Where nobody waits, the next commit begins no sooner.
+    not_before: Instant,
+}
+
+impl Gathering {
+    /// Of a node with so many slots.
+    pub(crate) fn new(queue: mpsc::Receiver<Finished>, slots: usize) -> Self {
+        Self {
+            queue,
+            batch: slots.saturating_mul(2).clamp(SMALL_BATCH, BATCH),
+            gathered: Vec::new(),
+            awaited: false,
+            looked_at: 0,
+            commits: FuturesUnordered::new(),
+            not_before: Instant::now(),
+        }
+    }
+
+    /// What has gathered leaves now, if it may: alone, or beside another batch where it is full or awaited.
+    fn commit_some(&mut self, node: &Arc<Shared>, ending: bool) {
+        let now = Instant::now();
+        let mut new = self.gathered.iter().skip(self.looked_at);
+        self.awaited |= new.any(Finished::is_awaited);
+        self.looked_at = self.gathered.len();
+        let urgent = self.awaited || self.looked_at >= self.batch;
+        let may = match self.commits.len() {
+            0 => urgent || ending || now >= self.not_before,
+            under_way => urgent && under_way < COMMITS_AT_ONCE,
+        };
+        if may && !self.gathered.is_empty() {
+            self.not_before = now + GATHER;
+            (self.awaited, self.looked_at) = (false, 0);
+            let batch = std::mem::take(&mut self.gathered);
+            self.commits
+                .push(Box::pin(commit_or_leave(node.clone(), batch)));
+        }
+    }
+}
+
+/// Commit outcomes until the node has ended.
+pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering>>) {
+    let mut gathering = gathering.lock().await;
+    let gathering = &mut *gathering;
+    // More outcomes may be refused until this ends.
+    let _refuses = node.refused.token();
+    let mut ending = false;
+    loop {
+        gathering.commit_some(&node, ending);
+        let (idle, not_before) = (gathering.commits.is_empty(), gathering.not_before);
+        if ending && idle && gathering.gathered.is_empty() && gathering.queue.is_empty() {
+            return;
+        }
+        let room = gathering.batch.saturating_sub(gathering.gathered.len());
+        let waits = idle && !gathering.gathered.is_empty();
+        tokio::select! {
+            // What has arrived is committed, although the end has come in the same moment.
+            biased;
+            count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
+            Some(()) = gathering.commits.next(), if !idle => {}
+            () = tokio::time::sleep_until(not_before), if waits => {}
+            () = node.ended.cancelled(), if !ending => ending = true,
+        }
+    }
+}
+
+/// Commit a batch. After a panic its outcome is unknown: reconciliation finds the leases that are left.
+async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
+    let held: Vec<Held> = finished.iter().flat_map(Finished::holds).collect();
+    if survived("commit", commit(&node, finished)).await.is_none() {
+        // The siblings among them may run already.
+        node.leases.lose(held.iter());
+        for held in &held {
+            node.let_go(held, End::Unsure);
+            node.is_in_doubt(held);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Batch {
+    done: Vec<Completion>,
+    failed: Vec<Failure>,
+    released: Vec<Held>,
+    /// Of the jobs that are done, and of the others.
+    slots_of_done: Vec<OwnedSemaphorePermit>,
+    slots: Vec<OwnedSemaphorePermit>,
+    /// What is counted once it is known to be committed.
+    attempts: Vec<Attempt>,
+}
+
+/// What became of the outcome of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptFate {
+    /// It is committed.
+    Committed,
+    /// The lock was lost first.
+    Lost,
+    /// An answer was lost: it was committed, or the lock was lost.
+    Unknown,
+}
+
+/// An attempt that ended, to be counted.
+pub(crate) struct Attempt {
+    job: Arc<Job>,
+    outcome: &'static str,
+    finished_at: Instant,
+}
+
+impl Attempt {
+    pub(crate) fn of(job: Arc<Job>, ending: &Ending, finished_at: Instant) -> Self {
+        Self {
+            job,
+            outcome: ending.outcome(),
+            finished_at,
+        }
+    }
+
+    pub(crate) fn count(self, node: &Shared, fate: AttemptFate) {
+        let outcome = match fate {
+            AttemptFate::Committed => self.outcome,
+            AttemptFate::Lost => "lost-lock",
+            AttemptFate::Unknown => "unknown",
+        };
+        node.meters.job_type(&self.job.job_type).finished(outcome);
+        let took = self.finished_at.elapsed().as_secs_f64();
+        node.meters.finish_to_complete.record(took);
+    }
+}
+
+async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
+    let mut batch = Batch::default();
+    for mut job in finished {
+        let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
+        match job.ending {
+            Ending::Done(completion) => {
+                batch.done.push(completion);
+                batch.slots_of_done.extend(job.slot.take());
+            }
+            Ending::Failed { failure, .. } => batch.failed.push(failure),
+            Ending::Release => batch.released.push(job.held),
+            Ending::Committed(settled) => {
+                attempt.count(node, AttemptFate::Committed);
+                node.let_go(&job.held, end_of(&job.held, &next_instances(&settled)));
+                let slots = job.slot.into_iter().collect();
+                executor::follow_up(node, *settled, Instant::now(), slots).await;
+                continue;
+            }
+            Ending::Left => {
+                attempt.count(node, AttemptFate::Unknown);
+                node.let_go(&job.held, End::Unsure);
+                node.is_in_doubt(&job.held);
+                continue;
+            }
+            Ending::Lost => {
+                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
+                counter!(m::FENCED, "operation" => "run").increment(1);
+                attempt.count(node, AttemptFate::Lost);
+                node.let_go(&job.held, End::Unsure);
+                node.may_have_lost(job.held);
+                continue;
+            }
+        }
+        batch.attempts.push(attempt);
+        batch.slots.extend(job.slot);
+    }
+    let Batch {
+        done,
+        failed,
+        released,
+        slots_of_done,
+        slots,
+        attempts,
+    } = batch;
+    let sent = Instant::now();
+    let complete = settle(node, "complete", done.iter().map(|d| &d.held), || async {
+        let then = node.hand_over();
+        node.store.complete(node.id, &done, &then).await
+    });
+    let fail = settle(node, "fail", failed.iter().map(|f| &f.held), || async {
+        let then = node.hand_over();
+        node.store.fail(node.id, &failed, &then).await
+    });
+    let release = settle(node, "release", released.iter(), || async {
+        node.store.release(node.id, &released).await
+    });
+    // What one of them led to does not wait for the others.
+    let (completed, moved, given_back) = tokio::join!(
+        async {
+            let mut completed = complete.await;
+            executor::follow_up(node, completed.settled.take_next(), sent, slots_of_done).await;
+            completed
+        },
+        async {
+            let mut moved = fail.await;
+            executor::follow_up(node, moved.settled.take_next(), sent, slots).await;
+            moved
+        },
+        async {
+            let mut given_back = release.await;
+            let ready = std::mem::take(&mut given_back.settled.ready);
+            node.hook.publish(Cause::GiveBack, ready);
+            given_back
+        },
+    );
+    let parts = [&completed, &moved, &given_back];
+    let left: HashSet<JobId> = parts
+        .iter()
+        .flat_map(|part| &part.settled.left)
+        .copied()
+        .collect();
+    let mut attempts_left = HashMap::new();
+    let ids = |of: fn(&Committed) -> &[JobId]| -> HashSet<JobId> {
+        parts.iter().flat_map(|part| of(part)).copied().collect()
+    };
+    let (committed, unknown) = (ids(|part| &part.settled.applied), ids(|part| &part.unknown));
+    for attempt in attempts {
+        if left.contains(&attempt.job.id) {
+            attempts_left.insert(attempt.job.id, attempt);
+            continue;
+        }
+        let fate = if committed.contains(&attempt.job.id) {
+            AttemptFate::Committed
+        } else if unknown.contains(&attempt.job.id) {
+            AttemptFate::Unknown
+        } else {
+            AttemptFate::Lost
+        };
+        attempt.count(node, fate);
+    }
+    if left.is_empty() {
+        return;
+    }
+    let refused = done.into_iter().map(Refused::Done);
+    let refused = refused.chain(failed.into_iter().map(Refused::Failed));
+    for refused in refused.chain(released.into_iter().map(Refused::Released)) {
+        let id = refused.held().id;
+        if left.contains(&id) {
+            keep_trying(node, refused, attempts_left.remove(&id)).await;
+        }
+    }
+}
+
+/// What became of one kind of outcome.
+#[derive(Default)]
+struct Committed {
+    settled: Settled,
+    /// An answer was lost: these were committed by then, or their locks are lost.
+    unknown: Vec<JobId>,
+}
+
+impl Committed {
+    fn fate(&self, id: JobId) -> AttemptFate {
+        if self.settled.applied.contains(&id) {
+            AttemptFate::Committed
+        } else if self.unknown.contains(&id) {
+            AttemptFate::Unknown
+        } else {
+            AttemptFate::Lost
+        }
+    }
+}
+
+/// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease
+/// in it can be trusted any more.
+async fn settle<'a, F, Fut>(
+    node: &Shared,
+    operation: &'static str,
+    held: impl Iterator<Item = &'a Held>,
+    commit: F,
+) -> Committed
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Settled, StoreError>>,
+{
+    let held: Vec<&Held> = held.collect();
+    if held.is_empty() {
+        return Committed::default();
+    }
+    node.instances.end_soon(held.iter().copied());
+    if operation == "complete" {
+        histogram!(m::COMPLETE_BATCH).record(held.len() as f64);
+    }
+    let longest = LONGEST_PAUSE.min(node.options.lease / 6);
+    let mut pause = FIRST_PAUSE;
+    // An attempt before this one may have been committed.
+    let mut in_doubt = false;
+    loop {
+        match node.asks(commit()).await {
+            Ok(settled) => {
+                if operation == "complete" {
+                    crash_point!("completion-committed");
+                }
+                return settled_batch(node, operation, &held, settled, in_doubt);
+            }
+            Err(error) => {
+                in_doubt |= !error.changed_nothing();
+                let alive = held.iter().any(|h| node.leases.trusts(h));
+                tracing::warn!(operation, jobs = held.len(), %error, alive, "outcomes could not be committed; trying again");
+                if node.ended.is_cancelled() && !alive {
+                    for held in held {
+                        node.let_go(held, End::Unsure);
+                    }
+                    return Committed::default();
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+        }
+    }
+}
+
+/// The database has answered: nothing of the batch is held any more, but for what it [left](Settled::left).
+fn settled_batch(
+    node: &Shared,
+    operation: &'static str,
+    held: &[&Held],
+    settled: Settled,
+    in_doubt: bool,
+) -> Committed {
+    let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+    let next = next_instances(&settled);
+    let mut unknown = Vec::new();
+    for held in held {
+        if settled.left.contains(&held.id) {
+            continue;
+        }
+        if applied.contains(&held.id) {
+            node.let_go(held, end_of(held, &next));
+            continue;
+        }
+        node.let_go(held, End::Unsure);
+        if in_doubt {
+            tracing::info!(
+                job = %held.id, fence = %held.fence, operation,
+                "an answer of the database was lost; the outcome is committed by then, or the lock was lost before"
+            );
+            unknown.push(held.id);
+        } else {
+            counter!(m::FENCED, "operation" => operation).increment(1);
+            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
+        }
+        node.may_have_lost((*held).clone());
+    }
+    Committed { settled, unknown }
+}
+
+/// The instances of which the next job was taken.
+fn next_instances(settled: &Settled) -> HashSet<&str> {
+    let next = settled.next.iter();
+    next.filter_map(|next| next.job.exclusive_instance())
+        .collect()
+}
+
+/// How a job has ended whose outcome is committed.
+fn end_of(held: &Held, next: &HashSet<&str>) -> End {
+    match &held.instance {
+        Some(instance) if next.contains(&**instance) => End::PassedOn,
+        _ => End::Over,
+    }
+}

@@ -1,0 +1,51 @@
+//! The answer to the leader's question: which hints of a lane does this node hold?
+
+use std::time::Duration;
+
+use chrono::Utc;
+
+use super::Consumer;
+use crate::job::JobId;
+use crate::transport::{Control, MAX_HELD_IN_MESSAGE};
+use crate::worker::held_hints::Question;
+
+/// Jobs that one answer to the leader names. Of more, some may be hinted twice.
+const MOST_ANSWERED: usize = 16 * MAX_HELD_IN_MESSAGE;
+/// A hint that is no broker's counts as held for so long: behind a job that takes an hour the sweeper gives it to a node that
+/// has a free slot. A node that can't renew its leases holds none.
+const OWN_COUNT_FOR: Duration = Duration::from_secs(60);
+
+impl Consumer {
+    /// Which hints of this lane does the node hold?
+    pub(super) fn answer(&mut self, question: &Question) {
+        let lanes = &self.node.options.lanes;
+        let Some(place) = lanes.iter().position(|share| share.lane == question.lane) else {
+            return;
+        };
+        self.receive_at_once();
+        let unsettled = self.undecided.values().filter(|of| of.lane == place);
+        let received = unsettled.flat_map(|of| of.jobs.iter().copied());
+        let mut jobs: Vec<JobId> = received.collect();
+        if self.node.leases.healthy() {
+            jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
+        }
+        jobs.extend(self.returned.within(place, question.within));
+        // A saturated node returns the same hints again and again.
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs.truncate(MOST_ANSWERED);
+        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "the leader learns which hints are held here");
+        let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
+        let mut next = Some(parts.next().unwrap_or_default());
+        while let Some(part) = next {
+            next = parts.next();
+            self.node.hook.tell(Control::Held {
+                node: self.node.id,
+                to: question.to,
+                question: question.number,
+                jobs: part.to_vec(),
+                last: next.is_none(),
+            });
+        }
+    }
+}

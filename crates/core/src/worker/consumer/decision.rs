@@ -1,0 +1,189 @@
+//! What becomes of a batch that the database has answered: jobs start, messages are settled or come back.
+
+use std::collections::HashMap;
+
+use chrono::Utc;
+use metrics::counter;
+use tokio::time::Instant;
+
+use super::pending::Arrival;
+use super::{BUSY_FOR, BUSY_PAUSE, Batch, Consumer, LET_GO, idle};
+use crate::hint::Ready;
+use crate::job::{JobId, LockedJob};
+use crate::producer::commit_hook::Cause;
+use crate::store::{HeldRows, Locked, Refusal};
+use crate::telemetry::metrics as m;
+use crate::worker::executor::{self, Stages};
+use crate::worker::row_batch;
+
+/// So few jobs are started before anything else is done; more than one are better begun by several threads.
+const AT_ONCE: usize = 1;
+
+impl Consumer {
+    pub(super) async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
+        let locked_at = Utc::now();
+        let ids = batch.hints.iter().enumerate();
+        let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
+        let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
+        let jobs = locked.jobs.len() + by_row;
+        self.lock_size.saw(&locked);
+        if locked.is_cut {
+            self.lock_size.was_refused(batch.hints.len());
+        }
+        self.node.meters.locked_by_hint.increment(jobs as u64);
+        let mut slots = std::mem::take(&mut batch.slots);
+        let stages = |job: &LockedJob| {
+            let hinted = by_id.get(&job.job.id).copied();
+            if let Some(of) = hinted.and_then(|at| batch.of.get(at))
+                && let Some(meters) = self.meters.get(of.lane)
+            {
+                m::latency(
+                    &meters.receive_to_lock,
+                    "receive_to_lock",
+                    of.received_at,
+                    locked_at,
+                );
+            }
+            Stages {
+                committed_at: hinted
+                    .and_then(|at| batch.hints.get(at))
+                    .and_then(|hint| hint.committed_at),
+                locked_at,
+            }
+        };
+        // No more jobs come back than hints were asked for, each with its slot.
+        let start = if jobs <= AT_ONCE {
+            executor::start_at_once
+        } else {
+            executor::start
+        };
+        for job in locked.jobs {
+            let Some(slot) = slots.pop() else { break };
+            let stages = stages(&job);
+            start(&self.node, job, sent, stages, slot);
+        }
+        if let Some(HeldRows {
+            jobs,
+            at_most,
+            hold,
+        }) = locked.rows
+        {
+            let admitted = jobs.into_iter().map_while(|job| {
+                let stages = stages(&job);
+                slots.pop().map(|slot| (job, stages, slot))
+            });
+            row_batch::start(&self.node, hold, sent, at_most, by_row, admitted);
+        }
+        // The slots of what was refused are free again.
+        drop(slots);
+        let mut busy: Vec<JobId> = Vec::new();
+        let mut unserved: Vec<JobId> = Vec::new();
+        for (id, why) in locked.refused {
+            // A job that this node does not serve may be forwarded, which is no refusal.
+            if why != Refusal::Unserved {
+                counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
+            }
+            if let Some(of) = by_id.get(&id).and_then(|at| batch.of.get(*at)) {
+                self.schedule.give_back(of.lane);
+            }
+            match why {
+                Refusal::Busy => busy.push(id),
+                Refusal::Unserved => unserved.push(id),
+                _ => tracing::debug!(job = %id, reason = %why, "hint refused"),
+            }
+        }
+        if !unserved.is_empty() {
+            unserved = self.pass_on_unserved(&batch, &by_id, unserved, &locked.unserved);
+        }
+        let let_go = self.passed_over(&batch.of);
+        let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
+        self.settle(batch, &busy, &unserved).await;
+        if let Some(place) = let_go {
+            self.give_back(place).await;
+        }
+        if all_busy {
+            idle(&self.node, BUSY_PAUSE).await;
+        }
+    }
+
+    /// Jobs of these instances run here: whoever ends them takes what comes next.
+    pub(super) async fn refuse_held(&mut self, held: Batch) {
+        let reason = Refusal::InstanceHeld.as_str();
+        counter!(m::HINTS_REFUSED, "reason" => reason).increment(held.hints.len() as u64);
+        for of in &held.of {
+            self.schedule.give_back(of.lane);
+        }
+        self.settle(held, &[], &[]).await;
+    }
+
+    /// The lane of which something has waited for [`LET_GO`] while the slots went to others.
+    fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
+        if self.node.options.lanes.len() == 1 {
+            return None;
+        }
+        let now = Instant::now();
+        let before = now.checked_sub(LET_GO)?;
+        self.pending
+            .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
+    }
+
+    /// Settle each message whose last hint is decided; keep what is busy. A hint that stays busy is published anew,
+    /// behind all that waits in its lane: given back, it might stand before it again.
+    pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
+        let mut settled = Vec::new();
+        let mut again = Vec::new();
+        let mut decided = vec![0; self.node.options.lanes.len()];
+        for mut waiting in batch.into_waiting().rev() {
+            let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
+            if is_busy
+                && waiting
+                    .of
+                    .busy_since
+                    .is_none_or(|at| at.elapsed() < BUSY_FOR)
+            {
+                waiting.of.busy_since.get_or_insert_with(Instant::now);
+                again.push(waiting);
+                continue;
+            }
+            let ticket = waiting.of.ticket;
+            // A hint of this node's own making that is not for this node may be for an older one.
+            if is_busy || (ticket.is_none() && unserved.contains(&waiting.hint.id)) {
+                let ready = Ready {
+                    lane: self.pending.lane(waiting.of.lane),
+                    hint: waiting.hint,
+                };
+                self.node.hook.publish(Cause::GiveBack, vec![ready]);
+            }
+            let Some(ticket) = ticket else { continue };
+            if let Some(decided) = decided.get_mut(waiting.of.lane) {
+                *decided += 1;
+            }
+            let Some(of) = self.undecided.get_mut(&ticket) else {
+                continue;
+            };
+            of.left -= 1;
+            if of.left == 0 {
+                self.undecided.remove(&ticket);
+                settled.push(ticket);
+            }
+        }
+        for (meters, hints) in self.meters.iter().zip(decided) {
+            meters.decided.increment(hints);
+        }
+        for waiting in again.into_iter().rev() {
+            self.pending.push_again(waiting);
+        }
+        if !settled.is_empty() {
+            settled.reverse();
+            self.receiver.settle(&settled).await;
+            crash_point!("hints-settled");
+        }
+    }
+
+    pub(super) fn count_returned(&self, place: usize, hints: usize) {
+        if hints > 0 {
+            counter!(m::HINTS_RETURNED, "lane" => self.pending.lane(place).0)
+                .increment(hints as u64);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How many jobs one statement locks: its answer holds what their creators gave them, up to some
+//! megabytes each.
+
+use super::LOCK_BATCH;
+use crate::job::{Job, LockedJob};
+use crate::store::Locked;
+
+/// An answer is expected to stay below this.
+const ANSWER_BYTES: usize = 16 << 20;
+
+/// Follows the size of payloads and custom values: up at once, down by and by. After a statement that
+/// was refused the next one asks for half as many, until the hint stands alone that is refused; each
+/// one that is not refused doubles that again.
+pub(crate) struct LockSize {
+    /// Bytes of a job.
+    expected: usize,
+    at_most: usize,
+}
+
+impl Default for LockSize {
+    fn default() -> Self {
+        Self {
+            expected: 0,
+            at_most: LOCK_BATCH,
+        }
+    }
+}
+
+impl LockSize {
+    /// The most jobs to ask for.
+    pub(crate) fn limit(&self) -> usize {
+        (ANSWER_BYTES / self.expected.max(1)).clamp(1, self.at_most)
+    }
+
+    /// A statement that asked for so many was refused.
+    pub(super) fn was_refused(&mut self, hints: usize) {
+        self.at_most = (hints / 2).max(1);
+    }
+
+    pub(super) fn saw(&mut self, locked: &Locked) {
+        self.at_most = (self.at_most * 2).min(LOCK_BATCH);
+        let by_row = locked.rows.iter().flat_map(|rows| &rows.jobs);
+        self.saw_jobs(locked.jobs.iter().chain(by_row));
+    }
+
+    /// What else was locked.
+    pub(crate) fn saw_jobs<'a>(&mut self, jobs: impl IntoIterator<Item = &'a LockedJob>) {
+        let sizes = jobs.into_iter().map(|locked| bytes_of(&locked.job));
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+        self.note(count, bytes);
+    }
+
+    fn note(&mut self, jobs: usize, bytes: usize) {
+        let Some(average) = bytes.checked_div(jobs) else {
+            return;
+        };
+        self.expected = average.max(self.expected - self.expected / 8);
+    }
+}
+
+/// What its creator gave it, of any size.
+fn bytes_of(job: &Job) -> usize {
+    let custom = job.custom_values.as_ref();
+    job.payload.get().len() + custom.map_or(0, |custom| custom.get().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+
+    use super::*;
+    use crate::job::new_job::NewJob;
+    use crate::job::{Fence, Lane};
+
+    #[test]
+    fn small_payloads_are_locked_in_full_batches() {
+        let mut size = LockSize::default();
+        assert_eq!(size.limit(), LOCK_BATCH);
+        size.note(512, 512 * 1_000);
+        assert_eq!(size.limit(), LOCK_BATCH);
+    }
+
+    #[test]
+    fn a_refused_statement_is_followed_by_half_of_it() {
+        let mut size = LockSize::default();
+        for (refused, next) in [(512, 256), (256, 128), (3, 1), (1, 1)] {
+            size.was_refused(refused);
+            assert_eq!(size.limit(), next);
+        }
+        for next in [2, 4, 8] {
+            size.saw(&Locked::default());
+            assert_eq!(size.limit(), next);
+        }
+    }
+
+    #[test]
+    fn large_custom_values_make_small_batches_as_payloads_do() {
+        let job = |payload: usize, custom: usize| {
+            let text = |bytes: usize| "x".repeat(bytes);
+            let custom = serde_json::value::to_raw_value(&text(custom)).unwrap();
+            let job = NewJob::of("note", &text(payload)).custom_values(custom);
+            LockedJob {
+                job: job.into_job(1, Utc::now(), Lane::default()).unwrap(),
+                fence: Fence(1),
+                strikes: 0,
+            }
+        };
+        for locked in [job(1 << 19, 0), job(0, 1 << 19)] {
+            let mut size = LockSize::default();
+            size.saw_jobs([&locked; 512]);
+            assert_eq!(size.limit(), 31);
+        }
+    }
+
+    #[test]
+    fn large_payloads_make_small_batches_and_small_ones_large_again() {
+        let mut size = LockSize::default();
+        size.note(512, 512 << 20);
+        assert_eq!(size.limit(), 16);
+        // A statement that locked nothing says nothing.
+        size.note(0, 0);
+        assert_eq!(size.limit(), 16);
+        for _ in 0..40 {
+            size.note(16, 16 * 100);
+        }
+        assert_eq!(size.limit(), LOCK_BATCH);
+        size.note(1, usize::MAX);
+        assert_eq!(size.limit(), 1);
+    }
+}

@@ -1,0 +1,101 @@
+//! Hints of jobs whose type this node does not serve: they are forwarded where another node does.
+
+use std::collections::HashMap;
+
+use metrics::counter;
+
+use super::{Batch, Consumer};
+use crate::hint::{Hint, Ready};
+use crate::job::JobId;
+use crate::job::scope::Needs;
+use crate::store::Refusal;
+use crate::telemetry::metrics as m;
+use crate::worker::forward::{self, Unserved};
+
+impl Consumer {
+    /// Of hints that have just come, forward those that name a type which this node does not serve and another one does:
+    /// they need no slot and no statement here. Returns the others. A hint that lies about its type takes a detour, and no
+    /// more: the row decides.
+    pub(super) fn pass_on_by_type(&self, place: usize, mut hints: Vec<Hint>) -> Vec<Hint> {
+        let types = self.node.served.types();
+        let is_strange = |hint: &Hint| {
+            let job_type = hint.job_type.as_ref();
+            job_type.is_some_and(|job_type| types.binary_search(job_type).is_err())
+        };
+        if !hints.iter().any(is_strange) {
+            return hints;
+        }
+        let lane = self.pending.lane(place);
+        let strange = hints.iter().filter(|hint| is_strange(hint));
+        let strange = strange.filter_map(|hint| {
+            let ready = Ready {
+                lane: lane.clone(),
+                hint: hint.clone(),
+            };
+            let needs = Needs::of(hint.job_type.clone()?);
+            Some(Unserved { ready, needs })
+        });
+        let forwarded = forward::send_by_type(&self.node, strange.collect());
+        hints.retain(|hint| !forwarded.contains(&hint.id));
+        if let Some(meters) = self.meters.get(place) {
+            meters.decided.increment(forwarded.len() as u64);
+        }
+        hints
+    }
+
+    /// The types of these jobs are not served here. Returns those whose hint, if it is of this node's own making, goes to
+    /// the broker: nodes of older programs may serve them.
+    pub(super) fn pass_on_unserved(
+        &mut self,
+        batch: &Batch,
+        by_id: &HashMap<JobId, usize>,
+        unserved: Vec<JobId>,
+        needs: &[(JobId, Needs)],
+    ) -> Vec<JobId> {
+        let of = |id: &JobId| by_id.get(id).and_then(|at| batch.of.get(*at));
+        // A job that was forwarded to this node is not passed on.
+        let came_by_forwarding = |id: &JobId| of(id).is_some_and(|of| of.forwarded);
+        let strange = needs.iter().filter(|(id, _)| !came_by_forwarding(id));
+        let strange = strange.filter_map(|(id, needs)| {
+            let at = *by_id.get(id)?;
+            let (hint, of) = batch.hints.get(at).zip(batch.of.get(at))?;
+            let ready = Ready {
+                lane: self.pending.lane(of.lane),
+                hint: hint.clone(),
+            };
+            let needs = needs.clone();
+            Some(Unserved { ready, needs })
+        });
+        let forwarded = forward::send(&self.node, strange.collect());
+        let mut left = unserved;
+        left.retain(|id| !forwarded.contains(id));
+        let reason = Refusal::Unserved.as_str();
+        counter!(m::HINTS_REFUSED, "reason" => reason).increment(left.len() as u64);
+        if let Some(id) = left.first() {
+            self.tell_of_unserved(*id, needs);
+        }
+        left.retain(|id| !came_by_forwarding(id));
+        left
+    }
+
+    /// Anybody may create jobs of any type, so this is told now and then.
+    fn tell_of_unserved(&mut self, job: JobId, needs: &[(JobId, Needs)]) {
+        let Some(more) = self.unserved.now() else {
+            return;
+        };
+        let of = needs.iter().find(|(of, _)| *of == job);
+        let closed = of.is_some_and(|(_, needs)| self.node.served.is_closed(&needs.job_type));
+        let job_type = of.map(|(_, needs)| tracing::field::display(&needs.job_type));
+        if closed {
+            tracing::warn!(
+                %job, job_type, more,
+                "the database refuses too many outcomes of this type; its job is left to other nodes, and to the sweeper"
+            );
+        } else {
+            tracing::warn!(
+                %job, job_type, more,
+                "no node that lives serves the type, deployment, category and tenant of a job; it waits until one does"
+            );
+        }
+    }
+}

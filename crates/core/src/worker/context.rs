@@ -1,0 +1,264 @@
+//! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::fleet::{Beat, Fleet};
+use crate::hint::Ready;
+use crate::job::scope::Scope;
+use crate::job::{Held, Lane, NodeId};
+use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::store::allowance::Allowance;
+use crate::store::{HandOver, LockTerms, Membership, RowTerms, Store, StoreError};
+use crate::telemetry::log_throttle::RareLines;
+use crate::transport::{SPOKEN, Transport};
+use crate::worker::cached_metrics::Meters;
+use crate::worker::consumer::{OWN_HINTS, OwnHint};
+use crate::worker::finished::Finished;
+use crate::worker::held_hints::Questions;
+use crate::worker::held_instances::{End, HeldInstances};
+use crate::worker::lease_book::LeaseBook;
+use crate::worker::next_timer::Alarm;
+use crate::worker::options::NodeOptions;
+use crate::worker::quarantine::Suspects;
+use crate::worker::row_batch::RowPause;
+use crate::worker::served::{Served, TypeTurn};
+use crate::worker::under_way::Leases;
+
+/// What the parts of a node share.
+pub(crate) struct Shared {
+    pub(crate) id: NodeId,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) hook: CommitHook,
+    pub(crate) options: NodeOptions,
+    /// What is locked now, and by which handlers it is run.
+    pub(crate) served: Served,
+    /// No row locks until then, since some were lost.
+    pub(crate) row_pause: RowPause,
+    /// Jobs whose rows can't be read, and how many of them may become dead letters.
+    pub(crate) unreadable: Mutex<Allowance>,
+    /// Outcomes that the database refuses, each tried again by a task.
+    pub(crate) refused: TaskTracker,
+    /// Room for those of them that have not been tried alone.
+    pub(crate) untried: Arc<Semaphore>,
+    /// One of those is tried.
+    pub(crate) first_turn: TypeTurn,
+    /// So many of all are tried at one moment.
+    pub(crate) attempts: Semaphore,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
+    pub(crate) leases: Arc<LeaseBook>,
+    pub(crate) instances: HeldInstances,
+    pub(crate) meters: Meters,
+    /// Hints that did not come from the broker.
+    pub(crate) own_hints: mpsc::Sender<OwnHint>,
+    /// Which hints does the consumer hold?
+    pub(crate) questions: Arc<Questions>,
+    /// Jobs whose earlier holders died, waiting to run alone or running so.
+    pub(crate) suspects: Suspects,
+    pub(crate) finished: mpsc::Sender<Finished>,
+    pub(crate) jobs: TaskTracker,
+    /// Phase one of the shutdown: take nothing more.
+    pub(crate) draining: CancellationToken,
+    /// Phase two: stop what runs.
+    pub(crate) stop_jobs: CancellationToken,
+    /// Everything has been committed.
+    pub(crate) ended: CancellationToken,
+    pub(crate) leads: watch::Sender<bool>,
+    pub(crate) alarm: Alarm,
+    pub(crate) fleet: Fleet,
+    pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
+    /// Lines about jobs, of which anybody may create many.
+    pub(crate) rare_lines: RareLines,
+    /// Lanes whose jobs are claimed, for want of hints.
+    pub(crate) claimed: Mutex<BTreeSet<Lane>>,
+}
+
+impl Shared {
+    /// A part tells how it is.
+    pub(crate) fn report(&self, part: &'static str, problem: Option<String>) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) => problems.insert(part, problem),
+            None => problems.remove(part),
+        };
+    }
+
+    /// Pass an outcome on to be committed; its slot is free when it has been accepted.
+    pub(crate) async fn accept(&self, mut finished: Finished) {
+        let kept = finished.kept.take();
+        // Closed only when the node is gone; then the lease ends by itself.
+        let _ = self.finished.send(finished).await;
+        drop(kept);
+    }
+
+    /// Try a hint here before any other node; it comes back where there is no room.
+    pub(crate) fn try_here(&self, ready: Ready) -> Option<Ready> {
+        self.hint_here(OwnHint::InTurn(ready))
+    }
+
+    /// The same before all that waits here in its lane.
+    pub(crate) fn rescue_here(&self, ready: Ready) -> Option<Ready> {
+        self.hint_here(OwnHint::Rescued(ready))
+    }
+
+    /// A job that another node can't serve.
+    pub(crate) fn forwarded_here(&self, ready: Ready) -> Option<Ready> {
+        // Half of the room is for rescued jobs.
+        if self.own_hints.capacity() < OWN_HINTS / 2 {
+            return Some(ready);
+        }
+        self.hint_here(OwnHint::Forwarded(ready))
+    }
+
+    fn hint_here(&self, hint: OwnHint) -> Option<Ready> {
+        let sent = self.own_hints.try_send(hint);
+        sent.err().map(|error| error.into_inner().into_ready())
+    }
+
+    /// Slots for new work.
+    pub(crate) fn free_slots(&self) -> u32 {
+        let takes_work = !self.draining.is_cancelled() && self.leases.healthy();
+        if takes_work && !self.suspects.any() {
+            u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// Send a statement whose answer may tell of leases of this node.
+    pub(crate) async fn asks<T: Leases>(
+        &self,
+        statement: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let within = self.store.outcome_within();
+        self.leases.asks(within, statement).await
+    }
+
+    /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name
+    /// this node are looked at, and a strike that was counted against the lock is taken back.
+    pub(crate) fn may_have_lost(&self, held: Held) {
+        self.is_in_doubt(&held);
+        self.leases.note_lost(held);
+    }
+
+    /// A handler has run under this lock, and its outcome is unknown.
+    pub(crate) fn is_in_doubt(&self, held: &Held) {
+        // The doubt comes first: a look that begins without a doubt forgets the used locks.
+        self.leases.doubt(self.store.outcome_within());
+        self.leases.note_used(held);
+    }
+
+    /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as
+    /// there is room and this node takes work.
+    pub(crate) fn let_go(&self, held: &Held, end: End) {
+        self.leases.forget(held);
+        for owed in self.instances.end(held, end) {
+            self.look_again(held, owed);
+        }
+    }
+
+    fn look_again(&self, held: &Held, owed: Ready) {
+        tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
+        let refused = if self.draining.is_cancelled() {
+            Some(owed)
+        } else {
+            self.try_here(owed)
+        };
+        if let Some(mut owed) = refused {
+            // It has told of its commit once.
+            owed.hint.committed_at = None;
+            self.hook.publish(Cause::HandOver, vec![owed]);
+        }
+    }
+
+    /// What this node says of itself.
+    pub(crate) fn membership(&self) -> Membership {
+        Membership {
+            id: self.id,
+            revision: *self.served.revision().borrow(),
+            types: self.served.types().to_vec(),
+            lanes: self.options.lane_names(),
+            scope: Scope::clone(&self.served.scope()),
+            host: self.options.host.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            transport: self.transport.name().to_owned(),
+        }
+    }
+
+    /// What it says in a beat.
+    pub(crate) fn beat(&self) -> Beat {
+        Beat {
+            revision: Some(*self.served.revision().borrow()),
+            free: Some(self.free_slots()),
+            speaks: SPOKEN,
+        }
+    }
+
+    /// Under which terms to lock by leases.
+    pub(crate) fn terms(&self) -> LockTerms {
+        LockTerms {
+            owner: self.id,
+            lease: self.options.lease,
+            types: self.served.types(),
+            scope: self.served.scope(),
+            rows: RowTerms::default(),
+        }
+    }
+
+    /// Under which terms to lock what was hinted.
+    pub(crate) fn terms_for_hints(&self) -> LockTerms {
+        let mut terms = self.terms();
+        // Rows of a closed type would undo the outcomes of the others in their batch.
+        if self.row_pause.is_over() && self.served.all_open() {
+            terms.rows = RowTerms {
+                types: self.served.by_row(),
+                from: self.options.row_lock_from,
+            };
+        }
+        terms
+    }
+
+    /// What a part has reported last.
+    pub(crate) fn problem_of(&self, part: &'static str) -> Option<String> {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.get(part).cloned()
+    }
+
+    /// The handler of a type is replaced, and with it how many of its jobs run at once. Jobs that run go on.
+    pub(crate) fn forget_type_slots(&self, job_type: &str) {
+        let slots = self.type_slots.lock();
+        slots
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(job_type);
+    }
+
+    pub(crate) fn type_slots(
+        &self,
+        job_type: &str,
+        make: impl FnOnce() -> Arc<Semaphore>,
+    ) -> Arc<Semaphore> {
+        let mut slots = self
+            .type_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        slots
+            .entry(job_type.to_owned())
+            .or_insert_with(make)
+            .clone()
+    }
+
+    /// What passes an instance on: the next one for this node, unless it takes no more work.
+    pub(crate) fn hand_over(&self) -> HandOver {
+        if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
+            HandOver::Hint
+        } else {
+            HandOver::Take(self.terms())
+        }
+    }
+}

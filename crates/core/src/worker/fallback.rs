@@ -1,0 +1,535 @@
+//! Claiming: how a node works while hints don't reach it (protocol rule 28).
+//!
+//! Without a broker nobody says which job is ready. So a node that could not receive or not publish for
+//! [`claim_after`](crate::NodeOptions::claim_after) asks the database, lane by lane, and what it takes goes
+//! the same way as a hinted job: locked by the same gates, run, renewed and completed alike.
+//!
+//! ```text
+//!          receiving or publishing impossible for `claim_after`,
+//!          or a second while the broker lets the node in
+//!   hints ──────────────────────────────────────────────────────► claims ◄────────────┐
+//!     ▲                                                             │ both possible    │ impossible
+//!     │                                                             ▼ again            │ again
+//!     └────────────── the marker is back ──────────────── claims, a marker under way ──┘
+//! ```
+//! * **A node that joins** is not in its lane's group yet, and on Kafka that may take seconds. Nothing
+//!   is wrong then, and a second is waited for, not `claim_after`.
+//! * **A blocked publisher** is enough: it leaves consumers connected, and nothing comes.
+//! * **The marker** leaves after recovery, behind whatever still waits in the lane. When it is back, hints go
+//!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
+//!   meanwhile are gone, so their hints start nothing. Until then both work side by side; the store decides.
+//! * **No more than free slots**, in pages by key, smaller ones where jobs are large. What a page did
+//!   not fill is asked for again after a pause that grows to a second while nothing is found, and to a
+//!   few times what looking costs ([`pace`]); whatever becomes ready in this process ends the pause.
+//!   While hints work, nothing is asked.
+//! * **Several nodes** pass over each other's locked rows, so they take different jobs.
+//! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
+//!   at a time: when the lane was looked through to its end.
+//! * **A row that the database refuses to lock** stops no other: a refused page is locked in halves, and the row that is
+//!   refused alone is passed over until the next pass.
+//!
+//! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
+//! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
+
+mod cursor;
+mod pace;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use metrics::gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::time::Instant;
+
+use crate::hint::Marker;
+use crate::job::{JobId, Lane, LockedJob};
+use crate::store::{ClaimOf, ClaimPage, Claimable, Refusal, StoreError};
+use crate::telemetry::log_throttle::Rarely;
+use crate::telemetry::metrics as m;
+use crate::transport::{Control, TransportError};
+use crate::worker::consumer::lock_size::LockSize;
+use crate::worker::consumer::schedule::Schedule;
+use crate::worker::context::Shared;
+use crate::worker::executor;
+use cursor::Cursor;
+use pace::Pace;
+use watch::{Seen, Step, Watch};
+
+/// The most jobs in one page.
+const PAGE: usize = 256;
+/// Between two looks for rescued jobs in a lane.
+const RESCUES: Duration = Duration::from_secs(1);
+/// Between two looks at what the transport says of itself.
+const LOOK: Duration = Duration::from_millis(250);
+/// So long a refused page is tried in parts, and no longer than a sixth of the lease. Slots wait meanwhile.
+const IN_PARTS: Duration = Duration::from_secs(5);
+/// Where so many jobs are refused, each alone, and none is locked, no row is to blame.
+const HOPELESS: usize = 16;
+/// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
+/// a transport of several brokers adds.
+const MARKERS: u64 = 1 << 47;
+
+/// One received lane.
+struct ClaimedLane {
+    lane: Lane,
+    watch: Watch,
+    cursor: Cursor,
+    /// Rescued jobs were looked for then.
+    rescued_at: Option<Instant>,
+    /// The last rescued job and the last suspect that were looked at, where there may be more.
+    rescued: Option<JobId>,
+    suspect: Option<JobId>,
+    /// Looked through to its end in this pass.
+    done: bool,
+    /// Jobs taken since claiming began.
+    taken: u64,
+}
+
+struct Claimer {
+    node: Arc<Shared>,
+    lanes: Vec<ClaimedLane>,
+    schedule: Schedule,
+    next_marker: u64,
+    pace: Pace,
+    failures: Rarely,
+    refused: Rarely,
+    /// Where jobs are large, pages are small.
+    size: LockSize,
+    /// Markers on their way to the broker.
+    leaving: FuturesUnordered<Leaving>,
+}
+
+/// A marker that leaves: its lane, by its place, and what became of it.
+type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
+
+/// Claim while hints don't come, until the node drains.
+pub(crate) async fn claim(node: Arc<Shared>) {
+    let Some(patience) = node.options.claim_after else {
+        return node.draining.cancelled().await;
+    };
+    if node.transport.is_single_node() {
+        // Hints within a process are never away.
+        return node.draining.cancelled().await;
+    }
+    let mut control = node.transport.listen();
+    let draining = node.draining.clone();
+    let mut claimer = Claimer::new(node, patience);
+    let mut offered = claimer.node.hook.offered();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let slots = claimer.node.slots.clone();
+    loop {
+        let (claims, at) = (claimer.claims(), claimer.pace.at());
+        let slot = tokio::select! {
+            biased;
+            () = draining.cancelled() => break,
+            heard = control.recv() => {
+                match heard {
+                    Ok(Control::MarkerBack { lane, marker }) => claimer.marker_back(&lane, marker),
+                    // A marker that was missed is sent again.
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => break,
+                }
+                continue;
+            }
+            Some((at, left)) = claimer.leaving.next() => {
+                claimer.marker_left(at, left);
+                continue;
+            }
+            _ = look.tick() => {
+                claimer.look();
+                continue;
+            }
+            () = changed(&mut offered), if claims => {
+                claimer.pace.hurry(Instant::now());
+                continue;
+            }
+            slot = slot_at(&slots, at), if claims => slot,
+        };
+        // Not to be interrupted: what is locked has to be started.
+        claimer.take_some(slot).await;
+    }
+    claimer.end();
+}
+
+/// Something became ready in this process.
+async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
+    let changed = match offered {
+        Some(offered) => offered.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        // The hook is gone, or there is none.
+        std::future::pending().await
+    }
+}
+
+/// When it is time, a free slot. Cancel-safe.
+async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePermit> {
+    tokio::time::sleep_until(at).await;
+    slots.clone().acquire_owned().await.ok()
+}
+
+impl Claimer {
+    fn new(node: Arc<Shared>, patience: Duration) -> Self {
+        let lanes = node.options.lane_names().into_iter().map(|lane| {
+            node.claiming(&lane, false);
+            ClaimedLane {
+                lane,
+                watch: Watch::new(patience),
+                cursor: Cursor::default(),
+                rescued_at: None,
+                rescued: None,
+                suspect: None,
+                done: false,
+                taken: 0,
+            }
+        });
+        Self {
+            lanes: lanes.collect(),
+            schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
+            node,
+            next_marker: MARKERS,
+            pace: Pace::new(Instant::now()),
+            failures: Rarely::default(),
+            refused: Rarely::default(),
+            size: LockSize::default(),
+            leaving: FuturesUnordered::new(),
+        }
+    }
+
+    fn claims(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.watch.claims())
+    }
+
+    /// What does the transport say of each lane?
+    fn look(&mut self) {
+        let node = self.node.clone();
+        let publisher = node.transport.publisher();
+        let deaf = node.problem_of("consumer");
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let health = publisher.health_of(&lane.lane);
+            let joining = health.joining;
+            let seen = Seen {
+                joining,
+                problem: health.trouble().or_else(|| deaf.clone()),
+                failing_since: node.hook.failing_since(&lane.lane),
+            };
+            match lane.watch.look(Instant::now(), seen) {
+                Step::Nothing => {}
+                Step::Begin(problem) => {
+                    if joining {
+                        tracing::info!(
+                            lane = %lane.lane, problem,
+                            "no hints come yet: jobs of this lane are claimed from the database \
+                             until they do"
+                        );
+                    } else {
+                        tracing::warn!(
+                            lane = %lane.lane, problem,
+                            "hints can't come or go: jobs of this lane are claimed from the database until they can"
+                        );
+                    }
+                    (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
+                    (lane.done, lane.taken) = (false, 0);
+                    node.claiming(&lane.lane, true);
+                    self.pace = Pace::new(Instant::now());
+                }
+                Step::SendMarker => {
+                    let number = self.next_marker;
+                    self.next_marker += 1;
+                    // Before it leaves: it may be back at once.
+                    lane.watch.sent(number);
+                    let marker = Marker {
+                        number,
+                        node: node.id,
+                    };
+                    let (publisher, to) = (publisher.clone(), lane.lane.clone());
+                    let leaving = async move { (at, publisher.publish_marker(&to, marker).await) };
+                    self.leaving.push(Box::pin(leaving));
+                }
+            }
+        }
+    }
+
+    fn marker_left(&mut self, at: usize, left: Result<(), TransportError>) {
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return;
+        };
+        match left {
+            Ok(()) => self.node.hook.published(&lane.lane),
+            Err(error) => {
+                lane.watch.not_sent();
+                tracing::debug!(lane = %lane.lane, %error, "no marker could be sent");
+            }
+        }
+    }
+
+    fn marker_back(&mut self, of: &Lane, marker: Marker) {
+        if marker.node != self.node.id || marker.number < MARKERS {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.lane == *of) {
+            if let Some(since) = lane.watch.back(marker.number) {
+                tracing::info!(
+                    lane = %lane.lane, claimed = lane.taken, seconds = since.elapsed().as_secs_f64(),
+                    "a marker is back: jobs of this lane come by hints again"
+                );
+                self.node.claiming(&lane.lane, false);
+            }
+        }
+    }
+
+    /// One page of each lane whose turn it is.
+    async fn take_some(&mut self, first: Option<OwnedSemaphorePermit>) {
+        if !self.node.leases.healthy() {
+            // The database does not renew what is held: taking more would only lose more.
+            self.pace.put_off(Instant::now());
+            return;
+        }
+        let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
+        while slots.len() < PAGE
+            && let Ok(slot) = self.node.slots.clone().try_acquire_owned()
+        {
+            slots.push(slot);
+        }
+        let mut shares = vec![0_usize; self.lanes.len()];
+        for _ in 0..slots.len() {
+            let open = |at: usize| {
+                let lane = self.lanes.get(at);
+                lane.is_some_and(|lane| lane.watch.claims() && !lane.done)
+            };
+            if let Some(share) = self.schedule.next(open).and_then(|at| shares.get_mut(at)) {
+                *share += 1;
+            }
+        }
+        for (at, share) in shares
+            .into_iter()
+            .enumerate()
+            .filter(|(_, share)| *share > 0)
+        {
+            if let Err(error) = self.take(at, share, &mut slots).await {
+                if let Some(more) = self.failures.now() {
+                    tracing::warn!(%error, more, "jobs could not be claimed; trying again");
+                }
+                self.pace.failed(Instant::now());
+                return;
+            }
+        }
+        let open = |lane: &ClaimedLane| lane.watch.claims() && !lane.done;
+        if !self.lanes.iter().any(open) {
+            self.lanes.iter_mut().for_each(|lane| lane.done = false);
+            self.pace.pass_ended(Instant::now());
+        }
+    }
+
+    /// Rescued jobs of a lane, where it is time to look for them. Returns how many were taken.
+    async fn take_rescued(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<usize, StoreError> {
+        let node = self.node.clone();
+        let now = Instant::now();
+        let struck = *node.leases.struck().borrow();
+        let room = node
+            .options
+            .struck_slots()
+            .saturating_sub(struck)
+            .min(share)
+            .min(self.size.limit());
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(0);
+        };
+        let is_due = lane.rescued_at.is_none_or(|then| now - then >= RESCUES);
+        if room == 0 || !is_due {
+            return Ok(0);
+        }
+        lane.rescued_at = Some(now);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Rescued {
+                after: lane.rescued,
+            },
+            at_most: i64::try_from(room).unwrap_or(i64::MAX),
+        };
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        lane.rescued = after;
+        lane.taken += count as u64;
+        Ok(count)
+    }
+
+    /// A suspect of a lane, unless this node has one. It waits until nothing else runs, and meanwhile nothing is taken.
+    async fn take_suspect(
+        &mut self,
+        at: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(());
+        };
+        if slots.is_empty() || node.suspects.any() {
+            return Ok(());
+        }
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Suspects {
+                after: lane.suspect,
+            },
+            at_most: 1,
+        };
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        lane.suspect = after;
+        lane.taken += count as u64;
+        Ok(())
+    }
+
+    /// One page of a lane.
+    async fn take(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        let share = share - self.take_rescued(at, share, slots).await?;
+        let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
+            return Ok(());
+        };
+        let sent = Instant::now();
+        let place = lane.cursor.next(sent);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Next {
+                after: place.after,
+                look_at: place.look_at,
+            },
+            at_most: i64::try_from(share.min(self.size.limit())).unwrap_or(i64::MAX),
+        };
+        let claimed = claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await;
+        let count = claimed.as_ref().map_or(0, |(count, _)| *count);
+        for _ in count..share {
+            self.schedule.give_back(at);
+        }
+        let (_, after) = claimed?;
+        lane.done = lane.cursor.looked(place, count, after) || lane.done;
+        lane.taken += count as u64;
+        self.pace.answered(count, sent.elapsed());
+        if lane.done {
+            self.take_suspect(at, slots).await?;
+        }
+        Ok(())
+    }
+
+    fn end(&self) {
+        for lane in &self.lanes {
+            self.node.claiming(&lane.lane, false);
+        }
+    }
+}
+
+/// Take a page, and start its jobs. One that the database refuses is taken in halves, without the rows that are refused
+/// alone. Returns how many jobs were taken, and behind which one to go on.
+async fn claim_page(
+    node: &Arc<Shared>,
+    page: &ClaimPage,
+    slots: &mut Vec<OwnedSemaphorePermit>,
+    size: &mut LockSize,
+    told: &mut Rarely,
+) -> Result<(usize, Option<JobId>), StoreError> {
+    let terms = node.terms();
+    let mut count = 0;
+    let mut start = |jobs: Vec<LockedJob>, sent| {
+        let slots = std::iter::from_fn(|| slots.pop());
+        size.saw_jobs(&jobs);
+        let started = jobs.len();
+        executor::start_unhinted(node, jobs, "claim", sent, slots);
+        started
+    };
+    let sent = Instant::now();
+    let (undecided, mut after) = match node.asks(node.store.claim(&terms, page)).await {
+        Err(error) if error.is_answer() => {
+            tracing::debug!(lane = %page.lane, %error, "a page could not be claimed; it is tried in parts");
+            let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
+            (hints, after)
+        }
+        claimed => {
+            let claimed = claimed?;
+            count += start(claimed.jobs, sent);
+            (claimed.undecided, claimed.after)
+        }
+    };
+    let until = sent + IN_PARTS.min(node.options.lease / 6);
+    let (mut refused, mut first) = (0, None);
+    let mut parts = vec![undecided];
+    while let Some(hints) = parts.pop()
+        && let Some(last) = hints.last().map(|hint| hint.id)
+    {
+        let sent = Instant::now();
+        let mut again = match node.asks(node.store.lock(&terms, &hints)).await {
+            Ok(locked) => {
+                let is_busy = |id| locked.refused.contains(&(id, Refusal::Busy));
+                let mut busy = hints;
+                busy.retain(|hint| locked.is_cut && is_busy(hint.id));
+                count += start(locked.jobs, sent);
+                // One alone is passed over.
+                if busy.len() > 1 { busy } else { Vec::new() }
+            }
+            Err(error) if error.is_answer() && hints.len() > 1 => hints,
+            Err(error) if error.is_answer() => {
+                refused += 1;
+                first.get_or_insert((last, error));
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        let rest = again.split_off(again.len() / 2);
+        parts.extend([rest, again].into_iter().filter(|part| !part.is_empty()));
+        let is_cut = Instant::now() >= until && !parts.is_empty();
+        if is_cut {
+            after = Some(last);
+        }
+        if is_cut || (refused >= HOPELESS && count == 0) {
+            break;
+        }
+    }
+    match first {
+        Some((_, error)) if refused >= HOPELESS && count == 0 => Err(error),
+        Some((job, error)) => {
+            if let Some(more) = told.now() {
+                tracing::warn!(
+                    %job, jobs = refused, %error, more,
+                    "the database refuses to lock jobs; they are passed over until the next pass. Correct what the error \
+                     names, or delete the jobs"
+                );
+            }
+            Ok((count, after))
+        }
+        None => Ok((count, after)),
+    }
+}
+
+impl Shared {
+    /// A lane's jobs are claimed, or come by hints.
+    fn claiming(&self, lane: &Lane, claims: bool) {
+        let mut claimed = self
+            .claimed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if claims {
+            claimed.insert(lane.clone());
+        } else {
+            claimed.remove(lane);
+        }
+        drop(claimed);
+        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+    }
+}

@@ -1,0 +1,277 @@
+//! What a node takes now: the types whose jobs it locks, and of these jobs those in its scope.
+//!
+//! Handlers and scope may change while the node runs ([`Registry`](crate::node::Registry)). What runs goes on; hints of what
+//! the node no longer takes are settled or forwarded as those of any strange type.
+//!
+//! The types are those with a handler, without those that are closed. A type closes while [`MOST`] outcomes of its jobs
+//! wait apart because the database refuses them (a trigger or a foreign key that an operator added, say), or, where
+//! [`MOST_OF_ALL`] wait, with its next one. So what waits is bounded, and no outcome of another type waits for it. Hints of a
+//! closed type are settled as [`Unserved`](crate::store::Refusal::Unserved), and the node does not name the type in its
+//! beats: where no other node serves it, its jobs wait, and the leader hints them once the type is open again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use metrics::gauge;
+use tokio::sync::watch;
+
+use crate::job::scope::Scope;
+use crate::telemetry::metrics as m;
+use crate::worker::handler::{Handlers, Registration};
+
+/// Outcomes of one type that wait apart while it is open.
+const MOST: usize = 1_000;
+/// Of all types.
+const MOST_OF_ALL: usize = 4 * MOST;
+/// It opens when no more than these are left.
+const FEW: usize = MOST / 2;
+
+/// What a node takes now.
+pub(crate) struct Served {
+    handlers: RwLock<Handlers>,
+    now: Mutex<Now>,
+    /// Grows with every change.
+    revision: watch::Sender<i64>,
+}
+
+struct Now {
+    all: Arc<[String]>,
+    open: Arc<[String]>,
+    /// Those that may be held by row locks.
+    by_row: Arc<[String]>,
+    scope: Arc<Scope>,
+    /// Refused outcomes that wait.
+    waiting: HashMap<String, Waiting>,
+    total: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    outcomes: usize,
+    closed: bool,
+    turn: TypeTurn,
+}
+
+/// One outcome of a type is tried at a time.
+pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
+
+impl Served {
+    /// Of a node with these handlers and this scope.
+    pub(crate) fn new(handlers: Handlers, scope: Scope) -> Self {
+        let all: Arc<[String]> = handlers.types().into();
+        let now = Now {
+            open: all.clone(),
+            all,
+            by_row: handlers.row_lock_types().into(),
+            scope: Arc::new(scope),
+            waiting: HashMap::new(),
+            total: 0,
+        };
+        gauge!(m::TYPES_CLOSED).set(0.0);
+        Self {
+            handlers: RwLock::new(handlers),
+            now: Mutex::new(now),
+            revision: watch::Sender::new(1),
+        }
+    }
+
+    /// The handler of a type, whether the type is open or not.
+    pub(crate) fn handler(&self, job_type: &str) -> Option<Registration> {
+        self.read_handlers().get(job_type).cloned()
+    }
+
+    /// Change the handlers.
+    pub(crate) fn change_handlers<T>(&self, change: impl FnOnce(&mut Handlers) -> T) -> T {
+        let mut handlers = self
+            .handlers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut handlers);
+        let mut now = self.lock();
+        now.all = handlers.types().into();
+        now.by_row = handlers.row_lock_types().into();
+        self.choose(&mut now);
+        changed
+    }
+
+    /// Change the scope.
+    pub(crate) fn change_scope(&self, change: impl FnOnce(&mut Scope)) {
+        let mut now = self.lock();
+        let mut scope = Scope::clone(&now.scope);
+        change(&mut scope);
+        if scope != *now.scope {
+            now.scope = Arc::new(scope);
+            self.revision.send_modify(|revision| *revision += 1);
+        }
+    }
+
+    /// Which jobs of these types the node takes.
+    pub(crate) fn scope(&self) -> Arc<Scope> {
+        self.lock().scope.clone()
+    }
+
+    /// All types with a handler.
+    pub(crate) fn all(&self) -> Arc<[String]> {
+        self.lock().all.clone()
+    }
+
+    /// The types that may be held by row locks.
+    pub(crate) fn by_row(&self) -> Arc<[String]> {
+        self.lock().by_row.clone()
+    }
+
+    /// Tells of changes.
+    pub(crate) fn revision(&self) -> watch::Receiver<i64> {
+        self.revision.subscribe()
+    }
+
+    /// The types that are open.
+    pub(crate) fn types(&self) -> Arc<[String]> {
+        self.lock().open.clone()
+    }
+
+    /// Whether no type is closed.
+    pub(crate) fn all_open(&self) -> bool {
+        let now = self.lock();
+        now.open.len() == now.all.len()
+    }
+
+    /// Whether the node has a handler for a type and locks none of its jobs.
+    pub(crate) fn is_closed(&self, job_type: &str) -> bool {
+        let now = self.lock();
+        now.waiting.get(job_type).is_some_and(|of| of.closed)
+    }
+
+    /// An outcome of this type was refused alone, and begins to wait.
+    pub(crate) fn begin_to_wait(&self, job_type: &str) -> TypeTurn {
+        let mut now = self.lock();
+        now.total += 1;
+        let too_many = now.total >= MOST_OF_ALL;
+        let of = now.waiting.entry(job_type.to_owned()).or_default();
+        of.outcomes += 1;
+        let (waiting, turn) = (of.outcomes, of.turn.clone());
+        if (too_many || waiting >= MOST) && !of.closed {
+            of.closed = true;
+            tracing::error!(
+                job_type,
+                waiting,
+                "the database refuses the outcomes of this type; this node locks no more jobs of it until fewer wait; \
+                 see the log for the reason"
+            );
+            self.choose(&mut now);
+        }
+        turn
+    }
+
+    /// It was taken or given up.
+    pub(crate) fn end_to_wait(&self, job_type: &str) {
+        let mut now = self.lock();
+        let Some(of) = now.waiting.get_mut(job_type) else {
+            return;
+        };
+        of.outcomes -= 1;
+        let (outcomes, closed) = (of.outcomes, of.closed);
+        if outcomes == 0 {
+            now.waiting.remove(job_type);
+        } else if closed && outcomes <= FEW {
+            of.closed = false;
+        }
+        now.total -= 1;
+        if closed && outcomes <= FEW {
+            tracing::info!(job_type, "this node locks jobs of this type again");
+            self.choose(&mut now);
+        }
+    }
+
+    fn choose(&self, now: &mut Now) {
+        let closed = |job_type: &String| now.waiting.get(job_type).is_some_and(|of| of.closed);
+        let open: Arc<[String]> = now.all.iter().filter(|t| !closed(t)).cloned().collect();
+        now.open = open;
+        gauge!(m::TYPES_CLOSED).set((now.all.len() - now.open.len()) as f64);
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    fn read_handlers(&self) -> RwLockReadGuard<'_, Handlers> {
+        self.handlers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::handler::{Outcome, Running};
+
+    fn of_types<'a>(types: impl IntoIterator<Item = &'a str>) -> Served {
+        let mut handlers = Handlers::default();
+        for job_type in types {
+            handlers.add(job_type, |_: Running<()>| async { Ok(Outcome::Done) });
+        }
+        Served::new(handlers, Scope::default())
+    }
+
+    #[test]
+    fn a_change_of_handlers_or_scope_is_a_new_revision() {
+        let served = served();
+        let revision = served.revision();
+        assert!(served.change_handlers(|handlers| handlers.remove("mail")));
+        assert_eq!(*served.types(), ["report"]);
+        assert!(served.handler("mail").is_none() && served.handler("report").is_some());
+        served.change_scope(|scope| scope.tenants = Some(["acme".to_owned()].into()));
+        let after = *revision.borrow();
+        assert_eq!(after, 3);
+        served.change_scope(|scope| scope.tenants = Some(["acme".to_owned()].into()));
+        assert_eq!(*revision.borrow(), after, "nothing has changed");
+    }
+
+    fn served() -> Served {
+        of_types(["mail", "report"])
+    }
+
+    #[test]
+    fn a_type_closes_while_too_many_of_its_outcomes_wait() {
+        let served = served();
+        for _ in 1..MOST {
+            served.begin_to_wait("mail");
+        }
+        served.begin_to_wait("report");
+        assert_eq!(*served.types(), ["mail", "report"]);
+        served.begin_to_wait("mail");
+        assert!(served.is_closed("mail") && !served.is_closed("report"));
+        assert_eq!(*served.types(), ["report"]);
+        for _ in FEW + 1..MOST {
+            served.end_to_wait("mail");
+        }
+        assert!(served.is_closed("mail"));
+        served.end_to_wait("mail");
+        assert!(!served.is_closed("mail"));
+        assert_eq!(*served.types(), ["mail", "report"]);
+    }
+
+    #[test]
+    fn where_too_many_of_all_types_wait_the_next_type_closes() {
+        let served = of_types(["0", "1", "2", "3", "4"]);
+        for job_type in ["0", "1", "2", "3", "4"] {
+            for _ in 0..MOST_OF_ALL / 5 {
+                served.begin_to_wait(job_type);
+            }
+        }
+        assert_eq!(*served.types(), ["0", "1", "2", "3"]);
+        served.begin_to_wait("0");
+        assert_eq!(*served.types(), ["1", "2", "3"]);
+        assert!(!served.all_open());
+    }
+
+    #[test]
+    fn the_last_outcome_of_a_type_leaves_nothing_behind() {
+        let served = served();
+        served.begin_to_wait("mail");
+        served.end_to_wait("mail");
+        served.end_to_wait("mail");
+        let now = served.lock();
+        assert!(now.waiting.is_empty() && now.total == 0);
+    }
+}

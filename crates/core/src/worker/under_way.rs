@@ -1,0 +1,337 @@
+//! Statements under way that may write leases for this node, and what became of those without an answer.
+//!
+//! A lease that names this node is usually in its [`LeaseBook`](crate::worker::lease_book::LeaseBook), since the answer that told of
+//! it was noted there. It is not while the statement is under way, nor after its answer was lost. This module tells the
+//! two apart, so that [`reconciliation`](crate::worker::lost_leases) adopts or releases only leases that no answer will tell
+//! of (protocol rule 6):
+//!
+//! * A statement is **under way** from before it is sent until its answer is noted. An answer's leases are **expected**
+//!   until the jobs start.
+//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no longer be working on
+//!   the statement and a look that was sent after that has been answered.
+//! * While a **look** at the database is open, the fences of all answers are remembered, and of all jobs that start:
+//!   the look may see their leases, which were not on its list when it began. (A job that is held by its row gets its
+//!   lease later.)
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::job::{Fence, LockedJob};
+use crate::store::error::StoreError;
+use crate::store::{Claimed, Locked, MovedTimers, Settled};
+use crate::worker::lease_book::LeaseBook;
+
+/// The first two looks after a doubt are so far apart; each next distance is twice as long, up to the second one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// An answer that tells of leases.
+pub(crate) trait Leases {
+    /// The jobs that were leased to this node.
+    fn leased(&self) -> &[LockedJob];
+}
+
+impl Leases for Locked {
+    fn leased(&self) -> &[LockedJob] {
+        &self.jobs
+    }
+}
+
+impl Leases for Claimed {
+    fn leased(&self) -> &[LockedJob] {
+        &self.jobs
+    }
+}
+
+impl Leases for MovedTimers {
+    fn leased(&self) -> &[LockedJob] {
+        &self.locked
+    }
+}
+
+impl Leases for Settled {
+    fn leased(&self) -> &[LockedJob] {
+        &self.next
+    }
+}
+
+/// The leases among it are known already.
+impl Leases for () {
+    fn leased(&self) -> &[LockedJob] {
+        &[]
+    }
+}
+
+/// An unknown outcome, and when to look next.
+#[derive(Clone, Copy)]
+struct Doubt {
+    /// No statement that raised it can take effect after this.
+    until: Instant,
+    next_look: Instant,
+    pause: Duration,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct UnderWay {
+    next: u64,
+    open: BTreeSet<u64>,
+    expected: HashMap<Fence, Instant>,
+    /// Locks under which a handler has run here, and which may still be in the database. Kept until a look begins
+    /// without a doubt.
+    used: HashSet<Fence>,
+    doubt: Option<Doubt>,
+    /// A look is open: the fences of all answers and starts since it began.
+    answered: Option<HashSet<Fence>>,
+    ended: Arc<Notify>,
+}
+
+impl UnderWay {
+    fn begin(&mut self) -> u64 {
+        self.next += 1;
+        self.open.insert(self.next);
+        self.next
+    }
+
+    fn end(&mut self, statement: u64) {
+        self.open.remove(&statement);
+        self.ended.notify_waiters();
+    }
+
+    pub(crate) fn expect(&mut self, fence: Fence, now: Instant) {
+        self.expected.insert(fence, now);
+        self.is_known(fence);
+    }
+
+    /// A look that is open may see a lease with this fence, and does not have it on its list.
+    pub(crate) fn is_known(&mut self, fence: Fence) {
+        if let Some(answered) = &mut self.answered {
+            answered.insert(fence);
+        }
+    }
+
+    /// The job of this lease starts. False where it was not expected: too late, another start has it.
+    pub(crate) fn starts(&mut self, fence: Fence) -> bool {
+        self.expected.remove(&fence).is_some()
+    }
+
+    /// A statement that was sent may still take effect within this time.
+    fn doubt(&mut self, now: Instant, within: Duration) {
+        let until = now + within;
+        let until = self.doubt.map_or(until, |doubt| doubt.until.max(until));
+        self.doubt = Some(Doubt {
+            until,
+            next_look: now,
+            pause: FIRST_PAUSE,
+        });
+    }
+
+    /// A handler ran under this lock; it runs no other one (it may have handed the fence on).
+    pub(crate) fn note_used(&mut self, fence: Fence) {
+        self.used.insert(fence);
+    }
+
+    /// A handler ran under this lock already.
+    pub(crate) fn is_used(&self, fence: Fence) -> bool {
+        self.used.contains(&fence)
+    }
+
+    pub(crate) fn in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// It is time for a look: none is open, and there is a doubt.
+    pub(crate) fn wants_look(&self, now: Instant) -> bool {
+        self.answered.is_none() && self.doubt.is_some_and(|doubt| now >= doubt.next_look)
+    }
+
+    /// A look begins. Answers whose jobs have not started for `patience` are forgotten: a look tells of them again.
+    /// Returns the fences that are still expected; `None` where another look is open.
+    pub(crate) fn begin_look(&mut self, now: Instant, patience: Duration) -> Option<Vec<Fence>> {
+        if self.answered.is_some() {
+            return None;
+        }
+        if self.doubt.is_none() {
+            // The look that ended the doubt has seen to what the database still had of them.
+            self.used.clear();
+        }
+        self.answered = Some(HashSet::new());
+        self.expected.retain(|_, since| now - *since < patience);
+        Some(self.expected.keys().copied().collect())
+    }
+
+    /// The look that was sent then has been answered. Returns the statements that may have written what it saw.
+    pub(crate) fn looked(&mut self, sent: Instant) -> u64 {
+        if let Some(doubt) = &mut self.doubt {
+            if sent >= doubt.until {
+                self.doubt = None;
+            } else {
+                doubt.next_look = (sent + doubt.pause).min(doubt.until.max(sent + FIRST_PAUSE));
+                doubt.pause = (doubt.pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        self.next
+    }
+
+    /// The open look has heard of a lease with this fence.
+    pub(crate) fn knows(&self, fence: Fence) -> bool {
+        let answered = self.answered.as_ref();
+        answered.is_some_and(|answered| answered.contains(&fence))
+    }
+
+    /// The look is over: of these, no answer told, and none will.
+    pub(crate) fn end_look(&mut self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
+        let now = Instant::now();
+        let strange = |locked: &LockedJob| !self.knows(locked.fence);
+        let strange: Vec<LockedJob> = unknown.into_iter().filter(strange).collect();
+        self.answered = None;
+        for locked in &strange {
+            self.expected.insert(locked.fence, now);
+        }
+        strange
+    }
+
+    /// All statements up to this one have been answered, or will not be.
+    fn have_ended(&self, up_to: u64) -> bool {
+        self.open.first().is_none_or(|first| *first > up_to)
+    }
+}
+
+/// A statement that may write leases for this node. Dropped without an answer, it raises a doubt.
+pub(crate) struct Statement {
+    book: Arc<LeaseBook>,
+    number: u64,
+    within: Duration,
+    answered: bool,
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        let mut under_way = self.book.under_way();
+        if !self.answered {
+            under_way.doubt(Instant::now(), self.within);
+        }
+        under_way.end(self.number);
+    }
+}
+
+impl LeaseBook {
+    /// Send a statement that may write leases for this node. `within` is how long it may take effect without an answer.
+    pub(crate) async fn asks<T: Leases>(
+        self: &Arc<Self>,
+        within: Duration,
+        statement: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut under_way = Statement {
+            number: self.under_way().begin(),
+            book: self.clone(),
+            within,
+            answered: false,
+        };
+        let answer = statement.await;
+        match &answer {
+            Ok(answer) => {
+                let now = Instant::now();
+                let mut known = self.under_way();
+                for locked in answer.leased() {
+                    known.expect(locked.fence, now);
+                }
+                under_way.answered = true;
+            }
+            Err(error) => under_way.answered = error.changed_nothing(),
+        }
+        answer
+    }
+
+    /// Leases may name this node that it does not know of.
+    pub(crate) fn doubt(&self, within: Duration) {
+        self.under_way().doubt(Instant::now(), within);
+    }
+
+    /// Wait until all statements up to this one have been answered, or will not be.
+    pub(crate) async fn answers(&self, up_to: u64) {
+        let ended = self.under_way().ended.clone();
+        loop {
+            let next = ended.notified();
+            tokio::pin!(next);
+            next.as_mut().enable();
+            if self.under_way().have_ended(up_to) {
+                return;
+            }
+            next.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const WITHIN: Duration = Duration::from_secs(17);
+
+    fn after(seconds: u64) -> Instant {
+        Instant::now() + Duration::from_secs(seconds)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubt_lasts_until_a_look_that_was_sent_after_the_statement_can_take_effect() {
+        let mut under_way = UnderWay::default();
+        let began = Instant::now();
+        under_way.doubt(began, WITHIN);
+        let (mut now, mut looks) = (began, 0);
+        while under_way.in_doubt() {
+            if under_way.wants_look(now) {
+                assert!(under_way.begin_look(now, PATIENCE).is_some());
+                under_way.looked(now);
+                assert!(under_way.end_look(Vec::new()).is_empty());
+                looks += 1;
+            }
+            now += Duration::from_millis(50);
+        }
+        assert!(now - began >= WITHIN, "{:?}", now - began);
+        assert!((5..15).contains(&looks), "{looks} looks");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_look_is_open_at_a_time() {
+        let mut under_way = UnderWay::default();
+        under_way.doubt(Instant::now(), WITHIN);
+        assert!(under_way.begin_look(Instant::now(), PATIENCE).is_some());
+        assert!(under_way.begin_look(Instant::now(), PATIENCE).is_none());
+        assert!(!under_way.wants_look(Instant::now()));
+        under_way.end_look(Vec::new());
+        assert!(under_way.wants_look(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_whose_job_never_starts_is_not_expected_for_ever() {
+        let mut under_way = UnderWay::default();
+        under_way.expect(Fence(7), Instant::now());
+        assert_eq!(
+            under_way.begin_look(after(1), PATIENCE),
+            Some(vec![Fence(7)])
+        );
+        under_way.end_look(Vec::new());
+        assert_eq!(under_way.begin_look(after(11), PATIENCE), Some(Vec::new()));
+        assert!(!under_way.starts(Fence(7)), "a look tells of it by now");
+    }
+
+    #[test]
+    fn a_look_waits_for_the_statements_that_were_under_way() {
+        let mut under_way = UnderWay::default();
+        let (first, second) = (under_way.begin(), under_way.begin());
+        let seen = under_way.looked(Instant::now());
+        let later = under_way.begin();
+        assert!(!under_way.have_ended(seen));
+        under_way.end(second);
+        assert!(!under_way.have_ended(seen));
+        under_way.end(first);
+        assert!(under_way.have_ended(seen));
+        assert!(!under_way.have_ended(later));
+    }
+}
