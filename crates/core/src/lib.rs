@@ -26,6 +26,12 @@
 //! | [`node`] | starts the parts, stops them, tells their health |
 //! | [`client`] | operations from outside a node |
 
+// Without a database there is no store, and what only stores use is unused.
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "sqlite")),
+    allow(dead_code, unused_imports, unused_macros)
+)]
+
 #[macro_use]
 pub mod runtime;
 
@@ -54,7 +60,9 @@ pub use node::{Node, NodeOptions};
 pub use producer::commit_hook::{CommitHook, HookOptions};
 pub use producer::jobs::{Jobs, TransactionHook};
 pub use store::StoreError;
+#[cfg(feature = "postgres")]
 pub use store::postgres::{PgOptions, PgStore};
+#[cfg(feature = "sqlite")]
 pub use store::sqlite::{SqliteOptions, SqliteStore};
 pub use store::transaction::JobTransaction;
 pub use store::{SqlStore, Store};

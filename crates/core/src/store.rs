@@ -21,12 +21,14 @@ mod membership;
 mod moving;
 mod operating;
 mod poison;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 mod presence;
 mod process_lock;
 mod rows;
 mod schema;
 mod settling;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod sweeping;
 pub mod transaction;

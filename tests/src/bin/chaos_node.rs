@@ -6,9 +6,9 @@
 //! the node serves (all of them without it), with commas.
 #![allow(clippy::print_stderr, reason = "a program of the tests")]
 
-use jobwire::Settings;
-use jobwire::commands::run::{Additions, run_with};
-use jobwire::settings::Sources;
+use jobwire_cli::Settings;
+use jobwire_cli::commands::run::{Additions, run_with};
+use jobwire_cli::settings::Sources;
 use jobwire_core::{PgOptions, PgStore};
 use jobwire_tests::chaos::handlers::handlers;
 use jobwire_tests::chaos::mutant::{Bug, HastyTransport, Mutant};
@@ -54,7 +54,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         environment: std::env::vars().collect(),
         flags: Vec::new(),
     })?;
-    jobwire::logging::start(&settings, true);
+    jobwire_cli::logging::start(&settings, true);
     let url = std::env::var("CHAOS_DATABASE_URL")?;
     let mut options = PgOptions::default();
     options.max_connections = 3;

@@ -9,6 +9,7 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Held, Job, LockedJob};
 use jobwire_core::store::Failure;
+use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver,
     LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
@@ -19,8 +20,8 @@ use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
 };
 use jobwire_core::{
-    CommitHook, Fence, JobFilter, JobId, JobView, Lane, LaneRule, NewJob, NodeId, PgStore,
-    SqlStore, Store, StoreError, Transport,
+    Fence, JobFilter, JobId, JobView, Lane, LaneRule, NewJob, NodeId, PgStore, SqlStore, Store,
+    StoreError, Transport,
 };
 use sqlx::postgres::PgConnection;
 use std::fmt;
@@ -262,8 +263,11 @@ impl Store for Mutant {
     async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
         self.inner.release(owner, held).await
     }
-    async fn begin_completing(&self, hook: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
-        self.inner.begin_completing(hook).await
+    async fn begin_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>> {
+        self.inner.begin_completing(after).await
     }
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
         self.inner.move_due_timers(at_most).await

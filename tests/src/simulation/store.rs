@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{Held, LockedJob};
-use jobwire_core::producer::commit_hook::CommitHook;
+use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver,
     LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
@@ -198,7 +198,10 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn begin_completing(&self, _: &CommitHook) -> Result<Box<dyn CompletingTransaction>> {
+    async fn begin_completing(
+        &self,
+        _: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>> {
         self.call("begin", |_| ()).await?;
         Ok(Box::new(MemoryTransaction(self.clone())))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use jobwire::commands::enqueue::FIELDS;
+use jobwire_cli::commands::enqueue::FIELDS;
 use jobwire_core::{JobFilter, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{HandOver, Refusal};
@@ -83,7 +84,7 @@ pub(super) async fn whoever_finishes_takes_the_next<S: Bench>(w: &World<S>) {
 
     let tx = w
         .store
-        .begin_completing(&jobwire_core::CommitHook::disconnected())
+        .begin_completing(Arc::new(jobwire_core::CommitHook::disconnected()))
         .await
         .unwrap();
     let settled = tx

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{ClaimOf, ClaimPage, HandOver, Refusal, Renewed, SuspensionScope};
@@ -326,16 +327,28 @@ pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &Worl
     let owner = node();
     let stale = w.hold(owner, &hint).await;
     w.die(hint.id).await;
-    let tx = w.store.begin_completing(&hook).await.unwrap();
+    let tx = w
+        .store
+        .begin_completing(Arc::new(hook.clone()))
+        .await
+        .unwrap();
     let lost = tx.complete(owner, &done(&stale), &HandOver::Hint).await;
     assert!(matches!(lost, Err(StoreError::LostLock(id)) if id == hint.id));
     assert_eq!(w.rows("job").await, 1);
 
     let held = w.hold(owner, &hint).await;
-    let tx = w.store.begin_completing(&hook).await.unwrap();
+    let tx = w
+        .store
+        .begin_completing(Arc::new(hook.clone()))
+        .await
+        .unwrap();
     tx.roll_back().await.unwrap();
     assert_eq!(w.rows("job").await, 1);
-    let tx = w.store.begin_completing(&hook).await.unwrap();
+    let tx = w
+        .store
+        .begin_completing(Arc::new(hook.clone()))
+        .await
+        .unwrap();
     let settled = tx.complete(owner, &done(&held), &HandOver::Hint).await;
     assert_eq!(settled.unwrap().applied, [hint.id]);
     assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);

@@ -34,7 +34,9 @@ use std::sync::Arc;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
 use crate::producer::commit_hook::CommitHook;
+#[cfg(feature = "postgres")]
 use crate::store::postgres::PgStore;
+#[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
 use crate::store::{Created, Origin, SqlStore, StoreError};
@@ -176,6 +178,7 @@ impl<S: SqlStore> TransactionHook<S> {
     }
 }
 
+#[cfg(feature = "postgres")]
 impl PgStore {
     /// Creates jobs in this store. Their hints are published through `hook`.
     #[must_use]
@@ -184,6 +187,7 @@ impl PgStore {
     }
 }
 
+#[cfg(feature = "sqlite")]
 impl SqliteStore {
     /// Creates jobs in this store. Their hints are published through `hook`.
     #[must_use]

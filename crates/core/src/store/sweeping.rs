@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::hint::Ready;
 use crate::job::scope::{Needs, Services};
@@ -203,4 +204,18 @@ pub struct MovedTimers {
     pub next_due: Option<DateTime<Utc>>,
     /// The database's clock.
     pub now: DateTime<Utc>,
+}
+
+impl OrphanQuery {
+    /// The smallest version-7 id of a moment a minute after the question's: behind it no row can be old
+    /// enough, unless its creator's clock ran ahead by more than that.
+    pub(crate) fn ceiling(&self) -> Uuid {
+        if self.whole {
+            return Uuid::max();
+        }
+        let millis = (self.ready_before.timestamp_millis() + 60_000)
+            .max(0)
+            .cast_unsigned();
+        Uuid::from_u128(u128::from(millis) << 80)
+    }
 }

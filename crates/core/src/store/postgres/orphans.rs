@@ -175,17 +175,3 @@ pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError
     tx.commit().await?;
     Ok(ready)
 }
-
-impl OrphanQuery {
-    /// The smallest version-7 id of a moment a minute after the question's: behind it no row can be old
-    /// enough, unless its creator's clock ran ahead by more than that.
-    pub(crate) fn ceiling(&self) -> Uuid {
-        if self.whole {
-            return Uuid::max();
-        }
-        let millis = (self.ready_before.timestamp_millis() + 60_000)
-            .max(0)
-            .cast_unsigned();
-        Uuid::from_u128(u128::from(millis) << 80)
-    }
-}

@@ -30,7 +30,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use jobwire_core::{Fence, Handler, HandlerError, HandlerResult, JobId, Outcome, Running, telemetry::plain};
+use jobwire_core::{
+    Fence, Handler, HandlerError, HandlerResult, JobId, Outcome, Running, telemetry::plain,
+};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The `jobwire` program. Everything is in the library of the same name.
+//! The `jobwire` program. Its code is in the library `jobwire_cli`.
 
 use std::process::ExitCode;
 
@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    jobwire::main()
+    jobwire_cli::main()
 }

@@ -240,7 +240,7 @@ fn the_page_in_docs_is_the_one_of_the_table() {
     assert_eq!(
         page,
         markdown::page(),
-        "write it anew: cargo run -p jobwire -- config --markdown > docs/configuration.md"
+        "write it anew: cargo run -p jobwire-cli -- config --markdown > docs/configuration.md"
     );
 }
 
