@@ -6,7 +6,7 @@
 //! [`recorder`]), the producers what they were told ([`ledger`]). When all is healed and drained, the
 //! history is read ([`reader`]) and judged ([`crate::history::Checker`]).
 //!
-//! docs/chaos.md says how to use it.
+//! docs/internals/chaos.md says how to use it.
 
 pub mod deploys;
 pub mod faults;

@@ -136,7 +136,7 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
     two.stop().await;
 }
 
-/// As docs/operations.md says to do it: nodes first, then producers, then nodes without the former one.
+/// As docs/operating/deployment.md says to do it: nodes first, then producers, then nodes without the former one.
 #[tokio::test]
 async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Everything broken at once, for a bounded time: see `jobwire_tests::chaos` and docs/chaos.md. The runs have a
+//! Everything broken at once, for a bounded time: see `jobwire_tests::chaos` and docs/internals/chaos.md. The runs have a
 //! step of their own in `scripts/test`, behind all other tests, so that none disturbs another.
 //!
 //! Budget: 7 minutes on an idle machine of two cores. The seed is drawn from
@@ -56,7 +56,7 @@ async fn no_hint_is_lost_in_a_fleet_that_changes_on_kafka() {
     no_hint_is_lost_in_a_fleet_that_changes(Broker::Kafka).await;
 }
 
-/// Nodes with the concurrency, the locks and the messages of docs/performance.md: nothing there is bought with a
+/// Nodes with the concurrency, the locks and the messages of docs/internals/performance.md: nothing there is bought with a
 /// promise.
 fn benchmark() -> Options {
     Options {

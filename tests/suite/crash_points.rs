@@ -302,7 +302,7 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let tried = tried.chain(LEADER).chain(STOPPING).chain(BY_ROW);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
     assert_eq!(tried, code, "tried here, and written in the code");
-    let page = std::fs::read_to_string(docs::root().join("docs/faults.md")).unwrap();
+    let page = std::fs::read_to_string(docs::root().join("docs/operating/faults.md")).unwrap();
     let table = page.split("## Crash points").nth(1).unwrap();
     let table = table.split("\n## ").next().unwrap();
     let cells = table.lines().filter_map(|line| line.split('|').nth(2));
@@ -310,6 +310,6 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let listed: BTreeSet<String> = names.map(str::to_owned).collect();
     assert_eq!(
         listed, code,
-        "listed in docs/faults.md, and written in the code"
+        "listed in docs/operating/faults.md, and written in the code"
     );
 }

@@ -46,7 +46,7 @@ fn every_test_that_the_guarantees_name_exists() {
 
 #[test]
 fn every_test_that_the_page_of_faults_names_exists() {
-    assert_named_tests_exist("docs/faults.md");
+    assert_named_tests_exist("docs/operating/faults.md");
 }
 
 fn assert_named_tests_exist(page: &str) {

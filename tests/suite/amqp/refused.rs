@@ -179,7 +179,7 @@ async fn missing_rights_are_named() {
 
 /// The rights that the guide lists, as its command has them.
 fn documented(user: &str) -> [String; 3] {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating/security.md");
     let guide = std::fs::read_to_string(guide).unwrap();
     let command = format!("rabbitmqctl set_permissions -p VHOST {user} ");
     let rights = guide.lines().find_map(|line| line.strip_prefix(&command));

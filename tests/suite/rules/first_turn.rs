@@ -1,4 +1,5 @@
-//! A job that comes alone has its first turn with the consumer, unless jobs of its type keep their thread (ADR 0022).
+//! A job that comes alone has its first turn with the consumer, unless jobs of its type keep their thread
+//! (docs/internals/measurements.md, 0022).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A timer that is due alone is locked by the statement that moves it, where nothing else runs (ADR 0025).
+//! A timer that is due alone is locked by the statement that moves it, where nothing else runs
+//! (docs/internals/measurements.md, 0025).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 //! never from this machine's.
 //!
 //! A timer that is due alone runs here, where nothing else does: the statement that moves it locks it, and it needs no
-//! hint (ADR 0025).
+//! hint (docs/internals/measurements.md, 0025).
 
 use std::sync::Arc;
 use std::time::Duration;

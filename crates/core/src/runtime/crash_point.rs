@@ -9,7 +9,7 @@
 //! * `completion-committed=2*off->return` does so at the third time;
 //! * `task-leader=3*panic` lets that background task panic at its first three starts.
 //!
-//! docs/faults.md lists the points, and what must hold after a death at each.
+//! docs/operating/faults.md lists the points, and what must hold after a death at each.
 
 /// A place at which a test may kill the process. See the [module](mod@crate::runtime::crash_point).
 #[cfg(feature = "failpoints")]

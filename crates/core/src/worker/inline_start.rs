@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A turn that is no longer than this hardly delays the next lock: that alone takes longer. Where jobs come one by one
 /// nothing is in the processor's caches: with a limit of 50 µs a handler that only sends a few bytes was never short
-/// (ADR 0022).
+/// (docs/internals/measurements.md, 0022).
 const SHORT: Duration = Duration::from_micros(250);
 /// So many short turns in a row make the next one likely to be short.
 const ENOUGH: u32 = 16;
