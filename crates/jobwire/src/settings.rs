@@ -2,7 +2,7 @@
 //!
 //! Precedence, rising: default, `jobwire.toml` (or `--config FILE`, `JOBWIRE_CONFIG`), environment
 //! `JOBWIRE_…`, flag. All mistakes are reported at once, each with the setting, where it came from, the
-//! value and what to do. Passwords in URLs are never shown. docs/configuration.md is made from the table.
+//! value and what to do. Passwords in URLs are never shown. docs/reference/settings.md is made from the table.
 
 mod broker;
 mod check;
