@@ -6,7 +6,7 @@
 //! deaths, freezes and clean stops, and time, which tokio's paused clock moves on when nothing can happen
 //! any more. A whole run is one thread, so a seed decides everything, and the same seed is the same run.
 //!
-//! docs/simulation.md says how to run and replay it.
+//! docs/internals/simulation.md says how to run and replay it.
 
 mod bug;
 mod clock;

@@ -41,7 +41,7 @@ fn test_names(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_test_that_the_guarantees_name_exists() {
-    assert_named_tests_exist("docs/guarantees.md");
+    assert_named_tests_exist("docs/reference/guarantees.md");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn every_file_that_a_document_links_exists() {
 
 #[test]
 fn the_hint_in_the_guide_is_one_that_nodes_read() {
-    let guide = std::fs::read_to_string(root().join("docs/hints.md")).unwrap();
+    let guide = std::fs::read_to_string(root().join("docs/reference/hints.md")).unwrap();
     let sample = guide.split("```json\n").nth(1).unwrap();
     let sample = sample.split("```").next().unwrap().trim();
     let message = jobwire_core::hint::Message::decode(sample.as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! The wire format, as programs in other languages see it: docs/hint-vectors.json against running nodes, and
-//! docs/asyncapi.json against the vectors. (What the vectors mean is tested beside the code that reads them.)
+//! The wire format, as programs in other languages see it: docs/reference/hint-vectors.json against running nodes, and
+//! docs/reference/asyncapi.json against the vectors. (What the vectors mean is tested beside the code that reads them.)
 //! Budget: 15 s.
 
 use std::path::Path;
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 fn document(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../docs")
+        .join("../docs/reference")
         .join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
@@ -138,7 +138,7 @@ async fn nothing_that_is_published_to_kafka_stops_a_node() {
     a_node_outlives_the_vectors(space, over_kafka).await;
 }
 
-/// The schemas of docs/asyncapi.json.
+/// The schemas of docs/reference/asyncapi.json.
 struct Contract {
     schemas: Schemas,
     hints: SchemaIndex,

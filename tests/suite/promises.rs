@@ -1,4 +1,4 @@
-//! The promises of docs/guarantees.md, one node at a time: each test fails without the rule it names.
+//! The promises of docs/reference/guarantees.md, one node at a time: each test fails without the rule it names.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Thousands of seeds through the real machinery over a simulated world: docs/simulation.md.
+//! Thousands of seeds through the real machinery over a simulated world: docs/internals/simulation.md.
 
 use jobwire_tests::simulation::{Bug, Simulation, Swept, replay, sweep};
 

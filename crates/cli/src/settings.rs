@@ -2,7 +2,7 @@
 //!
 //! Precedence, rising: default, `jobwire.toml` (or `--config FILE`, `JOBWIRE_CONFIG`), environment
 //! `JOBWIRE_…`, flag. All mistakes are reported at once, each with the setting, where it came from, the
-//! value and what to do. Passwords in URLs are never shown. docs/configuration.md is made from the table.
+//! value and what to do. Passwords in URLs are never shown. docs/reference/settings.md is made from the table.
 
 mod broker;
 mod check;
@@ -142,7 +142,7 @@ settings! {
     quarantine_after: u32 = "3", "quarantine-after" "N",
         "A job at whose hands so many nodes in a row have died goes to the dead letters; it runs alone on its node from the second death on. At least 3; 0 for never.";
     row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
-        "Types whose handlers are short and may run twice, separated by commas: where many of their jobs arrive at once, PostgreSQL holds them by locks of their rows, which costs half of what leases do. See docs/operations.md.";
+        "Types whose handlers are short and may run twice, separated by commas: where many of their jobs arrive at once, PostgreSQL holds them by locks of their rows, which costs half of what leases do. See docs/operating/deployment.md.";
     row_lock_from: usize = "32", "row-lock-from" "N",
         "The smallest batch of hints of which jobs are held by row locks; the jobs of a smaller batch get leases.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",

@@ -4,8 +4,8 @@
 //! carries only the id, what routing needs, and the moments that latency is measured from.
 //!
 //! # Wire format, version 1
-//! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/hints.md describes it
-//! for publishers in other languages; they need only `v` and `hints[].id`. docs/hint-vectors.json holds
+//! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/reference/hints.md describes it
+//! for publishers in other languages; they need only `v` and `hints[].id`. docs/reference/hint-vectors.json holds
 //! messages and what they mean, for readers and writers in any language; our tests read it too. The
 //! strictness of reading is in `wire.rs`.
 //!

@@ -61,10 +61,13 @@ mod tests {
         }
     }
 
-    /// docs/hint-vectors.json, which implementers in other languages hold theirs against.
+    /// docs/reference/hint-vectors.json, which implementers in other languages hold theirs against.
     #[test]
     fn keys_go_to_the_partitions_that_the_vectors_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hint-vectors.json");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/hint-vectors.json"
+        );
         let vectors: serde_json::Value =
             serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let vectors = vectors["partitions"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Runs seeds of the simulation, or replays one: see docs/simulation.md.
+//! Runs seeds of the simulation, or replays one: see docs/internals/simulation.md.
 //!
 //! ```text
 //! simulate FROM COUNT    run so many seeds

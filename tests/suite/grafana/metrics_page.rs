@@ -1,4 +1,4 @@
-//! docs/metrics.md, made from the table.
+//! docs/reference/metrics.md, made from the table.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const HEAD: &str = "\
 
 `jobwire run` serves them at `/metrics` for Prometheus; a program that uses the library records them with the
 `metrics` crate, for whatever exporter it installs. Labels never hold ids, so their number stays bounded.
-[grafana](../grafana/README.md) has a dashboard and alert rules.
+[grafana](../../grafana/README.md) has a dashboard and alert rules.
 
 The stages add up: `commit_to_publish` + `publish_to_receive` + `receive_to_lock` + `lock_to_start` is
 `commit_to_start`, up to the skew between the clocks of producer and worker, which is counted.
@@ -78,5 +78,5 @@ fn listed(bounds: &[f64]) -> String {
 
 #[test]
 fn the_page_of_metrics_is_the_table() {
-    assert_made(&repository().join("docs/metrics.md"), &page());
+    assert_made(&repository().join("docs/reference/metrics.md"), &page());
 }

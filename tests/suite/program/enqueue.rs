@@ -10,7 +10,8 @@ use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empt
 
 #[tokio::test]
 async fn the_lines_and_fields_of_the_guide_are_accepted() {
-    let guide = std::fs::read_to_string(crate::docs::root().join("docs/jobs.md")).unwrap();
+    let guide =
+        std::fs::read_to_string(crate::docs::root().join("docs/reference/jobs.md")).unwrap();
     let home = Scratch::new();
     let sample = guide.split("```json\n").nth(1).unwrap();
     let sample = sample.split("```").next().unwrap();

@@ -9,7 +9,7 @@ use crate::settings::{Settings, markdown};
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
-    /// Print the page docs/configuration.md
+    /// Print the page docs/reference/settings.md
     #[arg(long, hide = true)]
     pub markdown: bool,
 }

@@ -34,7 +34,7 @@ fn fields_help() -> String {
     let lines: Vec<String> = FIELDS.chunks(8).map(|some| some.join(", ")).collect();
     let fields = lines.join(",\n  ");
     format!(
-        "Fields of a line (docs/jobs.md); only type is needed:\n  {fields}\nFor example:\n  {EXAMPLE}"
+        "Fields of a line (docs/reference/jobs.md); only type is needed:\n  {fields}\nFor example:\n  {EXAMPLE}"
     )
 }
 

@@ -1,4 +1,4 @@
-//! docs/configuration.md, made from the table.
+//! docs/reference/settings.md, made from the table.
 
 use std::fmt::Write;
 

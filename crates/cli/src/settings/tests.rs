@@ -235,12 +235,12 @@ fn an_address_without_port_and_a_host_with_a_scheme_are_refused() {
 
 #[test]
 fn the_page_in_docs_is_the_one_of_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
-    let page = std::fs::read_to_string(&path).expect("docs/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/settings.md");
+    let page = std::fs::read_to_string(&path).expect("docs/reference/settings.md");
     assert_eq!(
         page,
         markdown::page(),
-        "write it anew: cargo run -p jobwire-cli -- config --markdown > docs/configuration.md"
+        "write it anew: cargo run -p jobwire-cli -- config --markdown > docs/reference/settings.md"
     );
 }
 

@@ -1,4 +1,4 @@
-//! docs/hint-vectors.json, read as any other implementer would.
+//! docs/reference/hint-vectors.json, read as any other implementer would.
 
 use chrono::DateTime;
 use serde_json::Value;
@@ -17,7 +17,10 @@ pub(super) fn messages() -> Vec<(Value, Vec<u8>)> {
 }
 
 fn section(name: &str) -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hint-vectors.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/hint-vectors.json"
+    );
     let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     vectors[name].as_array().unwrap().clone()
 }
@@ -133,7 +136,10 @@ fn messages_are_written_as_the_vectors_say() {
 
 #[test]
 fn the_vectors_name_the_limits_of_the_reader() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hint-vectors.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/hint-vectors.json"
+    );
     let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert_eq!(vectors["version"], WIRE_VERSION);
     assert_eq!(vectors["limits"]["message_bytes"], MAX_MESSAGE_BYTES);

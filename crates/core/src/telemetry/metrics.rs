@@ -1,5 +1,5 @@
 //! Every metric, in one table: name, kind, unit, labels, meaning. Dashboards, alert rules and
-//! docs/metrics.md use these names and no others; a test compares them.
+//! docs/reference/metrics.md use these names and no others; a test compares them.
 //!
 //! Stage latencies add up: `commit_to_publish + publish_to_receive + receive_to_lock + lock_to_start`
 //! is `commit_to_start` (up to clock skew between producer and worker, which is counted, not hidden).

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 
-/** The message that a job is ready: docs/hints.md, version 1. */
+/** The message that a job is ready: docs/reference/hints.md, version 1. */
 final class Hint {
     private Hint() {}
 
