@@ -54,7 +54,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<i64>> {
     let mut tx = jobs.begin().await?;
     place(&mut tx, 2).await?;
     tx.create(NewJob::of("send-invoice", &2)).await?;
-    tx.roll_back().await?;
+    tx.rollback().await?;
 
     // Your own transaction: fire the hook after your commit.
     let mut tx = store.pool().begin().await?;

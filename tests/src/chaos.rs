@@ -24,6 +24,7 @@ pub mod workload;
 pub mod world;
 
 use crate::history::{Invariant, Limits, Violation};
+use crate::wait::within;
 use faults::Faults;
 use ledger::Ledger;
 use options::Options;
@@ -41,10 +42,6 @@ const ORDER_SLACK: i64 = 500_000;
 
 /// Nodes put a job into quarantine after so many strikes.
 const QUARANTINE: usize = 3;
-
-/// The bound of rule 24 counts from the death of a node, at most a lease before the lease's end: a sweep interval and
-/// two seconds are left.
-const TAKEOVER: i64 = 3_000_000;
 
 /// Run it all.
 ///
@@ -86,6 +83,7 @@ pub async fn run(options: Options) -> Outcome {
     world.stop_nodes().await;
     // A handler that had lost its lock may have created a job as late as when its node stopped.
     for _ in 0..5 {
+        sessions_end(&world.url).await;
         if left(&world.url).await.is_ok_and(|left| left == 0) {
             break;
         }
@@ -104,7 +102,7 @@ pub async fn run(options: Options) -> Outcome {
         order_slack: ORDER_SLACK,
         quarantine: Some(QUARANTINE),
         calendar: world.calendar(),
-        takeover: Some(TAKEOVER),
+        takeover: i64::try_from(options.takeover.as_micros()).ok(),
     };
     let checked = reader::check(&world.url, ledger.take(), limits).await;
     let (mut verdict, kinds) =
@@ -155,6 +153,23 @@ async fn left(url: &str) -> Result<i64, sqlx::Error> {
     .await?;
     connection.close().await?;
     Ok(count)
+}
+
+/// Waits for the transactions of nodes that have ended: what they sent last may still be under way in a proxy, or
+/// at work in the server.
+async fn sessions_end(url: &str) {
+    within(Duration::from_secs(10), || async {
+        let mut connection = PgConnection::connect(url).await.ok()?;
+        let open: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND application_name IN ('jobwire', 'chaos-recorder')",
+        )
+        .fetch_one(&mut connection)
+        .await
+        .ok()?;
+        (open == 0).then_some(())
+    })
+    .await;
 }
 
 async fn rows(url: &str) -> i64 {

@@ -83,6 +83,8 @@ async fn kept(options: Options) -> Outcome {
         deploys: true,
         // What a busy machine can keep up with: slow is no failure, but a backlog takes time to drain.
         rate: 40,
+        // A takeover that takes longer is not slow but missing.
+        takeover: Duration::from_secs(15),
         // Only what stands still for so long has been lost.
         patience: Duration::from_secs(300),
         ..options

@@ -53,7 +53,7 @@ async fn a_rolled_back_job_never_runs() {
     let node = world.node().handlers(noting(&notes)).start().await.unwrap();
     let mut tx = world.jobs.begin().await.unwrap();
     tx.create(NewJob::of("note", "rolled back")).await.unwrap();
-    tx.roll_back().await.unwrap();
+    tx.rollback().await.unwrap();
     let mut tx = world.jobs.begin().await.unwrap();
     tx.create(NewJob::of("note", "dropped")).await.unwrap();
     drop(tx);

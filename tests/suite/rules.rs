@@ -226,7 +226,7 @@ async fn a_cancelled_begin_leaves_no_open_transaction() {
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
         )
     };
-    jobs.begin().await.unwrap().roll_back().await.unwrap();
+    jobs.begin().await.unwrap().rollback().await.unwrap();
     eventually("a connection waits in the pool", SOON, || async {
         (store.pool().num_idle() > 0).then_some(())
     })

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use jobwire_core::runtime::supervisor::survived;
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};
@@ -102,7 +102,7 @@ impl ControlTasks {
             topology: self.topology,
             heard: self.heard,
             link: receive,
-            unreadable: Rarely::default(),
+            unreadable: LogThrottle::default(),
         };
         let stop = self.stop.clone();
         let telling = async move {
@@ -185,7 +185,7 @@ struct Listener {
     topology: Topology,
     heard: broadcast::Sender<Control>,
     link: Link,
-    unreadable: Rarely,
+    unreadable: LogThrottle,
 }
 
 impl Listener {

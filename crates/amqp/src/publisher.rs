@@ -26,7 +26,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{OwnLanes, TransportError};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
@@ -100,7 +100,7 @@ pub(crate) struct LanePublishers {
     options: AmqpOptions,
     lanes: Mutex<Lanes>,
     pub(crate) own: OwnLanes,
-    refused: std::sync::Mutex<Rarely>,
+    refused: std::sync::Mutex<LogThrottle>,
     tasks: TaskTracker,
     runtime: Handle,
     /// No new messages, please.

@@ -28,7 +28,7 @@ use crate::lane::{LaneReceiver, Verdict};
 use crate::session::Session;
 use crate::statistics::Unsettled;
 use crate::topology::Topology;
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 
 /// How long a call waits for the connection to come back.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub(crate) struct AmqpReceiver {
     first: usize,
     prefetch: usize,
     paused: bool,
-    unreadable: Rarely,
+    unreadable: LogThrottle,
     closing: CancellationToken,
     tasks: TaskTracker,
 }
@@ -77,7 +77,7 @@ impl AmqpReceiver {
             session: None,
             prefetch: usize::from(subscription.prefetch.max(1)),
             paused: false,
-            unreadable: Rarely::default(),
+            unreadable: LogThrottle::default(),
             closing,
             tasks,
         }
@@ -219,7 +219,7 @@ impl Receiver for AmqpReceiver {
         }
     }
 
-    async fn give_back(&mut self, tickets: &[Ticket]) {
+    async fn requeue(&mut self, tickets: &[Ticket]) {
         for lane in &mut self.lanes {
             lane.decide(tickets, Verdict::GivenBack);
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::job::scope::{Group, Needs, Scope, Services};
 use crate::job::{Lane, NodeId};
 use crate::store::{MAX_NODES, Membership};
-use crate::telemetry::log_throttle::Rarely;
+use crate::telemetry::log_throttle::LogThrottle;
 
 /// Beats that are remembered; those of ids without a row are forgotten first.
 const MOST_HEARD: usize = 2 * MAX_NODES;
@@ -30,7 +30,7 @@ pub(crate) struct Fleet(Mutex<Members>);
 struct Members {
     registered: HashMap<NodeId, Arc<Registered>>,
     heard: HashMap<NodeId, Heard>,
-    full: Rarely,
+    full: LogThrottle,
 }
 
 /// What the row of a node says.

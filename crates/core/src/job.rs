@@ -2,7 +2,7 @@
 //!
 //! A [`Job`] is a unit of work that exists in exactly one of the job tables ([`JobState`]). It keeps
 //! its [`JobId`] through every move. What proves the right to run it is not here but in its lease
-//! ([`Held`]).
+//! ([`LockToken`]).
 
 pub mod duration;
 pub mod new_job;
@@ -265,7 +265,7 @@ impl Job {
 
 /// Proof of a lock: named in every complete, fail, renew and release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LockToken {
     /// The job.
     pub id: JobId,
     /// The token of this lock.
@@ -288,8 +288,8 @@ pub struct LockedJob {
 impl LockedJob {
     /// The proof to hand back.
     #[must_use]
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> LockToken {
+        LockToken {
             id: self.job.id,
             fence: self.fence,
             instance: self.job.exclusive_instance().map(str::to_owned),

@@ -17,15 +17,15 @@
 //! interval and two seconds, also where the dead node led (protocol rule 24).
 //!
 //! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
-//! ([`voice`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
+//! ([`publish_watch`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
 
 mod clock;
 mod members;
+mod publish_watch;
 mod rescue;
 pub mod sweeper;
 pub(crate) mod timers;
 mod unserved_lanes;
-mod voice;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,17 +40,17 @@ use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::leader::clock::DatabaseClock;
 use crate::leader::sweeper::Sweeper;
-use crate::leader::unserved_lanes::Unreceived;
+use crate::leader::unserved_lanes::UnservedLanes;
 use crate::producer::commit_hook::Cause;
-use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::forward;
 use crate::worker::held_hints::Question;
 use crate::worker::next_timer::Asker;
 use members::Members;
-use voice::Voice;
+use publish_watch::PublishWatch;
 
 /// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
 const PAGE: i64 = 5_000;
@@ -70,9 +70,9 @@ const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 struct Leader {
-    node: Arc<Shared>,
+    node: Arc<NodeContext>,
     sweeper: Sweeper,
-    unreceived: Unreceived,
+    unreceived: UnservedLanes,
     term: Option<i64>,
     /// When the lease ends at the latest.
     leads_until: Instant,
@@ -88,20 +88,20 @@ struct Leader {
     beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
-    voice: Voice,
+    voice: PublishWatch,
     members: Members,
     alone_pass_done: bool,
 }
 
 /// Lead or follow until the node drains.
-pub(crate) async fn lead(node: Arc<Shared>) {
+pub(crate) async fn lead(node: Arc<NodeContext>) {
     gauge!(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
     let drain = node.draining.clone();
     let mut leader = Leader {
         node,
         sweeper: Sweeper::default(),
-        unreceived: Unreceived::default(),
+        unreceived: UnservedLanes::default(),
         term: None,
         leads_until: Instant::now(),
         failed: false,
@@ -112,7 +112,7 @@ pub(crate) async fn lead(node: Arc<Shared>) {
         beat_pause: FIRST_BEATS,
         looked: None,
         clock: DatabaseClock::default(),
-        voice: Voice::default(),
+        voice: PublishWatch::default(),
         members: Members::begin(),
         alone_pass_done: false,
     };
@@ -226,7 +226,7 @@ impl Leader {
         let may_be_away = self.failed || !self.leads();
         let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
-        let turn = Turn {
+        let turn = LeaderCycle {
             node: node.id,
             lease: node.options.leader_lease(),
             transport: node.transport.name(),
@@ -237,12 +237,12 @@ impl Leader {
             again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
         };
-        node.alarm.asks(Asker::Turn);
+        node.next_timer.asks(Asker::LeaderCycle);
         let sent = Instant::now();
-        let taken = node.store.take_turn(&turn).await;
+        let taken = node.store.run_leader_cycle(&turn).await;
         self.failed = taken.is_err();
         if let Ok(outcome) = &taken {
-            if let TurnOutcome::Follows { remaining, .. } = outcome {
+            if let CycleOutcome::Follows { remaining, .. } = outcome {
                 // The leader's last turn was answered when its lease began.
                 let age = turn.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
@@ -254,7 +254,7 @@ impl Leader {
             self.clock.answered();
         }
         match taken {
-            Ok(TurnOutcome::Leads(report)) => {
+            Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
                 self.led(*report, sent).await;
@@ -265,13 +265,13 @@ impl Leader {
                     self.next_turn = self.next_turn.min(end);
                 }
             }
-            Ok(TurnOutcome::Follows { leader, .. })
+            Ok(CycleOutcome::Follows { leader, .. })
                 if leader == node.id && self.leads() && Instant::now() < self.leads_until =>
             {
                 // Another node asks at this moment, or a transaction has locked the leader's row.
                 self.next_turn = Instant::now() + ROW_LOCKED;
             }
-            Ok(TurnOutcome::Follows { remaining, .. }) => {
+            Ok(CycleOutcome::Follows { remaining, .. }) => {
                 node.report("leader", None);
                 self.follow();
                 let remaining = remaining + Duration::from_millis(50);
@@ -295,7 +295,7 @@ impl Leader {
         }
     }
 
-    async fn led(&mut self, report: TurnReport, sent: Instant) {
+    async fn led(&mut self, report: CycleReport, sent: Instant) {
         let node = self.node.clone();
         if self.term != Some(report.term) {
             tracing::info!(node = %node.id, term = report.term, "this node leads");
@@ -316,8 +316,8 @@ impl Leader {
                  leases no job is taken over"
             );
         }
-        node.alarm
-            .answered(Asker::Turn, sent, report.now, report.next_due);
+        node.next_timer
+            .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
         // Every lease of a job is counted. Executable jobs are, up to a limit; beyond it their number is an estimate
         // that may be too small: then some are taken to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
@@ -481,7 +481,7 @@ impl Leader {
                 self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
-                node.alarm.earlier(self.clock.now(), due);
+                node.next_timer.earlier(self.clock.now(), due);
             }
             Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
                 self.sweeper.marker_back(&node, &lane, marker).await;

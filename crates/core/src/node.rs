@@ -40,21 +40,21 @@ use crate::leader::timers;
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::supervisor::Supervisor;
 use crate::store::error::StoreError;
-use crate::store::{ProcessLock, Store, Succession, Turn, TurnOutcome};
+use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
 use crate::telemetry::label;
-use crate::telemetry::log_throttle::RareLines;
+use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
-use crate::worker::cached_metrics::Meters;
-use crate::worker::completer::{self, Gathering};
+use crate::worker::cached_metrics::CachedMetrics;
+use crate::worker::completer::{self, Batcher};
 use crate::worker::consumer::{self, OwnHints};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, Running};
 use crate::worker::held_instances::HeldInstances;
 use crate::worker::lease_book::LeaseBook;
-use crate::worker::next_timer::Alarm;
+use crate::worker::next_timer::NextTimer;
 use crate::worker::quarantine::Suspects;
 use crate::worker::renewal;
 use crate::worker::row_batch::RowPause;
@@ -173,7 +173,7 @@ impl NodeBuilder {
     }
 
     /// What the parts of the node will share, and where the outcomes of its jobs arrive.
-    fn share(self) -> (Arc<Shared>, mpsc::Receiver<Finished>, OwnHints) {
+    fn share(self) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
             transport,
@@ -187,7 +187,7 @@ impl NodeBuilder {
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
         label::receives(&options.lane_names());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeContext {
             id,
             hook,
             served: Served::new(handlers, options.scope.clone()),
@@ -202,7 +202,7 @@ impl NodeBuilder {
             type_slots: Mutex::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
             instances: HeldInstances::default(),
-            meters: Meters::new(),
+            cached_metrics: CachedMetrics::new(),
             own_hints,
             suspects: Suspects::default(),
             finished,
@@ -211,10 +211,10 @@ impl NodeBuilder {
             stop_jobs: CancellationToken::new(),
             ended: CancellationToken::new(),
             leads: watch::Sender::new(false),
-            alarm: Alarm::new(),
+            next_timer: NextTimer::new(),
             fleet: Fleet::default(),
             problems: Mutex::default(),
-            rare_lines: RareLines::default(),
+            throttled_lines: ThrottledLines::default(),
             claimed: Mutex::default(),
             store,
             transport,
@@ -228,7 +228,7 @@ impl NodeBuilder {
 /// A running node. Stop it with [`stop`](Self::stop); dropped instead, its jobs are taken over when their
 /// leases end.
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<NodeContext>,
     workers: Supervisor,
     keepers: Supervisor,
     alone: Alone,
@@ -382,9 +382,9 @@ impl Node {
 }
 
 /// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
-fn keep(shared: &Arc<Shared>, queue: mpsc::Receiver<Finished>) -> Supervisor {
+fn keep(shared: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
-    let gathering = Arc::new(tokio::sync::Mutex::new(Gathering::new(
+    let gathering = Arc::new(tokio::sync::Mutex::new(Batcher::new(
         queue,
         shared.options.concurrency,
     )));
@@ -414,7 +414,7 @@ async fn ensure_alone(
             transport: transport.name().to_owned(),
         });
     }
-    let turn = Turn {
+    let turn = LeaderCycle {
         node: id,
         lease: options.leader_lease(),
         transport: transport.name(),
@@ -427,11 +427,11 @@ async fn ensure_alone(
     };
     let mut waited = false;
     loop {
-        let TurnOutcome::Follows {
+        let CycleOutcome::Follows {
             leader,
             transport: theirs,
             remaining,
-        } = builder.store.take_turn(&turn).await?
+        } = builder.store.run_leader_cycle(&turn).await?
         else {
             return Ok(());
         };

@@ -5,7 +5,7 @@
 //!
 //! Three rules hold for all methods:
 //! * **Guards name (id, owner, fence)**, and no time. A statement that changes a locked job names all three; it changes
-//!   nothing where the lease names another owner, another fence, or none. Only [`take_turn`](Store::take_turn) clears
+//!   nothing where the lease names another owner, another fence, or none. Only [`run_leader_cycle`](Store::run_leader_cycle) clears
 //!   an owner, so a lease that ran out is as good as any other until the leader's turn has looked at it.
 //! * **Time is the database's.** Leases and due dates are written and compared by its clock.
 //! * **Lock order** is instance rows, then leases, then job rows, each sorted by its key. A statement that takes jobs
@@ -25,7 +25,7 @@ mod poison;
 pub mod postgres;
 mod presence;
 mod process_lock;
-mod rows;
+mod row_locks;
 mod schema;
 mod settling;
 #[cfg(feature = "sqlite")]
@@ -46,7 +46,7 @@ use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::job::scope::Services;
-use crate::job::{Fence, Held, Job, JobId, Lane, LockedJob, NodeId, text_enum};
+use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::rule::{self, LaneRule};
 pub use crate::store::created::{Created, TransactionId};
 pub use crate::store::error::StoreError;
@@ -62,14 +62,14 @@ pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
-pub use rows::{HeldRows, RowHold, RowTerms};
+pub use row_locks::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
-pub use settling::{Completion, Destination, Failure, HandOver, Renewed, Settled};
+pub use settling::{Completion, Destination, Failure, Handoff, Renewed, Settled};
 use settling::{instances, released};
 pub use sweeping::{
-    COUNT_LIMIT, ClockWindow, Horizon, MovedTimers, OrphanPage, OrphanQuery, Rescued, Turn,
-    TurnOutcome, TurnReport,
+    COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
+    OrphanPage, OrphanQuery, Rescued,
 };
 use transaction::AfterCommit;
 
@@ -109,7 +109,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable>;
 
     /// Push the end of these leases to `lease` from now, also of those that ran out. Waits for no row.
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed>;
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed>;
 
     /// Leases that name this owner and have none of these fences, renewed: what the owner holds without knowing it,
     /// since an answer was lost. One statement; it reads every lease.
@@ -125,26 +125,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Note that this job, whose earlier holders died, runs alone on its node from now on: if this one
     /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
-    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool>;
+    async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
     /// Take back the strikes that were counted against these locks: their node lives. Waits for no row; false where one
     /// was locked. Asking again changes nothing.
-    async fn absolve(&self, lost: &[Held]) -> Result<bool>;
+    async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
     /// Delete what is done, create next occurrences, hand instances over.
-    async fn complete(
-        &self,
-        owner: NodeId,
-        done: &[Completion],
-        then: &HandOver,
-    ) -> Result<Settled>;
+    async fn complete(&self, owner: NodeId, done: &[Completion], then: &Handoff)
+    -> Result<Settled>;
 
     /// Move what failed to the timer or the dead-letter table (or, where it has been suspended
     /// meanwhile, to the suspended one); hand instances over.
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled>;
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled>;
 
     /// Unlock without a trace: the jobs are ready again and to be hinted.
-    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled>;
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled>;
 
     /// Open the transaction in which a handler works and which completes its job.
     /// The hints of jobs that the handler creates leave through `hook`.
@@ -166,7 +162,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> Result<MovedTimers>;
 
     /// The leader's turn: lead (or learn which node does), end leases that ran out, learn what there is.
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome>;
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome>;
 
     /// Mark and return jobs that nobody hinted yet, without taking a turn.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;
@@ -306,7 +302,7 @@ pub trait CompletingTransaction: Send {
         self: Box<Self>,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled>;
 
     /// Ready when the connection is not to be believed in any more: whatever the handler asks there may wait
@@ -319,7 +315,7 @@ pub trait CompletingTransaction: Send {
     ///
     /// # Errors
     /// The connection is lost; the database undoes the transaction all the same.
-    async fn roll_back(self: Box<Self>) -> Result<()>;
+    async fn rollback(self: Box<Self>) -> Result<()>;
 }
 
 /// A store whose transactions a user can share: jobs are created inside them.
@@ -344,7 +340,7 @@ pub trait SqlStore: Store + Clone {
     ///
     /// # Errors
     /// None ended in time.
-    async fn turn_to_hold(&self) -> Result<Option<OwnedSemaphorePermit>> {
+    async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
         Ok(None)
     }
 
@@ -391,7 +387,7 @@ pub trait SqlStore: Store + Clone {
         connection: &mut <Self::Db as sqlx::Database>::Connection,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled>;
 }
 

@@ -214,7 +214,7 @@ pub trait Receiver: Send {
     async fn settle(&mut self, tickets: &[Ticket]);
 
     /// Give these undecided messages back, for another node.
-    async fn give_back(&mut self, tickets: &[Ticket]);
+    async fn requeue(&mut self, tickets: &[Ticket]);
 
     /// Take nothing more from the broker for now; what was delivered but not returned goes back.
     async fn pause(&mut self);

@@ -210,11 +210,11 @@ impl Assignment {
     }
 
     /// These go back, to be fetched again by whoever has the partition then.
-    pub(crate) fn give_back(&mut self, tickets: &[Ticket]) {
+    pub(crate) fn requeue(&mut self, tickets: &[Ticket]) {
         for ticket in tickets {
             let offset = i64::try_from(ticket.number).unwrap_or(i64::MAX);
             if let Some((_, tracker)) = self.tracker(*ticket) {
-                self.rewind |= tracker.give_back(offset);
+                self.rewind |= tracker.requeue(offset);
             }
         }
     }
@@ -222,7 +222,7 @@ impl Assignment {
     /// What was not returned to the caller goes back.
     pub(crate) fn give_back_ready(&mut self) {
         let tickets: Vec<Ticket> = self.ready.drain(..).map(|d| d.ticket).collect();
-        self.give_back(&tickets);
+        self.requeue(&tickets);
     }
 
     fn tracker(&mut self, ticket: Ticket) -> Option<(i32, &mut Tracker)> {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
@@ -154,7 +154,7 @@ impl Listener {
 
     /// Hear until the topic is gone; says how long to wait then.
     async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
-        let mut unreadable = Rarely::default();
+        let mut unreadable = LogThrottle::default();
         loop {
             let received = tokio::select! {
                 () = stop.cancelled() => return Duration::ZERO,

@@ -12,7 +12,7 @@ use chrono::Utc;
 use futures_util::{FutureExt, StreamExt};
 use jobwire_core::hint::Message;
 use jobwire_core::job::Lane;
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Delivery, TransportError};
 use rdkafka::client::{ClientContext, OAuthToken};
@@ -180,7 +180,7 @@ pub(crate) struct LaneTask {
     config: ClientConfig,
     context: Context,
     stop: CancellationToken,
-    unreadable: Rarely,
+    unreadable: LogThrottle,
     /// The lane's topic is there since then, as far as we know.
     found_at: Option<Instant>,
 }
@@ -225,7 +225,7 @@ impl LaneTask {
             options: options.clone(),
             context: context.clone(),
             stop,
-            unreadable: Rarely::default(),
+            unreadable: LogThrottle::default(),
             found_at: None,
         }
     }
@@ -359,7 +359,7 @@ impl LaneTask {
         if assignment.paused || assignment.holding {
             // It was on its way when the partitions were paused, or the client has forgotten the pause.
             assignment.leaks = true;
-            assignment.give_back(&[ticket]);
+            assignment.requeue(&[ticket]);
             return;
         }
         let lane = || state.lane.0.clone();

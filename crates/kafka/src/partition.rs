@@ -117,7 +117,7 @@ impl Tracker {
     }
 
     /// A message goes back. False where it was not held.
-    pub(crate) fn give_back(&mut self, offset: i64) -> bool {
+    pub(crate) fn requeue(&mut self, offset: i64) -> bool {
         match self.undecided.get_mut(&offset) {
             Some(state @ State::Held) => {
                 *state = State::GivenBack;
@@ -176,8 +176,8 @@ mod tests {
     fn what_was_given_back_comes_again_and_the_rest_does_not() {
         let mut tracker = tracker(&[0, 1, 2, 3]);
         tracker.settle(2);
-        assert!(tracker.give_back(1));
-        assert!(!tracker.give_back(1) && !tracker.give_back(2) && !tracker.give_back(9));
+        assert!(tracker.requeue(1));
+        assert!(!tracker.requeue(1) && !tracker.requeue(2) && !tracker.requeue(9));
         assert_eq!((tracker.held(), tracker.wants_rewind()), (2, Some(1)));
         tracker.rewound();
         assert_eq!(tracker.settle(0), Some(1));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_rewind_that_was_lost_is_done_again() {
         let mut tracker = tracker(&[0, 1, 2]);
-        tracker.give_back(1);
+        tracker.requeue(1);
         tracker.rewound();
         assert_eq!(tracker.arrive(3), Arrival::New);
         assert_eq!(
@@ -225,7 +225,7 @@ mod tests {
     fn what_was_given_back_and_is_gone_does_not_hold_the_watermark_for_ever() {
         let mut tracker = tracker(&[0, 1, 2, 3]);
         for offset in 0..3 {
-            tracker.give_back(offset);
+            tracker.requeue(offset);
         }
         for _ in 0..TRIES {
             tracker.rewound();

@@ -79,9 +79,9 @@ impl Receiver for KafkaReceiver {
         }
     }
 
-    async fn give_back(&mut self, tickets: &[Ticket]) {
+    async fn requeue(&mut self, tickets: &[Ticket]) {
         for lane in &self.lanes {
-            lane.assignment().give_back(tickets);
+            lane.assignment().requeue(tickets);
             lane.wake.notify_one();
         }
     }

@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use chrono::Duration as Span;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
-use jobwire_core::job::{Held, Job, LockedJob};
+use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Fate, HandOver,
-    LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Settled,
-    Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome, Fate,
+    Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage, MovedTimers,
+    NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result,
+    SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -124,7 +124,7 @@ impl Mutant {
     }
 
     /// Wait until somebody else holds the job, and say who.
-    async fn taken_over(&self, held: &Held) -> Result<(NodeId, Fence)> {
+    async fn taken_over(&self, held: &LockToken) -> Result<(NodeId, Fence)> {
         loop {
             let lease: Option<(Uuid, i64)> = sqlx::query_as(LEASE_OF)
                 .bind(held.id.0)
@@ -202,7 +202,7 @@ impl Store for Mutant {
     async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
         self.inner.claimable(terms, page).await
     }
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         match self.bug {
             // Else nobody would take its job over; and a node that can't renew takes no more work.
             Bug::LateCompletion | Bug::NoFence => {
@@ -222,18 +222,18 @@ impl Store for Mutant {
     fn outcome_within(&self) -> Duration {
         self.inner.outcome_within()
     }
-    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
-        self.inner.absolve(lost).await
+    async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
+        self.inner.clear_strike(lost).await
     }
 
-    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+    async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
         self.inner.run_alone(owner, held).await
     }
     async fn complete(
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         let (Bug::LateCompletion | Bug::NoFence, [one]) = (self.bug, done) else {
             return self.inner.complete(owner, done, then).await;
@@ -242,7 +242,7 @@ impl Store for Mutant {
         let completion = if self.bug == Bug::NoFence {
             // The run under the new lock has to be under way, so that nothing explains the end of the job.
             until_started(&self.direct, one.held.id, fence).await?;
-            let held = Held {
+            let held = LockToken {
                 fence,
                 ..one.held.clone()
             };
@@ -257,10 +257,10 @@ impl Store for Mutant {
         say("completed late");
         completion
     }
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
         self.inner.fail(owner, failed, then).await
     }
-    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
         self.inner.release(owner, held).await
     }
     async fn begin_completing(
@@ -280,12 +280,12 @@ impl Store for Mutant {
     ) -> Result<MovedTimers> {
         self.inner.take_due_timers(terms, lanes, at_most).await
     }
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         if self.bug == Bug::UnguardedSweeper {
             self.take_all_locks_off().await?;
         }
-        let mut outcome = self.inner.take_turn(turn).await?;
-        if let (Bug::OrphansByAge, TurnOutcome::Leads(report)) = (self.bug, &mut outcome) {
+        let mut outcome = self.inner.run_leader_cycle(turn).await?;
+        if let (Bug::OrphansByAge, CycleOutcome::Leads(report)) = (self.bug, &mut outcome) {
             let kinds = super::workload::Kind::ALL.iter();
             let types: std::sync::Arc<[String]> =
                 kinds.map(|kind| kind.job_type().to_owned()).collect();
@@ -440,7 +440,7 @@ impl SqlStore for Mutant {
         connection: &mut PgConnection,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         self.direct
             .complete_in(connection, owner, completion, then)
@@ -487,7 +487,7 @@ impl Receiver for HastyReceiver {
         Ok(deliveries)
     }
     async fn settle(&mut self, _: &[Ticket]) {}
-    async fn give_back(&mut self, _: &[Ticket]) {}
+    async fn requeue(&mut self, _: &[Ticket]) {}
     async fn pause(&mut self) {
         self.0.pause().await;
     }

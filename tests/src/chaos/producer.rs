@@ -211,7 +211,7 @@ impl Producer {
         if fate < 0.14 {
             // Undone, by rolling back or by dropping it, as a process that is killed would.
             if fate < 0.11 {
-                let _ = transaction.roll_back().await;
+                let _ = transaction.rollback().await;
             }
             self.ledger.settle(&ids, Outcome::RolledBack);
             return true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A lock on an exclusive job, from its grant until it was given up or its lease ended.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct LockToken {
     job: JobId,
     order: i64,
     fence: Fence,
@@ -27,7 +27,7 @@ struct Ready {
 
 #[derive(Debug, Default)]
 struct Instance {
-    held: Vec<Held>,
+    held: Vec<LockToken>,
     ready: Vec<Ready>,
 }
 
@@ -55,7 +55,7 @@ impl Instances {
         until: Micros,
     ) {
         if let Some((instance, order)) = self.of(creation) {
-            instance.held.push(Held {
+            instance.held.push(LockToken {
                 job,
                 order,
                 fence,
@@ -108,8 +108,8 @@ fn violation(invariant: Invariant, jobs: Vec<JobId>, what: String) -> Violation 
     }
 }
 
-fn overlaps(name: &str, held: &[Held], report: &mut Report) {
-    let mut last: Option<Held> = None;
+fn overlaps(name: &str, held: &[LockToken], report: &mut Report) {
+    let mut last: Option<LockToken> = None;
     for &next in held {
         if let Some(last) = last {
             if next.from < last.until {

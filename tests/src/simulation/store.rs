@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Failure, Fate, HandOver,
-    LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
-    Settled, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome, Failure, Fate,
+    Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage, MovedTimers,
+    NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed, Result,
+    SCHEMA_VERSION, SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -142,7 +142,7 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         let held = held.to_vec();
         self.call("renew", move |db| db.renew(owner, lease, &held))
             .await
@@ -163,15 +163,16 @@ impl Store for MemoryStore {
         Link::OUTCOME_WITHIN
     }
 
-    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+    async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
         let held = held.clone();
         self.call("run alone", move |db| db.run_alone(owner, &held))
             .await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
+    async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
         let lost = lost.to_vec();
-        self.call("absolve", move |db| db.absolve(&lost)).await?;
+        self.call("absolve", move |db| db.clear_strike(&lost))
+            .await?;
         Ok(true)
     }
 
@@ -179,20 +180,20 @@ impl Store for MemoryStore {
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         let (done, then) = (done.to_vec(), then.clone());
         self.call("complete", move |db| db.complete(owner, &done, &then))
             .await?
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
         let (failed, then) = (failed.to_vec(), then.clone());
         self.call("fail", move |db| db.fail(owner, &failed, &then))
             .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
         let held = held.to_vec();
         self.call("release", move |db| db.release(owner, &held))
             .await
@@ -224,9 +225,10 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let turn = turn.clone();
-        self.call("turn", move |db| db.take_turn(&turn)).await
+        self.call("turn", move |db| db.run_leader_cycle(&turn))
+            .await
     }
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
@@ -384,7 +386,7 @@ impl CompletingTransaction for MemoryTransaction {
         self: Box<Self>,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         let (id, fence) = (completion.held.id, completion.held.fence);
         let (done, then) = (vec![completion.clone()], then.clone());
@@ -406,7 +408,7 @@ impl CompletingTransaction for MemoryTransaction {
         }
     }
 
-    async fn roll_back(self: Box<Self>) -> Result<()> {
+    async fn rollback(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }

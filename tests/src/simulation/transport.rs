@@ -368,7 +368,7 @@ impl Receiver for SimReceiver {
         }
     }
 
-    async fn give_back(&mut self, tickets: &[Ticket]) {
+    async fn requeue(&mut self, tickets: &[Ticket]) {
         self.transport.link.gate().await;
         let messages = self.forget(tickets);
         self.transport.broker.put_back(messages);

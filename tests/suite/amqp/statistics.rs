@@ -94,7 +94,7 @@ async fn a_lane_tells_what_waits_what_is_held_and_who_receives() {
     recorded.until(LANE_UNSETTLED, &world.lane, is(0.0)).await;
     let held = take(&mut receiver, 2).await;
     recorded.until(LANE_UNSETTLED, &world.lane, is(2.0)).await;
-    receiver.give_back(&tickets(&held)).await;
+    receiver.requeue(&tickets(&held)).await;
     drop(receiver);
     recorded.until(LANE_UNSETTLED, &world.lane, is(0.0)).await;
     recorded.until(LANE_WAITING, &world.lane, is(3.0)).await;

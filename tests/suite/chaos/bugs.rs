@@ -252,7 +252,7 @@ async fn hints_that_leave_before_the_commit_are_caught() {
     stage.ledger.open(&ids);
     let mut transaction = jobs.begin().await.unwrap();
     transaction.create(undone).await.unwrap();
-    transaction.roll_back().await.unwrap();
+    transaction.rollback().await.unwrap();
     stage.ledger.settle(&ids, Outcome::RolledBack);
     stage
         .create(&jobs, NewJob::of("chaos-noop", &json!({})))

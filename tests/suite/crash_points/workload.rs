@@ -60,7 +60,7 @@ impl Workload {
         // And one that never was.
         let mut tx = fleet.jobs.begin().await.unwrap();
         tx.create(event("never", 1)).await.unwrap();
-        tx.roll_back().await.unwrap();
+        tx.rollback().await.unwrap();
         work
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, HandOver, LockTerms, RowTerms, Turn, TurnOutcome};
+use jobwire_core::store::{Completion, CycleOutcome, Handoff, LeaderCycle, LockTerms, RowTerms};
 use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{eventually, shared};
 use serde_json::json;
@@ -141,19 +141,19 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
     };
     let batch: Vec<Completion> = jobs.iter().map(done).collect();
     let settled = eventually("an answer that says what was left", SOON, async || {
-        store.complete(owner, &batch, &HandOver::Hint).await.ok()
+        store.complete(owner, &batch, &Handoff::Hint).await.ok()
     })
     .await;
     assert!(settled.left.contains(&jobs[2].job.id), "{settled:?}");
     for job in [&jobs[0], &jobs[1], &jobs[3]] {
         if settled.left.contains(&job.job.id) {
-            let alone = store.complete(owner, &[done(job)], &HandOver::Hint).await;
+            let alone = store.complete(owner, &[done(job)], &Handoff::Hint).await;
             assert_eq!(alone.unwrap().applied, [job.job.id]);
         }
     }
     holds.rollback().await.unwrap();
     let last = eventually("the last one is done", SOON, async || {
-        let last = store.complete(owner, &batch[2..3], &HandOver::Hint).await;
+        let last = store.complete(owner, &batch[2..3], &Handoff::Hint).await;
         last.ok().filter(|settled| settled.left.is_empty())
     })
     .await;
@@ -173,7 +173,7 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
     sqlx::query(expire).execute(store.pool()).await.unwrap();
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let holds = shut(&mut holder).await;
-    let turn = Turn {
+    let turn = LeaderCycle {
         node: NodeId::generate(),
         lease: Duration::from_secs(600),
         transport: "in-process",
@@ -185,14 +185,14 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         hint_at_most: 100,
     };
     eventually("the node leads", SOON, async || {
-        let turn = store.take_turn(&turn).await;
-        matches!(turn, Ok(TurnOutcome::Leads(_))).then_some(())
+        let turn = store.run_leader_cycle(&turn).await;
+        matches!(turn, Ok(CycleOutcome::Leads(_))).then_some(())
     })
     .await;
     // And goes on leading.
     for _ in 0..3 {
-        let turn = store.take_turn(&turn).await.unwrap();
-        assert!(matches!(turn, TurnOutcome::Leads(_)));
+        let turn = store.run_leader_cycle(&turn).await.unwrap();
+        assert!(matches!(turn, CycleOutcome::Leads(_)));
     }
     holds.rollback().await.unwrap();
 }

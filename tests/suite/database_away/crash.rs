@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
-use jobwire_core::job::Held;
-use jobwire_core::store::{Completion, HandOver, LockTerms, RowTerms};
+use jobwire_core::job::LockToken;
+use jobwire_core::store::{Completion, Handoff, LockTerms, RowTerms};
 use jobwire_core::{CommitHook, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{Postgres, Stop};
 use serde_json::json;
@@ -29,20 +29,20 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
 }
 
 /// Creates a job and locks it.
-async fn lock_one(store: &PgStore, owner: NodeId) -> Held {
+async fn lock_one(store: &PgStore, owner: NodeId) -> LockToken {
     let jobs = store.jobs(CommitHook::disconnected());
     let id = jobs.create(NewJob::of("noop", &json!({}))).await.unwrap();
     let locked = store.lock(&terms(owner), &[Hint::new(id)]).await.unwrap();
     locked.jobs.first().unwrap().held()
 }
 
-async fn complete(store: &PgStore, owner: NodeId, held: &Held) -> usize {
+async fn complete(store: &PgStore, owner: NodeId, held: &LockToken) -> usize {
     let done = Completion {
         held: held.clone(),
         next: None,
         failed_before: false,
     };
-    let settled = store.complete(owner, &[done], &HandOver::Hint).await;
+    let settled = store.complete(owner, &[done], &Handoff::Hint).await;
     settled.unwrap().applied.len()
 }
 

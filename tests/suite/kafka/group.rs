@@ -137,7 +137,7 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     publish(200).await;
     for _ in 0..20 {
         let deliveries = crate::transport_conformance::world::receive(&mut first, 8).await;
-        first.give_back(&tickets(&deliveries)).await;
+        first.requeue(&tickets(&deliveries)).await;
     }
     receive(&mut first, 200).await;
 }

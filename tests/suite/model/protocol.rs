@@ -122,7 +122,7 @@ pub(super) enum Step {
     /// The guarded statement.
     Change { node: u8 },
     /// The instance is passed on; the transaction commits.
-    HandOver { node: u8 },
+    Handoff { node: u8 },
     /// A lease is renewed after it had ended, and before the leader's turn looked at it.
     Renew { node: u8, job: u8 },
     /// The leader's turn takes an ended lease off its owner and hints the job.
@@ -308,7 +308,7 @@ impl State {
                 }
             }
             Some(Open::Entered { .. }) => steps.push(Step::Change { node }),
-            Some(Open::Changed { .. }) => steps.push(Step::HandOver { node }),
+            Some(Open::Changed { .. }) => steps.push(Step::Handoff { node }),
             None if !self.is_door_locked() => {
                 for hint in JOB_NUMBERS.into_iter().filter(|job| self.is_hinted(*job)) {
                     steps.push(Step::Enter { node, hint });
@@ -431,7 +431,7 @@ impl State {
                 }
             }
             Step::Change { node } => self.change(node, mistake),
-            Step::HandOver { node } => self.hand_over(node, mistake),
+            Step::Handoff { node } => self.handoff(node, mistake),
             Step::Renew { node, job } => {
                 let owner = self.nodes[at(node)].id;
                 if let Some(lease) = &mut self.leases[at(job)] {
@@ -533,7 +533,7 @@ impl State {
         });
     }
 
-    fn hand_over(&mut self, node: u8, mistake: Option<Mistake>) {
+    fn handoff(&mut self, node: u8, mistake: Option<Mistake>) {
         let Some(Open::Changed {
             job,
             fence,

@@ -1,7 +1,7 @@
 //! Rule 11: refusing and releasing both go through the instance's row, so between them no sibling is forgotten.
 //! Nobody sweeps here: who forgets one, loses it.
 
-use jobwire_core::store::{Destination, Failure, HandOver, Refusal, Settled};
+use jobwire_core::store::{Destination, Failure, Handoff, Refusal, Settled};
 use jobwire_core::{NodeId, PgStore, Store};
 use rand::Rng;
 
@@ -18,7 +18,7 @@ fn named(settled: &Settled) -> Vec<jobwire_core::JobId> {
 }
 
 /// The release waits for a refusal that is in the door; a sibling commits meanwhile.
-async fn a_late_sibling_is_seen(store: &PgStore, then: HandOver, owner: NodeId) {
+async fn a_late_sibling_is_seen(store: &PgStore, then: Handoff, owner: NodeId) {
     let held = hold(store, owner, &create(store, work("a")).await).await;
     let mut door = store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.instance_lock WHERE process_instance = 'a' FOR UPDATE")
@@ -41,7 +41,7 @@ async fn a_late_sibling_is_seen(store: &PgStore, then: HandOver, owner: NodeId) 
     // Out of the next round's way.
     for job in &settled.next {
         let ended = [done(job)];
-        let ended = store.complete(owner, &ended, &HandOver::Hint);
+        let ended = store.complete(owner, &ended, &Handoff::Hint);
         assert!(named(&ended.await.unwrap()).is_empty());
     }
 }
@@ -50,7 +50,7 @@ async fn a_late_sibling_is_seen(store: &PgStore, then: HandOver, owner: NodeId) 
 async fn a_sibling_that_commits_while_a_release_waits_for_the_door_is_seen() {
     let (store, owner) = (store().await, NodeId::generate());
     a_late_sibling_is_seen(&store, take(owner), owner).await;
-    a_late_sibling_is_seen(&store, HandOver::Hint, owner).await;
+    a_late_sibling_is_seen(&store, Handoff::Hint, owner).await;
 }
 
 /// Rule 9: our transactions read what is committed, whatever the database's default is.
@@ -59,7 +59,7 @@ async fn a_late_sibling_is_seen_where_transactions_are_isolated_by_default() {
     for isolation in ["repeatable read", "serializable"] {
         let (store, owner) = (store_isolated(isolation).await, NodeId::generate());
         a_late_sibling_is_seen(&store, take(owner), owner).await;
-        a_late_sibling_is_seen(&store, HandOver::Hint, owner).await;
+        a_late_sibling_is_seen(&store, Handoff::Hint, owner).await;
         // The application's own transactions are what it has chosen.
         let mut creating = jobwire_core::SqlStore::begin(&store).await.unwrap();
         let level: String = sqlx::query_scalar("SHOW transaction_isolation")
@@ -106,7 +106,7 @@ async fn race(store: &PgStore, instance: &str) -> Option<Refusal> {
         let then = if random.random() {
             take(one)
         } else {
-            HandOver::Hint
+            Handoff::Hint
         };
         (random.random(), then, random.random_range(0..40))
     };

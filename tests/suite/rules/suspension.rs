@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jobwire_core::store::{Destination, Failure, HandOver, SuspensionScope};
+use jobwire_core::store::{Destination, Failure, Handoff, SuspensionScope};
 use jobwire_core::{Hint, JobState, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -121,7 +121,7 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
         stack: None,
     };
     let failing =
-        tokio::spawn(async move { failing.fail(owner, &[failure], &HandOver::Hint).await });
+        tokio::spawn(async move { failing.fail(owner, &[failure], &Handoff::Hint).await });
     until_waiting(&store, 1).await;
     let activating = store.clone();
     let activation = tokio::spawn(async move { activating.activate(&scope()).await });

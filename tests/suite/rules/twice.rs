@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{HandOver, LockTerms, RowTerms, Turn};
+use jobwire_core::store::{Handoff, LeaderCycle, LockTerms, RowTerms};
 use jobwire_core::{NewJob, NodeId, Store};
 use jobwire_tests::eventually;
 
@@ -25,7 +25,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
     let brief = terms(Duration::from_millis(1));
     let first = store.lock(&brief, hints).await.unwrap().jobs.remove(0);
     let long = terms(Duration::from_secs(3600));
-    let turn = Turn {
+    let turn = LeaderCycle {
         node: NodeId::generate(),
         lease: Duration::from_secs(3600),
         transport: "in-process",
@@ -37,13 +37,13 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         hint_at_most: 0,
     };
     let second = eventually("the first lease has ended", SOON, async || {
-        store.take_turn(&turn).await.unwrap();
+        store.run_leader_cycle(&turn).await.unwrap();
         store.lock(&long, hints).await.unwrap().jobs.pop()
     })
     .await;
     assert!(second.fence.0 > first.fence.0);
     let both = [done(&first), done(&second)];
-    let settled = store.complete(owner, &both, &HandOver::Hint).await.unwrap();
+    let settled = store.complete(owner, &both, &Handoff::Hint).await.unwrap();
     assert_eq!(settled.applied, [hint.id]);
     assert!(store.get(hint.id).await.unwrap().is_none());
 }

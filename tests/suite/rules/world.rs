@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, HandOver, LockTerms, Locked, Origin, Refusal, RowTerms};
+use jobwire_core::store::{Completion, Handoff, LockTerms, Locked, Origin, Refusal, RowTerms};
 use jobwire_core::{
     HandlerError, HandlerResult, Hint, NewJob, NodeId, NodeOptions, Outcome, PgStore, Running,
     SqlStore, Store,
@@ -129,8 +129,8 @@ fn terms(owner: NodeId) -> LockTerms {
     }
 }
 
-pub(super) fn take(owner: NodeId) -> HandOver {
-    HandOver::Take(terms(owner))
+pub(super) fn take(owner: NodeId) -> Handoff {
+    Handoff::Take(terms(owner))
 }
 
 pub(super) fn work(instance: &str) -> NewJob {

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, HandOver, SuspensionScope};
+use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, Handoff, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, Lane, NewJob, NodeId};
 
 use super::world::{Bench, World, done, job_ids, node, terms, unserved, work};
@@ -50,7 +50,7 @@ pub(super) async fn jobs_are_claimed_page_by_page_in_the_order_of_their_ids<S: B
         assert_eq!(after.as_ref(), claimed.last());
     }
     assert_eq!(claimed, made);
-    // Held like any other: nobody else gets them, and their holder completes them.
+    // LockToken like any other: nobody else gets them, and their holder completes them.
     assert!(all(w).await.is_empty());
     assert_eq!(w.rows("job_lease").await, 10);
 }
@@ -61,7 +61,7 @@ pub(super) async fn a_claimed_job_is_completed_like_a_hinted_one<S: Bench>(w: &W
     let mut claimed = claim(w, worker, &page(None, 8)).await;
     let job = claimed.jobs.remove(0);
     assert_eq!(job.job.id, hint.id);
-    let settled = w.complete(worker, &job, &HandOver::Hint).await;
+    let settled = w.complete(worker, &job, &Handoff::Hint).await;
     assert_eq!(settled.applied, [hint.id]);
     for table in ["job", "job_lease", "instance_lock"] {
         assert_eq!(w.rows(table).await, 0, "{table}");
@@ -106,7 +106,7 @@ pub(super) async fn of_an_instance_only_the_first_ready_sibling_is_claimed<S: Be
     assert!(all(w).await.is_empty());
     for next in [Some(hints[1].id), Some(hints[2].id), None] {
         let job = claimed.jobs.remove(0);
-        w.complete(worker, &job, &HandOver::Hint).await;
+        w.complete(worker, &job, &Handoff::Hint).await;
         claimed = claim(w, worker, &page(None, 8)).await;
         assert_eq!(claimed.jobs.first().map(|l| l.job.id), next);
     }
@@ -207,7 +207,7 @@ pub(super) async fn four_nodes_that_claim_at_once_take_different_jobs<S: Bench>(
             loop {
                 let claimed = store.claim(&terms(owner), &page(after, 7)).await.unwrap();
                 let completions: Vec<_> = claimed.jobs.iter().map(done).collect();
-                let settled = store.complete(owner, &completions, &HandOver::Hint).await;
+                let settled = store.complete(owner, &completions, &Handoff::Hint).await;
                 let settled = settled.unwrap();
                 assert_eq!(settled.applied.len(), completions.len(), "nobody else's");
                 mine.extend(settled.applied);

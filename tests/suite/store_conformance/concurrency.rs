@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::HandOver;
+use jobwire_core::store::Handoff;
 use jobwire_core::{Hint, JobId, NodeId};
 use rand::Rng;
 
@@ -71,7 +71,7 @@ async fn run<S: Bench>(store: S, hints: Arc<Vec<Hint>>, seen: Arc<Mutex<Seen>>) 
             let then = if rand::rng().random_bool(0.5) {
                 take(owner)
             } else {
-                HandOver::Hint
+                Handoff::Hint
             };
             let settled = store.complete(owner, &completions, &then).await.unwrap();
             assert_eq!(settled.applied.len(), completions.len());

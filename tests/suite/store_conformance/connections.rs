@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
-use jobwire_core::store::{HandOver, SqlStore};
+use jobwire_core::store::{Handoff, SqlStore};
 use jobwire_core::{NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{eventually, shared};
 
@@ -21,7 +21,7 @@ async fn hot_sessions(w: &World<PgStore>) -> Vec<i32> {
 
 async fn lock_and_complete(w: &World<PgStore>, owner: NodeId, hint: &Hint) {
     let job = w.hold(owner, hint).await;
-    let settled = w.complete(owner, &job, &HandOver::Hint).await;
+    let settled = w.complete(owner, &job, &Handoff::Hint).await;
     assert_eq!(settled.applied, [hint.id]);
 }
 

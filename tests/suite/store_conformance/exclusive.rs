@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{HandOver, Refusal};
+use jobwire_core::store::{Handoff, Refusal};
 use jobwire_core::{Hint, NewJob};
 
 use super::world::{
@@ -35,7 +35,7 @@ pub(super) async fn the_first_by_creation_runs_whichever_is_hinted<S: Bench>(w: 
     for hint in [&hints[3], &hints[1], &hints[4], &hints[2], &hints[0]] {
         let locked = w.lock(worker, std::slice::from_ref(hint)).await;
         assert_eq!(locked.jobs.len(), 1);
-        w.complete(worker, &locked.jobs[0], &HandOver::Hint).await;
+        w.complete(worker, &locked.jobs[0], &Handoff::Hint).await;
         let first = &hints[5 - w.rows("job").await as usize - 1];
         assert_eq!(locked.jobs[0].job.id, first.id);
     }
@@ -101,7 +101,7 @@ pub(super) async fn a_node_that_stops_only_says_who_is_next<S: Bench>(w: &World<
     let hints = w.ready(vec![of("a"), of("a")]).await;
     let worker = node();
     let job = w.hold(worker, &hints[0]).await;
-    let settled = w.complete(worker, &job, &HandOver::Hint).await;
+    let settled = w.complete(worker, &job, &Handoff::Hint).await;
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     assert_eq!(settled.ready[0].hint.instance.as_deref(), Some("a"));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{ClaimOf, ClaimPage, HandOver, Refusal, Renewed, SuspensionScope};
+use jobwire_core::store::{ClaimOf, ClaimPage, Handoff, Refusal, Renewed, SuspensionScope};
 use jobwire_core::{CommitHook, Fence, JobState, Lane, NewJob, StoreError};
 
 use super::world::{
@@ -41,14 +41,14 @@ pub(super) async fn the_fence_grows_through_failure_timer_and_revival<S: Bench>(
     // What the first two proved is worth nothing now.
     for stale in [&first, &second] {
         assert!(
-            w.complete(worker, stale, &HandOver::Hint)
+            w.complete(worker, stale, &Handoff::Hint)
                 .await
                 .applied
                 .is_empty()
         );
     }
     assert_eq!(
-        w.complete(worker, &third, &HandOver::Hint).await.applied,
+        w.complete(worker, &third, &Handoff::Hint).await.applied,
         [hint.id]
     );
 }
@@ -62,7 +62,7 @@ async fn changes_nothing<S: Bench>(
     let renewed = w.store.renew(owner, LEASE, &[stale.held()]).await.unwrap();
     assert_eq!(renewed, Renewed::default());
     let before = w.view(stale.job.id).await.unwrap();
-    for then in [HandOver::Hint, take(owner)] {
+    for then in [Handoff::Hint, take(owner)] {
         let settled = w.complete(owner, stale, &then).await;
         assert!(settled.applied.is_empty() && settled.next.is_empty() && settled.ready.is_empty());
     }
@@ -179,7 +179,7 @@ pub(super) async fn a_node_finds_the_leases_that_it_does_not_know_of<S: Bench>(w
     assert_eq!(found[0].job.exclusive_instance(), Some("order-17"));
     // It is renewed by being found: the leader does not end it.
     assert!(w.lead(LEADER).await.rescued.is_empty());
-    let settled = w.complete(owner, &found[0], &HandOver::Hint).await;
+    let settled = w.complete(owner, &found[0], &Handoff::Hint).await;
     assert_eq!(settled.applied, [hints[3].id]);
     assert!(unknown().await.unwrap().is_empty());
 }
@@ -261,7 +261,7 @@ pub(super) async fn a_lease_is_not_renewed_after_its_job_was_suspended<S: Bench>
         w.store.activate(&scope).await.unwrap();
         let heir = node();
         let held = w.hold(heir, &hint).await;
-        let settled = w.complete(heir, &held, &HandOver::Hint).await;
+        let settled = w.complete(heir, &held, &Handoff::Hint).await;
         assert_eq!(settled.applied, [hint.id]);
     }
 }
@@ -291,7 +291,7 @@ pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: B
         w.release(owner, held.held()).await;
         let held = w.hold(owner, &hint).await;
         assert_eq!(held.strikes, 0);
-        w.complete(owner, &held, &HandOver::Hint).await;
+        w.complete(owner, &held, &Handoff::Hint).await;
     }
 }
 
@@ -307,9 +307,9 @@ pub(super) async fn a_living_loser_takes_its_strike_back_once<S: Bench>(w: &Worl
     let held = w.hold(heir, &hint).await;
     assert_eq!(held.strikes, 2);
     for _ in 0..3 {
-        assert!(w.store.absolve(&[living.held()]).await.unwrap());
+        assert!(w.store.clear_strike(&[living.held()]).await.unwrap());
         // Nothing was counted against this one yet.
-        assert!(w.store.absolve(&[held.held()]).await.unwrap());
+        assert!(w.store.clear_strike(&[held.held()]).await.unwrap());
     }
     let known = w.store.unknown(heir, LEASE, &[]).await.unwrap();
     assert_eq!(
@@ -317,7 +317,7 @@ pub(super) async fn a_living_loser_takes_its_strike_back_once<S: Bench>(w: &Worl
         "one, that of the first holder, is left"
     );
     w.release(heir, held.held()).await;
-    assert!(w.store.absolve(&[held.held()]).await.unwrap());
+    assert!(w.store.clear_strike(&[held.held()]).await.unwrap());
     assert_eq!(w.hold(heir, &hint).await.strikes, 0);
 }
 
@@ -332,7 +332,7 @@ pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &Worl
         .begin_completing(Arc::new(hook.clone()))
         .await
         .unwrap();
-    let lost = tx.complete(owner, &done(&stale), &HandOver::Hint).await;
+    let lost = tx.complete(owner, &done(&stale), &Handoff::Hint).await;
     assert!(matches!(lost, Err(StoreError::LostLock(id)) if id == hint.id));
     assert_eq!(w.rows("job").await, 1);
 
@@ -342,14 +342,14 @@ pub(super) async fn a_transaction_completes_only_what_is_held<S: Bench>(w: &Worl
         .begin_completing(Arc::new(hook.clone()))
         .await
         .unwrap();
-    tx.roll_back().await.unwrap();
+    tx.rollback().await.unwrap();
     assert_eq!(w.rows("job").await, 1);
     let tx = w
         .store
         .begin_completing(Arc::new(hook.clone()))
         .await
         .unwrap();
-    let settled = tx.complete(owner, &done(&held), &HandOver::Hint).await;
+    let settled = tx.complete(owner, &done(&held), &Handoff::Hint).await;
     assert_eq!(settled.unwrap().applied, [hint.id]);
     assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::repeat::next_occurrence;
-use jobwire_core::store::{Completion, Destination, Failure, HandOver};
+use jobwire_core::store::{Completion, Destination, Failure, Handoff};
 use jobwire_core::{JobFilter, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, work};
@@ -69,11 +69,7 @@ pub(super) async fn the_earliest_retry_is_told<S: Bench>(w: &World<S>) {
         retry_after(&jobs[1], Duration::from_secs(30)),
         give_up(&jobs[2]),
     ];
-    let settled = w
-        .store
-        .fail(worker, &failed, &HandOver::Hint)
-        .await
-        .unwrap();
+    let settled = w.store.fail(worker, &failed, &Handoff::Hint).await.unwrap();
     assert_eq!(settled.applied.len(), 3);
     assert_eq!(settled.timer, w.view(jobs[1].job.id).await.unwrap().due_at);
     assert_eq!(w.state(jobs[2].job.id).await, Some(JobState::DeadLetter));

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{HandOver, LanePage, MovedPage, Origin, SuspensionScope};
+use jobwire_core::store::{Handoff, LanePage, MovedPage, Origin, SuspensionScope};
 use jobwire_core::{
     CommitHook, JobFilter, JobId, JobState, Lane, LaneMove, LaneRule, NewJob, StoreError,
 };
@@ -139,7 +139,7 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
     let next_id = next.id();
     completion.next = Some(Box::new(next));
     w.store
-        .complete(worker, &[completion], &HandOver::Hint)
+        .complete(worker, &[completion], &Handoff::Hint)
         .await
         .unwrap();
     assert_eq!(lane_of(w, next_id).await, "old");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::JobId;
 use jobwire_core::job::scope::Services;
-use jobwire_core::store::{ClockWindow, Refusal, Turn, TurnOutcome, TurnReport};
+use jobwire_core::store::{ClockWindow, CycleOutcome, CycleReport, LeaderCycle, Refusal};
 
 use super::world::{Bench, LEADER, LEASE, SqlBench, World, give_up, ids, node, unserved, work};
 
@@ -11,7 +11,7 @@ pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) 
     let report = w.lead(leader).await;
     assert_eq!(report.term, 1);
     match w.turn(follower).await {
-        TurnOutcome::Follows {
+        CycleOutcome::Follows {
             leader: who,
             transport,
             remaining,
@@ -19,7 +19,7 @@ pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) 
             assert_eq!((who, transport.as_str()), (leader, "in-process"));
             assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
         }
-        TurnOutcome::Leads(_) => panic!("two leaders"),
+        CycleOutcome::Leads(_) => panic!("two leaders"),
     }
     assert_eq!(w.lead(leader).await.term, 1);
 }
@@ -31,12 +31,12 @@ pub(super) async fn a_leader_that_resigns_is_followed_at_once<S: Bench>(w: &Worl
     w.store.resign(follower).await.unwrap();
     assert!(matches!(
         w.turn(follower).await,
-        TurnOutcome::Follows { .. }
+        CycleOutcome::Follows { .. }
     ));
     w.store.resign(leader).await.unwrap();
     assert_eq!(w.lead(follower).await.term, 2);
     w.store.resign(leader).await.unwrap();
-    assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
+    assert!(matches!(w.turn(leader).await, CycleOutcome::Follows { .. }));
 }
 
 pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
@@ -46,7 +46,7 @@ pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
         .execute("UPDATE {s}leader SET expires_at = {now} - {second}")
         .await;
     assert_eq!(w.lead(follower).await.term, 2);
-    assert!(matches!(w.turn(leader).await, TurnOutcome::Follows { .. }));
+    assert!(matches!(w.turn(leader).await, CycleOutcome::Follows { .. }));
 }
 
 /// A foreign program wrote the leader's row, or the database's clock was set back after it was written.
@@ -64,7 +64,7 @@ pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: Sql
             .await;
         let leader = node();
         w.lead(leader).await;
-        assert!(matches!(w.turn(node()).await, TurnOutcome::Follows { .. }));
+        assert!(matches!(w.turn(node()).await, CycleOutcome::Follows { .. }));
         w.store.resign(leader).await.unwrap();
     }
 }
@@ -113,7 +113,7 @@ pub(super) async fn a_follower_changes_nothing<S: Bench>(w: &World<S>) {
     let by_sql = w.store.create_by_sql("work").await;
     assert!(matches!(
         w.turn(follower).await,
-        TurnOutcome::Follows { .. }
+        CycleOutcome::Follows { .. }
     ));
     let report = w.lead(leader).await;
     assert_eq!(
@@ -156,7 +156,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
     for hint in &hints {
         w.expire(hint.id).await;
     }
-    let turn = |reset_at_most| Turn {
+    let turn = |reset_at_most| LeaderCycle {
         node: jobwire_core::NodeId(jobwire_tests_node()),
         lease: LEASE,
         transport: "in-process",
@@ -168,9 +168,9 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         hint_at_most: 0,
     };
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
-        match w.store.take_turn(&turn(asked)).await.unwrap() {
-            TurnOutcome::Leads(report) => assert_eq!(report.rescued.len(), got),
-            TurnOutcome::Follows { .. } => panic!("nobody else leads"),
+        match w.store.run_leader_cycle(&turn(asked)).await.unwrap() {
+            CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), got),
+            CycleOutcome::Follows { .. } => panic!("nobody else leads"),
         }
     }
 }
@@ -182,7 +182,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
     w.expire(hint.id).await;
     let at = |seconds| chrono::Utc::now() + chrono::Duration::seconds(seconds);
     for (from, until, reset) in [(-7200, -3600, 0), (3600, 7200, 0), (-3600, 3600, 1)] {
-        let turn = Turn {
+        let turn = LeaderCycle {
             node: jobwire_core::NodeId(jobwire_tests_node()),
             lease: LEASE,
             transport: "in-process",
@@ -196,9 +196,9 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
             again_after: LEASE,
             hint_at_most: 0,
         };
-        match w.store.take_turn(&turn).await.unwrap() {
-            TurnOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),
-            TurnOutcome::Follows { .. } => panic!("nobody else leads"),
+        match w.store.run_leader_cycle(&turn).await.unwrap() {
+            CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),
+            CycleOutcome::Follows { .. } => panic!("nobody else leads"),
         }
     }
 }
@@ -252,7 +252,7 @@ pub(super) async fn a_lease_without_a_job_ends_with_its_time<S: SqlBench>(w: &Wo
     assert_eq!(w.rows("job_lease").await, 1);
 }
 
-fn rescued(report: &TurnReport) -> Vec<JobId> {
+fn rescued(report: &CycleReport) -> Vec<JobId> {
     let ready = report.rescued.iter().map(|rescued| &rescued.ready);
     ready.map(|ready| ready.hint.id).collect()
 }

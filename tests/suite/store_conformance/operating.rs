@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::repeat::next_occurrence;
-use jobwire_core::store::{Completion, HandOver, Operated, OperatedJobs, SuspensionScope};
+use jobwire_core::store::{Completion, Handoff, Operated, OperatedJobs, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
@@ -35,7 +35,7 @@ pub(super) async fn a_running_job_is_not_deleted<S: Bench>(w: &World<S>) {
     let job = w.hold(worker, &hint).await;
     assert_eq!(w.store.delete(hint.id).await.unwrap().0, Operated::Running);
     assert_eq!(
-        w.complete(worker, &job, &HandOver::Hint).await.applied,
+        w.complete(worker, &job, &Handoff::Hint).await.applied,
         [hint.id]
     );
     let hint = w.one(work()).await;

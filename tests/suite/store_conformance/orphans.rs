@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use jobwire_core::store::{OrphanQuery, SuspensionScope, TurnOutcome};
+use jobwire_core::store::{CycleOutcome, OrphanQuery, SuspensionScope};
 use jobwire_core::{JobId, Lane};
 use jobwire_tests::eventually;
 
@@ -149,7 +149,7 @@ pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S
     w: &World<S>,
 ) {
     let horizon = async || {
-        let TurnOutcome::Leads(report) = w.turn(LEADER).await else {
+        let CycleOutcome::Leads(report) = w.turn(LEADER).await else {
             panic!("no other node leads");
         };
         report.horizon

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{
-    Completion, HandOver, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
+    Completion, Handoff, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
 };
 use jobwire_core::{Hint, JobFilter, JobId, JobState, Lane, NewJob};
 
@@ -150,7 +150,7 @@ pub(super) async fn a_bad_failure_stops_no_other<S: SqlBench>(w: &World<S>) {
         .iter()
         .map(|job| retry_after(job, Duration::from_secs(60)))
         .collect();
-    let then = HandOver::Hint;
+    let then = Handoff::Hint;
     let settled = w.store.fail(worker, &failures, &then).await.unwrap();
     assert_eq!(settled.applied.len(), GOOD + 1);
     assert_eq!(w.rows("timer_job").await, GOOD as i64);
@@ -259,7 +259,7 @@ pub(super) async fn a_bad_row_stops_no_deletion<S: SqlBench>(w: &World<S>) {
 pub(super) async fn a_bad_row_stops_no_retry<S: SqlBench>(w: &World<S>) {
     let (worker, locked, bad) = held(w).await;
     let failures: Vec<_> = locked.iter().map(give_up).collect();
-    let then = HandOver::Hint;
+    let then = Handoff::Hint;
     w.store.fail(worker, &failures, &then).await.unwrap();
     let asked: Vec<JobId> = locked.iter().map(|job| job.job.id).collect();
     refuse(w, "INSERT", "job").await;
@@ -465,7 +465,7 @@ pub(super) async fn where_a_new_constraint_refuses_a_page_nothing_is_set_aside<S
         .map(|job| retry_after(job, Duration::from_secs(60)))
         .collect();
     let (before, after) = failures.split_at(GOOD / 2);
-    let then = HandOver::Hint;
+    let then = Handoff::Hint;
     let settled = w.store.fail(worker, before, &then).await.unwrap();
     assert_eq!(settled.applied.len(), before.len());
     refuse_rows(w, "INSERT", "timer_job", "NEW.lane = 'default'").await;

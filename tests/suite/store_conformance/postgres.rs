@@ -1,7 +1,7 @@
 //! What only PostgreSQL has: rows that somebody else has locked this instant.
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{ClaimOf, ClaimPage, Refusal, TurnOutcome};
+use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
 use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
 use jobwire_tests::eventually;
 use sqlx::AssertSqlSafe;
@@ -125,9 +125,12 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
         .execute(&mut *other)
         .await
         .unwrap();
-    assert!(!w.store.absolve(&strikes).await.unwrap(), "one was locked");
+    assert!(
+        !w.store.clear_strike(&strikes).await.unwrap(),
+        "one was locked"
+    );
     other.rollback().await.unwrap();
-    assert!(w.store.absolve(&strikes).await.unwrap());
+    assert!(w.store.clear_strike(&strikes).await.unwrap());
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
 }
 
@@ -162,7 +165,7 @@ async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {
         .unwrap();
     for asks in [leader, node()] {
         match w.turn(asks).await {
-            TurnOutcome::Follows { leader: named, .. } => assert_eq!(named, leader),
+            CycleOutcome::Follows { leader: named, .. } => assert_eq!(named, leader),
             leads => panic!("{leads:?}"),
         }
     }

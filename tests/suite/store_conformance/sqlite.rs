@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::store::{HandOver, Origin};
+use jobwire_core::store::{Handoff, Origin};
 use jobwire_core::{SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
 use jobwire_tests::Scratch;
 use sqlx::AssertSqlSafe;
@@ -68,7 +68,7 @@ async fn a_database_in_memory_lives_as_long_as_its_store() {
         .await
         .unwrap();
     let settled = store
-        .complete(owner, &[done(&locked.jobs[0])], &HandOver::Hint)
+        .complete(owner, &[done(&locked.jobs[0])], &Handoff::Hint)
         .await;
     assert_eq!(settled.unwrap().applied.len(), 1);
     assert_eq!(store.data_version().await.unwrap(), None);

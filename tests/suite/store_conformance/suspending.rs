@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::JobState;
-use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
+use jobwire_core::store::{Handoff, Refusal, SuspensionScope};
 
 use super::world::{Bench, SqlBench, World, ids, job_ids, node, retry_after, why, work};
 
@@ -94,7 +94,7 @@ pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(
     assert_eq!(settled.applied, [jobs[0].job.id]);
     assert_eq!(settled.timer, None);
     assert_eq!(w.state(jobs[0].job.id).await, Some(JobState::Suspended));
-    let settled = w.complete(worker, &jobs[1], &HandOver::Hint).await;
+    let settled = w.complete(worker, &jobs[1], &Handoff::Hint).await;
     assert_eq!(settled.applied, [jobs[1].job.id]);
     // Its retry is not due yet, the third is ready.
     let ready = w.store.activate(&tenant).await.unwrap();

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
-use jobwire_core::store::{HandOver, Refusal, SuspensionScope};
+use jobwire_core::store::{Handoff, Refusal, SuspensionScope};
 use jobwire_core::{JobFilter, JobId, JobState, Lane, NewJob};
 
 use super::world::{Bench, LEASE, World, done, ids, job_ids, node, terms, unserved, work};
@@ -116,7 +116,7 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
     };
     assert_ne!(first.fence, second.fence);
     let both = [done(first), done(second)];
-    let settled = w.store.complete(here, &both, &HandOver::Hint).await;
+    let settled = w.store.complete(here, &both, &Handoff::Hint).await;
     assert_eq!(settled.unwrap().applied.len(), 2);
     assert_eq!(w.state(made[0]).await, None);
     // What was not locked is for whoever gets its hint.

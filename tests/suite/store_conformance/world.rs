@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
-use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    Completion, Created, Destination, Failure, HandOver, LockTerms, Locked, Origin, Refusal,
-    RowTerms, Settled, Turn, TurnOutcome, TurnReport,
+    Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff, LeaderCycle,
+    LockTerms, Locked, Origin, Refusal, RowTerms, Settled,
 };
 use jobwire_core::{
     Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
@@ -302,8 +302,8 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
     }
 }
 
-pub(super) fn take(owner: NodeId) -> HandOver {
-    HandOver::Take(terms(owner))
+pub(super) fn take(owner: NodeId) -> Handoff {
+    Handoff::Take(terms(owner))
 }
 
 pub(super) fn done(job: &LockedJob) -> Completion {
@@ -415,12 +415,7 @@ impl<S: Bench> World<S> {
         why(&locked, hint.id)
     }
 
-    pub(super) async fn complete(
-        &self,
-        owner: NodeId,
-        job: &LockedJob,
-        then: &HandOver,
-    ) -> Settled {
+    pub(super) async fn complete(&self, owner: NodeId, job: &LockedJob, then: &Handoff) -> Settled {
         self.store
             .complete(owner, &[done(job)], then)
             .await
@@ -428,11 +423,11 @@ impl<S: Bench> World<S> {
     }
 
     pub(super) async fn fail(&self, owner: NodeId, failure: Failure) -> Settled {
-        let failed = self.store.fail(owner, &[failure], &HandOver::Hint).await;
+        let failed = self.store.fail(owner, &[failure], &Handoff::Hint).await;
         failed.unwrap()
     }
 
-    pub(super) async fn release(&self, owner: NodeId, held: Held) -> Settled {
+    pub(super) async fn release(&self, owner: NodeId, held: LockToken) -> Settled {
         self.store.release(owner, &[held]).await.unwrap()
     }
 
@@ -475,8 +470,8 @@ impl<S: Bench> World<S> {
         found.into_iter().map(|view| view.id).collect()
     }
 
-    pub(super) async fn turn(&self, node: NodeId) -> TurnOutcome {
-        let turn = Turn {
+    pub(super) async fn turn(&self, node: NodeId) -> CycleOutcome {
+        let turn = LeaderCycle {
             node,
             lease: LEASE,
             transport: "in-process",
@@ -487,14 +482,14 @@ impl<S: Bench> World<S> {
             again_after: Duration::from_secs(30),
             hint_at_most: 100,
         };
-        self.store.take_turn(&turn).await.unwrap()
+        self.store.run_leader_cycle(&turn).await.unwrap()
     }
 
     /// A turn of a node that leads.
-    pub(super) async fn lead(&self, node: NodeId) -> TurnReport {
+    pub(super) async fn lead(&self, node: NodeId) -> CycleReport {
         match self.turn(node).await {
-            TurnOutcome::Leads(report) => *report,
-            follows @ TurnOutcome::Follows { .. } => panic!("{follows:?}"),
+            CycleOutcome::Leads(report) => *report,
+            follows @ CycleOutcome::Follows { .. } => panic!("{follows:?}"),
         }
     }
 }

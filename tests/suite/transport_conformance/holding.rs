@@ -63,7 +63,7 @@ pub(crate) async fn what_is_given_back_goes_to_another_receiver(world: &World) {
     let held = take(&mut first, 3).await;
     // Without this it might come back to the one who gave it.
     first.pause().await;
-    first.give_back(&tickets(&held[1..])).await;
+    first.requeue(&tickets(&held[1..])).await;
     let mut second = world.receiver(10).await;
     // On a log the first one, which is still held, comes before them.
     let left = if world.is_log { &sent[..] } else { &sent[1..] };
@@ -120,7 +120,7 @@ pub(crate) async fn a_ticket_of_a_receiver_that_is_gone_is_harmless(world: &Worl
     let mut second = world.receiver(10).await;
     take(&mut second, 3).await;
     second.settle(&old).await;
-    second.give_back(&old).await;
+    second.requeue(&old).await;
     drop(second);
     let mut third = world.receiver(10).await;
     assert_eq!(sorted(drain(&mut third, 3).await), sorted(sent));

@@ -131,7 +131,7 @@ async fn lose(creator: &Creator, run: Run, number: u32) -> Result<JobId, StoreEr
 async fn undone<S: SqlStore>(jobs: &Jobs<S>, job: NewJob) -> Result<JobId, StoreError> {
     let mut tx = jobs.begin().await?;
     let id = tx.create(job).await?;
-    tx.roll_back().await?;
+    tx.rollback().await?;
     Ok(id)
 }
 

@@ -12,7 +12,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use jobwire_core::telemetry::log_throttle::Rarely;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn serve(listener: TcpListener, routes: Router) {
     let mut tasks = JoinSet::new();
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    let (mut cut, mut refused) = (Rarely::default(), Rarely::default());
+    let (mut cut, mut refused) = (LogThrottle::default(), LogThrottle::default());
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

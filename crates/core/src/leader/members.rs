@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::telemetry::log_throttle::Rarely;
-use crate::worker::context::Shared;
+use crate::telemetry::log_throttle::LogThrottle;
+use crate::worker::context::NodeContext;
 
 /// A row is written this often.
 const EVERY: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(super) struct Members {
     read_at: Instant,
     /// The rows were read, or tried to be, not before this.
     last_read: Instant,
-    failed: Rarely,
+    failed: LogThrottle,
 }
 
 impl Members {
@@ -36,7 +36,7 @@ impl Members {
             write_at: now + EVERY,
             read_at: now,
             last_read: now,
-            failed: Rarely::default(),
+            failed: LogThrottle::default(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Members {
     }
 
     /// Write and read what is due. True where the own row was written.
-    pub(super) async fn go_on(&mut self, node: &Shared, leads: bool) -> bool {
+    pub(super) async fn go_on(&mut self, node: &NodeContext, leads: bool) -> bool {
         let now = Instant::now();
         let mut written = false;
         if self.write_at <= now {
@@ -72,7 +72,7 @@ impl Members {
         written
     }
 
-    async fn write(&mut self, node: &Shared) -> bool {
+    async fn write(&mut self, node: &NodeContext) -> bool {
         let membership = node.membership();
         node.fleet.enlist(membership.clone(), node.beat());
         let written = node.store.write_node(&membership).await;
@@ -88,7 +88,7 @@ impl Members {
         written.is_ok()
     }
 
-    async fn read(&mut self, node: &Shared) {
+    async fn read(&mut self, node: &NodeContext) {
         self.last_read = Instant::now();
         self.read_at = self.last_read + EVERY;
         match node.store.nodes().await {
@@ -108,7 +108,7 @@ impl Members {
         }
     }
 
-    async fn remove_silent(&mut self, node: &Shared) {
+    async fn remove_silent(&mut self, node: &NodeContext) {
         let heard = node.fleet.living();
         match node.store.remove_silent_nodes(SILENT, &heard).await {
             Ok(0) => {}

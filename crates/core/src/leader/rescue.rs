@@ -24,11 +24,11 @@ use crate::job::NodeId;
 use crate::producer::commit_hook::Cause;
 use crate::store::Rescued;
 use crate::transport::{Control, portions};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::quarantine;
 
 /// Give each of these jobs to a node that serves it, or to the broker.
-pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
+pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
     let candidates = node.fleet.candidates(node.options.heard_within(), dead);
     let (addressed, rest) = address(rescued, candidates);
     for (to, jobs) in addressed {
@@ -45,7 +45,7 @@ pub(crate) fn send(node: &Arc<Shared>, rescued: Vec<Rescued>, dead: &HashSet<Nod
 }
 
 /// These jobs were addressed to this node.
-pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
+pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
     for ready in here {

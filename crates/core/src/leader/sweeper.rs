@@ -23,7 +23,7 @@
 //! Lost markers are replaced with growing spacing; a lane that nobody consumes gets none.
 //!
 //! Expired locks and jobs that nobody hinted yet (plain SQL) are found by the leader's turn
-//! ([`crate::store::Store::take_turn`]): for them no question of order arises.
+//! ([`crate::store::Store::run_leader_cycle`]): for them no question of order arises.
 
 mod question;
 
@@ -41,7 +41,7 @@ use crate::producer::commit_hook::Cause;
 use crate::store::{Horizon, OrphanPage, OrphanQuery};
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use question::{Asked, Silent};
 
 /// Orphans in one page.
@@ -130,7 +130,7 @@ impl Sweeper {
     /// is under way, or where the last one is overdue.
     pub(crate) async fn send_markers(
         &mut self,
-        node: &Shared,
+        node: &NodeContext,
         now: DateTime<Utc>,
         horizon: Option<Horizon>,
     ) {
@@ -179,7 +179,12 @@ impl Sweeper {
 
     /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a
     /// lane. False where one could not be sent.
-    async fn send_outstanding(&mut self, node: &Shared, lanes: Vec<Lane>, before: Before) -> bool {
+    async fn send_outstanding(
+        &mut self,
+        node: &NodeContext,
+        lanes: Vec<Lane>,
+        before: Before,
+    ) -> bool {
         let markers: Vec<Marker> = lanes.iter().map(|_| self.marker(node)).collect();
         let sending = lanes.iter().zip(markers);
         let sending = sending.map(|(lane, marker)| send(node, lane, marker, before));
@@ -192,7 +197,7 @@ impl Sweeper {
         all
     }
 
-    fn marker(&mut self, node: &Shared) -> Marker {
+    fn marker(&mut self, node: &NodeContext) -> Marker {
         self.next += 1;
         Marker {
             number: self.next,
@@ -201,7 +206,12 @@ impl Sweeper {
     }
 
     /// A marker is back: heal what it proves to be lost.
-    pub(crate) async fn marker_back(&mut self, node: &Arc<Shared>, lane: &Lane, marker: Marker) {
+    pub(crate) async fn marker_back(
+        &mut self,
+        node: &Arc<NodeContext>,
+        lane: &Lane,
+        marker: Marker,
+    ) {
         let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };
@@ -232,7 +242,7 @@ impl Sweeper {
     /// A node that serves alone and has just started: what was hinted before is gone with the process before it, or
     /// waits in the lane behind which this marker leaves. So nothing needs to be old to be suspected. False where no
     /// marker could be sent to some lane.
-    pub(crate) async fn start_alone(&mut self, node: &Shared, now: DateTime<Utc>) -> bool {
+    pub(crate) async fn start_alone(&mut self, node: &NodeContext, now: DateTime<Utc>) -> bool {
         let before = Before {
             ready: now,
             horizon: None,
@@ -242,7 +252,13 @@ impl Sweeper {
     }
 
     /// Heal what was ready before this moment, from the front of the lane.
-    async fn begin(&mut self, node: &Arc<Shared>, lane: &Lane, before: Before, held: Arc<[JobId]>) {
+    async fn begin(
+        &mut self,
+        node: &Arc<NodeContext>,
+        lane: &Lane,
+        before: Before,
+        held: Arc<[JobId]>,
+    ) {
         let state = self.lanes.entry(lane.clone()).or_default();
         state.healing = Some(Healing {
             before,
@@ -255,7 +271,7 @@ impl Sweeper {
     }
 
     /// Hint pages until so many are under way, or all is hinted.
-    async fn heal(&mut self, node: &Arc<Shared>, lane: &Lane) {
+    async fn heal(&mut self, node: &Arc<NodeContext>, lane: &Lane) {
         loop {
             let Some(healing) = self.lanes.get(lane).and_then(|s| s.healing.as_ref()) else {
                 return;
@@ -289,7 +305,7 @@ impl Sweeper {
     }
 
     /// Find one page of orphans and let their hints leave. Returns behind which job to go on, where there may be more.
-    async fn page(&mut self, node: &Arc<Shared>, query: OrphanQuery) -> Option<JobId> {
+    async fn page(&mut self, node: &Arc<NodeContext>, query: OrphanQuery) -> Option<JobId> {
         let lane = &query.lane;
         let OrphanPage { ready, next } = self.look(node, &query).await?;
         if !ready.is_empty() {
@@ -304,7 +320,7 @@ impl Sweeper {
     }
 
     /// Ask the database; nothing where it does not answer.
-    async fn look(&mut self, node: &Arc<Shared>, query: &OrphanQuery) -> Option<OrphanPage> {
+    async fn look(&mut self, node: &Arc<NodeContext>, query: &OrphanQuery) -> Option<OrphanPage> {
         let asked = Instant::now();
         let page = node.store.orphans(query).await;
         if query.whole
@@ -323,7 +339,7 @@ impl Sweeper {
     }
 }
 
-async fn send(node: &Shared, lane: &Lane, marker: Marker, before: Before) -> Option<Sent> {
+async fn send(node: &NodeContext, lane: &Lane, marker: Marker, before: Before) -> Option<Sent> {
     let publisher = node.transport.publisher();
     match publisher.publish_marker(lane, marker).await {
         Ok(()) => Some(Sent {
@@ -344,14 +360,14 @@ fn measure(lane: &Lane, sent: &Sent) {
 }
 
 /// Nothing younger is suspected: its hint may still be in a hook's buffer, or unconfirmed (protocol rule 16).
-fn age(node: &Shared) -> chrono::Duration {
+fn age(node: &NodeContext) -> chrono::Duration {
     let confirmed = node.transport.publisher().confirm_timeout();
     let age = node.options.suspected_after(confirmed);
     chrono::Duration::from_std(age).unwrap_or(chrono::Duration::MAX)
 }
 
 /// Which jobs of this lane are suspected?
-fn query(node: &Shared, lane: &Lane, before: Before, limit: i64) -> OrphanQuery {
+fn query(node: &NodeContext, lane: &Lane, before: Before, limit: i64) -> OrphanQuery {
     let services = node.fleet.services();
     let mut query = OrphanQuery::new(lane.clone(), services, before.ready, limit);
     query.horizon = before.horizon;

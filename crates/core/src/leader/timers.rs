@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::producer::commit_hook::Cause;
 use crate::store::{MovedTimers, StoreError};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::next_timer::Asker;
 
@@ -28,8 +28,8 @@ const FEW: usize = 4;
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Move due timers while this node leads.
-pub(crate) async fn move_timers(node: Arc<Shared>) {
-    let mut alarm = node.alarm.subscribe();
+pub(crate) async fn move_timers(node: Arc<NodeContext>) {
+    let mut alarm = node.next_timer.subscribe();
     let mut leads = node.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     // The next ones are moved by the page: more was due than the last statement moved, or it failed.
@@ -55,7 +55,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
             _ = alarm.changed() => continue,
         }
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
-        node.alarm.asks(Asker::Mover);
+        node.next_timer.asks(Asker::Mover);
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -78,7 +78,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
                 let slots = slots.into_iter();
                 executor::start_unhinted(&node, moved.locked, "timer", sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.alarm
+                node.next_timer
                     .answered(Asker::Mover, Instant::now(), moved.now, next_due);
             }
             Err(error) => {
@@ -97,7 +97,7 @@ pub(crate) async fn move_timers(node: Arc<Shared>) {
 }
 
 /// A few slots of a node that runs nothing; else none, since another node may be less busy.
-fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
+fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
     let slots = &node.slots;
     let idle = slots.available_permits() == node.options.concurrency;
     if !idle || !node.leases.healthy() || node.served.types().is_empty() {
@@ -110,7 +110,7 @@ fn free_slots(node: &Shared) -> Vec<OwnedSemaphorePermit> {
 }
 
 /// Move what is due; lock as much of it as there are slots, if there are any.
-async fn move_due(node: &Shared, slots: usize) -> Result<MovedTimers, StoreError> {
+async fn move_due(node: &NodeContext, slots: usize) -> Result<MovedTimers, StoreError> {
     match i64::try_from(slots) {
         Ok(few @ 1..) => {
             let lanes = node.options.lane_names();

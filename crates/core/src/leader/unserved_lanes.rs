@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::job::Lane;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 
 /// At most so many lanes are named.
 const NAMED: i64 = 20;
@@ -25,14 +25,14 @@ const DISTANCE: u32 = 200;
 
 /// What the leader knows of such lanes.
 #[derive(Default)]
-pub(crate) struct Unreceived {
+pub(crate) struct UnservedLanes {
     not_before: Option<Instant>,
     named: Vec<Lane>,
 }
 
-impl Unreceived {
+impl UnservedLanes {
     /// A term begins: who lives is heard within one interval.
-    pub(crate) fn begin(&mut self, node: &Shared) {
+    pub(crate) fn begin(&mut self, node: &NodeContext) {
         self.not_before = Some(Instant::now() + node.options.sweep_interval);
         for lane in node.fleet.lanes() {
             gauge!(m::UNRECEIVED, "lane" => label::lane(&lane)).set(0.0);
@@ -40,7 +40,7 @@ impl Unreceived {
     }
 
     /// Jobs wait: are they where somebody receives them?
-    pub(crate) async fn look(&mut self, node: &Shared) {
+    pub(crate) async fn look(&mut self, node: &NodeContext) {
         let started = Instant::now();
         if self.not_before.is_some_and(|moment| started < moment) {
             return;

@@ -9,7 +9,7 @@ use crate::job::{Lane, NodeId};
 use crate::runtime::supervisor::TaskHealth;
 use crate::store::StuckBatch;
 use crate::transport::TransportHealth;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 
 /// How a node is.
 #[derive(Clone, Debug, Serialize)]
@@ -36,7 +36,7 @@ pub struct NodeHealth {
 /// Tells how a node is.
 #[derive(Clone)]
 pub struct HealthWatch {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeContext>,
     pub(crate) workers: TaskHealth,
     pub(crate) keepers: TaskHealth,
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::job::scope::{Names, Scope};
 use crate::store::{MAX_NAMES, StoreError};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 
 /// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to clone; from
@@ -32,7 +32,7 @@ use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Registry(pub(super) Arc<Shared>);
+pub struct Registry(pub(super) Arc<NodeContext>);
 
 /// One of the sets of a scope.
 type Kind = fn(&mut Scope) -> &mut Names;

@@ -1,7 +1,7 @@
 //! The commit hook: what was committed leaves as hints, and nobody waits for the broker.
 //!
 //! * **Nothing waits before them**: the hints leave where their transaction has committed. The caller gives the
-//!   publication its first turn, in which a transport writes what it has to say (`departure.rs`), and goes on; a
+//!   publication its first turn, in which a transport writes what it has to say (`publication.rs`), and goes on; a
 //!   task sees to the answer. So no hint waits for a task to be woken.
 //! * **Something waits**, or much is under way: the task gathers what has come together meanwhile and publishes it,
 //!   several publications under way at once (`publishing.rs`). So under load many hints leave in one message.
@@ -11,7 +11,7 @@
 //! than [`HookOptions::max_age`] while the broker was away (protocol rule 16: the sweeper has begun to
 //! suspect those, and two would go out for one job). Each of them is counted by reason.
 
-mod departure;
+mod publication;
 mod publishing;
 #[cfg(test)]
 mod tests;
@@ -34,10 +34,10 @@ use crate::job::Lane;
 use crate::store::Created;
 use crate::store::transaction::AfterCommit;
 use crate::telemetry::label;
-use crate::telemetry::log_throttle::Rarely;
+use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, Publisher, TransportError};
-use departure::Departure;
+use publication::Publication;
 
 /// Why a hint is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,11 +48,11 @@ pub enum Cause {
     /// Its timer was due.
     Timer,
     /// Its instance was released.
-    HandOver,
+    Handoff,
     /// The sweeper found it.
     Sweep,
     /// A node gave it back.
-    GiveBack,
+    Requeue,
     /// An operator asked for it.
     Operator,
 }
@@ -62,9 +62,9 @@ impl Cause {
         match self {
             Self::Commit => "commit",
             Self::Timer => "timer",
-            Self::HandOver => "hand-over",
+            Self::Handoff => "hand-over",
             Self::Sweep => "sweep",
-            Self::GiveBack => "give-back",
+            Self::Requeue => "give-back",
             Self::Operator => "operator",
         }
     }
@@ -106,7 +106,7 @@ struct Inner {
     /// What waits to be published.
     entries: mpsc::Sender<Entry>,
     /// Publications that have had their first turn.
-    departures: mpsc::Sender<Departure>,
+    publications: mpsc::Sender<Publication>,
     /// Hints that wait or are under way.
     buffered: AtomicUsize,
     /// Those of them that are under way.
@@ -125,7 +125,7 @@ struct Inner {
     /// Since when nothing could be published, by lane.
     failing: Mutex<BTreeMap<Lane, Instant>>,
     /// Hints may name any lane: giving them up is told rarely.
-    given_up: Mutex<Rarely>,
+    given_up: Mutex<LogThrottle>,
     /// Grows with whatever is to be hinted.
     offered: watch::Sender<u64>,
 }
@@ -139,10 +139,10 @@ impl CommitHook {
     #[must_use]
     pub fn start(publisher: Arc<dyn Publisher>, options: HookOptions) -> Self {
         let (entries, waiting) = mpsc::channel(8_192);
-        let (departures, departed) = mpsc::channel(1_024);
+        let (publications, departed) = mpsc::channel(1_024);
         let inner = Arc::new(Inner {
             entries,
-            departures,
+            publications,
             buffered: AtomicUsize::new(0),
             under_way: AtomicUsize::new(0),
             moved: Mutex::new(Instant::now()),
@@ -297,7 +297,7 @@ impl Inner {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn given_up(&self) -> MutexGuard<'_, Rarely> {
+    fn given_up(&self) -> MutexGuard<'_, LogThrottle> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -320,9 +320,9 @@ impl Inner {
         if nothing_waits
             && count <= self.options.batch
             && !self.died.load(Ordering::Relaxed)
-            && let Ok(place) = self.departures.try_reserve()
+            && let Ok(place) = self.publications.try_reserve()
         {
-            return departure::begin(self, entry, place);
+            return publication::begin(self, entry, place);
         }
         match self.entries.try_send(entry) {
             Ok(()) => {}

@@ -81,7 +81,7 @@ impl<S: SqlStore> Jobs<S> {
     /// # Errors
     /// What the database says.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
-        let turn = self.store.turn_to_hold().await?;
+        let turn = self.store.hold_permit().await?;
         let begun = self.store.begin().await?;
         let after = Arc::new(self.hook.clone());
         let store = self.store.clone();

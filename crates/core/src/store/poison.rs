@@ -38,7 +38,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Completion, Failure, Result, Settled};
 use crate::hint::Ready;
-use crate::job::{Held, JobId, JobState, NodeId};
+use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::allowance::Allowance;
 use crate::store::error::StoreError;
 
@@ -197,7 +197,7 @@ pub(super) trait SetsAside: Sync {
     async fn set_held_aside(
         &self,
         owner: NodeId,
-        held: &Held,
+        held: &LockToken,
         reason: &str,
     ) -> Result<Option<Aside>>;
 
@@ -212,27 +212,27 @@ pub(super) trait SetsAside: Sync {
 
 /// Something that acts on a job by a lock.
 pub(super) trait Holds: Clone + Send + Sync {
-    fn held(&self) -> &Held;
+    fn held(&self) -> &LockToken;
     /// What the holder had to say of it, for the dead letter.
     fn message(&self) -> Option<&str> {
         None
     }
 }
 
-impl Holds for Held {
-    fn held(&self) -> &Held {
+impl Holds for LockToken {
+    fn held(&self) -> &LockToken {
         self
     }
 }
 
 impl Holds for Completion {
-    fn held(&self) -> &Held {
+    fn held(&self) -> &LockToken {
         &self.held
     }
 }
 
 impl Holds for Failure {
-    fn held(&self) -> &Held {
+    fn held(&self) -> &LockToken {
         &self.held
     }
 

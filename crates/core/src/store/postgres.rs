@@ -17,6 +17,7 @@ mod aside;
 mod begin;
 mod claim;
 mod complete;
+mod decode;
 pub mod examine;
 mod exclusive;
 mod fail;
@@ -25,19 +26,18 @@ mod hot;
 mod insert;
 mod lanes;
 mod lately;
+mod leader_cycle;
 mod line;
 mod lock;
 mod membership;
 mod operate;
 mod orphans;
 mod renew;
-mod row;
-mod rows;
+mod row_locks;
 mod session;
 mod sql;
 mod suspend;
 mod timers;
-mod turn;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,16 +59,17 @@ use self::session::{Commits, Isolation, Plans};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::presence::Presence;
 use super::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
-    HandOver, LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
-    Settled, SqlStore, Store, Suspended, SuspensionScope, TransactionId, Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
+    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, Suspended, SuspensionScope,
+    TransactionId,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::job::scope::Services;
-use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
+use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
 use crate::store::error::StoreError;
 use crate::store::transaction::{AfterCommit, JobTransaction};
@@ -184,8 +185,8 @@ impl PgStore {
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
         let silence = match options.idle_in_transaction_timeout {
-            Duration::ZERO => rows::SILENCE,
-            limit => limit.min(rows::SILENCE),
+            Duration::ZERO => row_locks::SILENCE,
+            limit => limit.min(row_locks::SILENCE),
         };
         let (fences, isolation) = (Arc::<Fences>::default(), Arc::<Mutex<Isolation>>::default());
         let line = |size, plans, commits, silence| {
@@ -474,7 +475,7 @@ impl Store for PgStore {
         self.run("claim", || self.claimable_page(terms, page)).await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.line.within.min(lease);
         super::measured("renew", deadline, || {
@@ -499,15 +500,15 @@ impl Store for PgStore {
         self.line.within
     }
 
-    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+    async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
         self.run("run_alone", || {
             renew::run_alone(&self.line.pool, owner, held)
         })
         .await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
-        self.run("absolve", || renew::absolve(&self.renewals.pool, lost))
+    async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
+        self.run("absolve", || renew::clear_strike(&self.renewals.pool, lost))
             .await
     }
 
@@ -515,12 +516,12 @@ impl Store for PgStore {
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         let whole = self.run("complete", || self.complete_batch(owner, done, then));
         held_page(self, "complete", owner, done, whole, |part| {
             let part = async move {
-                let complete = || self.complete_batch(owner, &part, &HandOver::Hint);
+                let complete = || self.complete_batch(owner, &part, &Handoff::Hint);
                 self.run("complete", complete).await
             };
             part.boxed()
@@ -528,11 +529,11 @@ impl Store for PgStore {
         .await
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
         let whole = self.run("fail", || self.fail_batch(owner, failed, then));
         held_page(self, "fail", owner, failed, whole, |part| {
             let part = async move {
-                let fail = || self.fail_batch(owner, &part, &HandOver::Hint);
+                let fail = || self.fail_batch(owner, &part, &Handoff::Hint);
                 self.run("fail", fail).await
             };
             part.boxed()
@@ -540,7 +541,7 @@ impl Store for PgStore {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
         let whole = self.run("release", || self.release_batch(owner, held));
         held_page(self, "release", owner, held, whole, |part| {
             let part = async move {
@@ -556,7 +557,7 @@ impl Store for PgStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.turn_to_hold().await?;
+        let turn = self.hold_permit().await?;
         let begun = begin::begin(&self.line).await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
@@ -588,12 +589,12 @@ impl Store for PgStore {
         self.timers(whole).await
     }
 
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let line = &self.line;
-        let whole = self.run("take_turn", || turn::take(line, turn, None));
+        let whole = self.run("take_turn", || leader_cycle::take(line, turn, None));
         let found = |at_most| {
             let marked = move || async move {
-                let rows = turn::marked(&line.pool, at_most).await?;
+                let rows = leader_cycle::marked(&line.pool, at_most).await?;
                 Ok(Found::of(rows, at_most))
             };
             self.run("take_turn", marked).boxed()
@@ -603,7 +604,7 @@ impl Store for PgStore {
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let turn = &turn.after(began.elapsed());
-                let take = || turn::take(line, turn, Some(&these));
+                let take = || leader_cycle::take(line, turn, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()
@@ -613,10 +614,10 @@ impl Store for PgStore {
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
         let line = &self.line;
-        let whole = self.run("unhinted", || turn::unhinted(&line.pool, at_most));
+        let whole = self.run("unhinted", || leader_cycle::unhinted(&line.pool, at_most));
         let found = |at_most| {
             let find = move || async move {
-                let rows = turn::find_unhinted(&line.pool, at_most).await?;
+                let rows = leader_cycle::find_unhinted(&line.pool, at_most).await?;
                 Ok(Found::of(rows, at_most))
             };
             self.run("unhinted", find).boxed()
@@ -624,7 +625,7 @@ impl Store for PgStore {
         let state = JobState::Executable;
         found_page(self, "unhinted", state, whole, found, |these| {
             let part = async move {
-                let hint = || turn::hint_these(line, &these);
+                let hint = || leader_cycle::hint_these(line, &these);
                 self.run("unhinted", hint).await
             };
             part.boxed()
@@ -656,7 +657,7 @@ impl Store for PgStore {
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
-        self.run("resign", || turn::resign(&self.line.pool, node))
+        self.run("resign", || leader_cycle::resign(&self.line.pool, node))
             .await
     }
 
@@ -881,7 +882,7 @@ impl SqlStore for PgStore {
         Box::pin(self.line.ends())
     }
 
-    async fn turn_to_hold(&self) -> Result<Option<OwnedSemaphorePermit>> {
+    async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
         let turn = self.turns.clone().acquire_owned();
         match tokio::time::timeout(self.line.pool.options().get_acquire_timeout(), turn).await {
             // The semaphore is never closed.
@@ -929,7 +930,7 @@ impl SqlStore for PgStore {
         connection: &mut PgConnection,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }

@@ -27,7 +27,7 @@ pub enum Succession {
     Unknown,
 }
 
-/// Held until it is dropped, or, where it is kept, until the process ends.
+/// LockToken until it is dropped, or, where it is kept, until the process ends.
 #[derive(Debug)]
 pub struct ProcessLock(File);
 

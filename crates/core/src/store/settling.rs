@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use super::LockTerms;
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
-use crate::job::{Held, JobId, LockedJob};
+use crate::job::{JobId, LockToken, LockedJob};
 
 /// What a finished or given-back batch led to.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub struct Renewed {
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The proof.
-    pub held: Held,
+    pub held: LockToken,
     /// The next occurrence of a repeating job, created in the same transaction. Boxed: few have one, and every
     /// completion is passed on several times.
     pub next: Option<Box<NewJob>>,
@@ -81,7 +81,7 @@ pub enum Destination {
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The proof.
-    pub held: Held,
+    pub held: LockToken,
     /// Where it goes.
     pub to: Destination,
     /// For people; `None` keeps the last message (a snooze is no failure).
@@ -92,7 +92,7 @@ pub struct Failure {
 
 /// What happens with an instance that is released.
 #[derive(Clone, Debug)]
-pub enum HandOver {
+pub enum Handoff {
     /// Lock the next sibling for this node, in the same transaction.
     Take(LockTerms),
     /// Only say who is next: the node takes no more work.
@@ -100,7 +100,7 @@ pub enum HandOver {
 }
 
 /// The instances that a batch holds, sorted, each once.
-pub(super) fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
+pub(super) fn instances<'a>(held: impl Iterator<Item = &'a LockToken>) -> Vec<String> {
     let mut names: Vec<String> = held.filter_map(|h| h.instance.clone()).collect();
     names.sort_unstable();
     names.dedup();
@@ -108,7 +108,10 @@ pub(super) fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String>
 }
 
 /// The instances whose holders were among `applied`: only those may be passed on.
-pub(super) fn released<'a>(held: impl Iterator<Item = &'a Held>, applied: &[JobId]) -> Vec<String> {
+pub(super) fn released<'a>(
+    held: impl Iterator<Item = &'a LockToken>,
+    applied: &[JobId],
+) -> Vec<String> {
     let applied: HashSet<&JobId> = applied.iter().collect();
     instances(held.filter(|h| applied.contains(&h.id)))
 }

@@ -14,20 +14,20 @@
 mod aside;
 mod claim;
 mod complete;
+mod decode;
 mod exclusive;
 mod fail;
 mod insert;
 mod lanes;
+mod leader_cycle;
 mod lock;
 mod membership;
 mod operate;
 mod orphans;
 mod renew;
-mod row;
 mod sql;
 mod suspend;
 mod timers;
-mod turn;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -44,17 +44,17 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, Failure, Fate,
-    HandOver, LanePage, LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, ProcessLock, Renewed, Result, SCHEMA_VERSION,
-    SchemaStatus, Settled, SqlStore, Store, Succession, Suspended, SuspensionScope, TransactionId,
-    Turn, TurnOutcome,
+    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, ProcessLock,
+    Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, Succession, Suspended,
+    SuspensionScope, TransactionId,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::job::scope::Services;
-use crate::job::{Fence, Held, Job, JobId, JobState, Lane, LockedJob, NodeId};
+use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
 use crate::store::error::StoreError;
 use crate::store::transaction::{AfterCommit, JobTransaction};
@@ -417,7 +417,7 @@ impl Store for SqliteStore {
         self.run("claim", || self.claimable_page(terms, page)).await
     }
 
-    async fn renew(&self, owner: NodeId, lease: Duration, held: &[Held]) -> Result<Renewed> {
+    async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         // A renewal that comes late is worth nothing: it may not wait as long as other statements.
         let deadline = self.deadline.min(lease);
         super::measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
@@ -437,11 +437,11 @@ impl Store for SqliteStore {
         self.deadline
     }
 
-    async fn run_alone(&self, owner: NodeId, held: &Held) -> Result<bool> {
+    async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
         self.run("run_alone", || self.note_alone(owner, held)).await
     }
 
-    async fn absolve(&self, lost: &[Held]) -> Result<bool> {
+    async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
         self.run("absolve", || self.take_strikes_back(lost)).await?;
         Ok(true)
     }
@@ -450,12 +450,12 @@ impl Store for SqliteStore {
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         let whole = self.run("complete", || self.complete_batch(owner, done, then));
         held_page(self, "complete", owner, done, whole, |part| {
             let part = async move {
-                let complete = || self.complete_batch(owner, &part, &HandOver::Hint);
+                let complete = || self.complete_batch(owner, &part, &Handoff::Hint);
                 self.run("complete", complete).await
             };
             part.boxed()
@@ -463,11 +463,11 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &HandOver) -> Result<Settled> {
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
         let whole = self.run("fail", || self.fail_batch(owner, failed, then));
         held_page(self, "fail", owner, failed, whole, |part| {
             let part = async move {
-                let fail = || self.fail_batch(owner, &part, &HandOver::Hint);
+                let fail = || self.fail_batch(owner, &part, &Handoff::Hint);
                 self.run("fail", fail).await
             };
             part.boxed()
@@ -475,7 +475,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[Held]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
         let whole = self.run("release", || self.release_batch(owner, held));
         held_page(self, "release", owner, held, whole, |part| {
             let part = async move {
@@ -491,7 +491,7 @@ impl Store for SqliteStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.turn_to_hold().await?;
+        let turn = self.hold_permit().await?;
         let begun = self.begin().await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
@@ -516,7 +516,7 @@ impl Store for SqliteStore {
         self.timers(at_most, Some((terms, lanes))).await
     }
 
-    async fn take_turn(&self, turn: &Turn) -> Result<TurnOutcome> {
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let whole = self.run("take_turn", || self.turn(turn, None));
         let found = |at_most| {
             let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
@@ -865,7 +865,7 @@ impl SqlStore for SqliteStore {
         connection: &mut SqliteConnection,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled> {
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }

@@ -12,7 +12,7 @@ use crate::job::{JobId, Lane, LockedJob, NodeId};
 
 /// What the leader asks of the database in one turn.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct LeaderCycle {
     /// Who asks.
     pub node: NodeId,
     /// How long it leads from now on.
@@ -33,7 +33,7 @@ pub struct Turn {
     pub hint_at_most: i64,
 }
 
-impl Turn {
+impl LeaderCycle {
     /// The same, asked so much later.
     pub(super) fn after(&self, passed: Duration) -> Self {
         let passed = chrono::Duration::from_std(passed).unwrap_or(chrono::Duration::MAX);
@@ -59,9 +59,9 @@ pub struct ClockWindow {
 
 /// What the database answered.
 #[derive(Debug)]
-pub enum TurnOutcome {
+pub enum CycleOutcome {
     /// The asking node leads.
-    Leads(Box<TurnReport>),
+    Leads(Box<CycleReport>),
     /// Another node does.
     Follows {
         /// The leader.
@@ -75,7 +75,7 @@ pub enum TurnOutcome {
 
 /// What the leader learned in its turn.
 #[derive(Debug, Default)]
-pub struct TurnReport {
+pub struct CycleReport {
     /// Grows with every change of leader.
     pub term: i64,
     /// The database's clock when the turn began: what the turn itself marked became ready later.

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    CompletingTransaction, Completion, Created, Fate, HandOver, Origin, Settled, SqlStore,
+    CompletingTransaction, Completion, Created, Fate, Handoff, Origin, Settled, SqlStore,
     StoreError, answer_within,
 };
 use crate::job::new_job::NewJob;
@@ -33,7 +33,7 @@ pub struct JobTransaction<S: SqlStore> {
     store: S,
     origin: Origin,
     after: Arc<dyn AfterCommit>,
-    /// See [`SqlStore::turn_to_hold`].
+    /// See [`SqlStore::hold_permit`].
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -124,7 +124,7 @@ impl<S: SqlStore> JobTransaction<S> {
     ///
     /// # Errors
     /// What the database says; the transaction is undone all the same when the connection closes.
-    pub async fn roll_back(self) -> Result<(), StoreError> {
+    pub async fn rollback(self) -> Result<(), StoreError> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
@@ -226,14 +226,14 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         mut self: Box<Self>,
         owner: NodeId,
         completion: &Completion,
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let store = &self.store;
         let settled = store.complete_in(&mut self.inner, owner, completion, then);
         // Its instance, itself, its next occurrence, and who comes next.
         let mut settled = answer(store, 4, settled).await.map_err(failed_before)?;
         if settled.applied.is_empty() {
-            let _ = self.roll_back().await;
+            let _ = self.rollback().await;
             return Err(StoreError::LostLock(completion.held.id));
         }
         crash_point!("completion-uncommitted");
@@ -261,7 +261,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         Ok(settled)
     }
 
-    async fn roll_back(self: Box<Self>) -> Result<(), StoreError> {
-        JobTransaction::roll_back(*self).await
+    async fn rollback(self: Box<Self>) -> Result<(), StoreError> {
+        JobTransaction::rollback(*self).await
     }
 }

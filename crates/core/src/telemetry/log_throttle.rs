@@ -9,12 +9,12 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// Says when to write the line.
 #[derive(Debug, Default)]
-pub struct Rarely {
+pub struct LogThrottle {
     last: Option<Instant>,
     held_back: u64,
 }
 
-impl Rarely {
+impl LogThrottle {
     /// How many lines were held back since the last one, if it is time for one.
     pub fn now(&mut self) -> Option<u64> {
         if self.last.is_some_and(|last| last.elapsed() < EVERY) {
@@ -28,9 +28,9 @@ impl Rarely {
 
 /// The same for the lines of one node, each under its own name.
 #[derive(Debug, Default)]
-pub(crate) struct RareLines(Mutex<HashMap<&'static str, Rarely>>);
+pub(crate) struct ThrottledLines(Mutex<HashMap<&'static str, LogThrottle>>);
 
-impl RareLines {
+impl ThrottledLines {
     /// How many lines of this name were held back since the last one, if it is time for one.
     pub(crate) fn now(&self, line: &'static str) -> Option<u64> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_first_line_is_written_and_the_rest_counted() {
-        let mut rarely = Rarely::default();
+        let mut rarely = LogThrottle::default();
         assert_eq!(rarely.now(), Some(0));
         assert_eq!(rarely.now(), None);
         rarely.last = Instant::now().checked_sub(EVERY);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_line_is_held_back_for_itself() {
-        let lines = RareLines::default();
+        let lines = ThrottledLines::default();
         assert_eq!(lines.now("a"), Some(0));
         assert_eq!(lines.now("a"), None);
         assert_eq!(lines.now("b"), Some(0));

@@ -110,7 +110,7 @@ metrics! {
     COMPLETE_BATCH = "jobwire_complete_batch_size" Count []
         "Jobs completed in one statement.";
     STATEMENT = "jobwire_statement_seconds" Seconds ["statement"]
-        "How long the store took, by statement: lock, claim, renew, complete, fail, release, move_due_timers, take_turn, orphans, insert.";
+        "How long the store took, by statement: lock, claim, renew, complete, fail, release, move_due_timers, run_leader_cycle, orphans, insert.";
     STATEMENT_ERRORS = "jobwire_statement_errors_total" Counter ["statement", "class"]
         "Failed statements by class: conflict, transient, permanent.";
 

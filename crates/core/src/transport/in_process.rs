@@ -310,7 +310,7 @@ impl Receiver for InProcessReceiver {
         }
     }
 
-    async fn give_back(&mut self, tickets: &[Ticket]) {
+    async fn requeue(&mut self, tickets: &[Ticket]) {
         let mut numbers: Vec<u64> = tickets
             .iter()
             .filter(|t| t.epoch == self.epoch)

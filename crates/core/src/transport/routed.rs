@@ -369,7 +369,7 @@ mod tests {
         // Both know their tickets: what is settled does not come back, what is given back does.
         let tickets: Vec<Ticket> = deliveries.iter().map(|d| d.ticket).collect();
         receiver.settle(&tickets[..1]).await;
-        receiver.give_back(&tickets[1..]).await;
+        receiver.requeue(&tickets[1..]).await;
         let again = take(&mut receiver, 1).await;
         assert_eq!(ids(&again), ids(&deliveries[1..]));
     }

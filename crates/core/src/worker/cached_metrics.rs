@@ -1,4 +1,4 @@
-//! Meters: handles of the metrics that every job moves.
+//! CachedMetrics: handles of the metrics that every job moves.
 //!
 //! Naming a metric together with its labels costs a lookup and several allocations each time, which for a dozen
 //! metrics was a sixth of what a node spends on a job. So they are named once for each lane and each type, and
@@ -16,17 +16,17 @@ use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Delivery;
 
-/// The meters of a node.
-pub(crate) struct Meters {
-    lanes: Kept<LaneMeters>,
-    types: Kept<TypeMeters>,
+/// The metrics of a node.
+pub(crate) struct CachedMetrics {
+    lanes: Kept<LaneMetrics>,
+    types: Kept<TypeMetrics>,
     pub(crate) finish_to_complete: Histogram,
     pub(crate) lock_batch: Histogram,
     pub(crate) locked_by_hint: Counter,
 }
 
 /// What is measured of each lane.
-pub(crate) struct LaneMeters {
+pub(crate) struct LaneMetrics {
     pub(crate) publish_to_receive: Histogram,
     pub(crate) receive_to_lock: Histogram,
     pub(crate) lock_to_start: Histogram,
@@ -38,14 +38,14 @@ pub(crate) struct LaneMeters {
 
 /// What is measured of each type. Of the outcomes the common one is kept; the others are rare, and named when they
 /// come.
-pub(crate) struct TypeMeters {
+pub(crate) struct TypeMetrics {
     job_type: String,
     pub(crate) queue_wait: Histogram,
     execution_done: Histogram,
     finished_done: Counter,
 }
 
-impl LaneMeters {
+impl LaneMetrics {
     /// A message came.
     pub(crate) fn received(&self, delivery: &Delivery) {
         if let Body::Hints(hints) = &delivery.body {
@@ -65,7 +65,7 @@ impl LaneMeters {
 /// The common outcome.
 const DONE: &str = "done";
 
-impl TypeMeters {
+impl TypeMetrics {
     /// A handler ran for so long.
     pub(crate) fn executed(&self, outcome: &'static str, took: Duration) {
         let seconds = took.as_secs_f64();
@@ -88,7 +88,7 @@ impl TypeMeters {
     }
 }
 
-impl Meters {
+impl CachedMetrics {
     pub(crate) fn new() -> Self {
         Self {
             lanes: Kept::default(),
@@ -99,8 +99,8 @@ impl Meters {
         }
     }
 
-    pub(crate) fn lane(&self, lane: &Lane) -> Arc<LaneMeters> {
-        self.lanes.get(&label::lane(lane), |name| LaneMeters {
+    pub(crate) fn lane(&self, lane: &Lane) -> Arc<LaneMetrics> {
+        self.lanes.get(&label::lane(lane), |name| LaneMetrics {
             publish_to_receive: histogram!(m::PUBLISH_TO_RECEIVE, "lane" => name.to_owned()),
             receive_to_lock: histogram!(m::RECEIVE_TO_LOCK, "lane" => name.to_owned()),
             lock_to_start: histogram!(m::LOCK_TO_START, "lane" => name.to_owned()),
@@ -111,8 +111,8 @@ impl Meters {
         })
     }
 
-    pub(crate) fn job_type(&self, job_type: &str) -> Arc<TypeMeters> {
-        self.types.get(job_type, |name| TypeMeters {
+    pub(crate) fn job_type(&self, job_type: &str) -> Arc<TypeMetrics> {
+        self.types.get(job_type, |name| TypeMetrics {
             job_type: name.to_owned(),
             queue_wait: histogram!(m::QUEUE_WAIT, "type" => name.to_owned()),
             execution_done: histogram!(m::EXECUTION, "type" => name.to_owned(), "outcome" => DONE),

@@ -19,12 +19,12 @@ use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use crate::job::{Held, Job, JobId};
+use crate::job::{Job, JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
@@ -45,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(16);
 
 /// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
-pub(crate) struct Gathering {
+pub(crate) struct Batcher {
     queue: mpsc::Receiver<Finished>,
     /// The most outcomes in one batch.
     batch: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Gathering {
     not_before: Instant,
 }
 
-impl Gathering {
+impl Batcher {
     /// Of a node with so many slots.
     pub(crate) fn new(queue: mpsc::Receiver<Finished>, slots: usize) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Gathering {
     }
 
     /// What has gathered leaves now, if it may: alone, or beside another batch where it is full or awaited.
-    fn commit_some(&mut self, node: &Arc<Shared>, ending: bool) {
+    fn commit_some(&mut self, node: &Arc<NodeContext>, ending: bool) {
         let now = Instant::now();
         let mut new = self.gathered.iter().skip(self.looked_at);
         self.awaited |= new.any(Finished::is_awaited);
@@ -94,7 +94,7 @@ impl Gathering {
 }
 
 /// Commit outcomes until the node has ended.
-pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering>>) {
+pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batcher>>) {
     let mut gathering = gathering.lock().await;
     let gathering = &mut *gathering;
     // More outcomes may be refused until this ends.
@@ -120,8 +120,8 @@ pub(crate) async fn commit_all(node: Arc<Shared>, gathering: Arc<Mutex<Gathering
 }
 
 /// Commit a batch. After a panic its outcome is unknown: reconciliation finds the leases that are left.
-async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
-    let held: Vec<Held> = finished.iter().flat_map(Finished::holds).collect();
+async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
+    let held: Vec<LockToken> = finished.iter().flat_map(Finished::holds).collect();
     if survived("commit", commit(&node, finished)).await.is_none() {
         // The siblings among them may run already.
         node.leases.lose(held.iter());
@@ -136,7 +136,7 @@ async fn commit_or_leave(node: Arc<Shared>, finished: Vec<Finished>) {
 struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
-    released: Vec<Held>,
+    released: Vec<LockToken>,
     /// Of the jobs that are done, and of the others.
     slots_of_done: Vec<OwnedSemaphorePermit>,
     slots: Vec<OwnedSemaphorePermit>,
@@ -171,19 +171,21 @@ impl Attempt {
         }
     }
 
-    pub(crate) fn count(self, node: &Shared, fate: AttemptFate) {
+    pub(crate) fn count(self, node: &NodeContext, fate: AttemptFate) {
         let outcome = match fate {
             AttemptFate::Committed => self.outcome,
             AttemptFate::Lost => "lost-lock",
             AttemptFate::Unknown => "unknown",
         };
-        node.meters.job_type(&self.job.job_type).finished(outcome);
+        node.cached_metrics
+            .job_type(&self.job.job_type)
+            .finished(outcome);
         let took = self.finished_at.elapsed().as_secs_f64();
-        node.meters.finish_to_complete.record(took);
+        node.cached_metrics.finish_to_complete.record(took);
     }
 }
 
-async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
+async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
     for mut job in finished {
         let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
@@ -229,11 +231,11 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
     } = batch;
     let sent = Instant::now();
     let complete = settle(node, "complete", done.iter().map(|d| &d.held), || async {
-        let then = node.hand_over();
+        let then = node.handoff();
         node.store.complete(node.id, &done, &then).await
     });
     let fail = settle(node, "fail", failed.iter().map(|f| &f.held), || async {
-        let then = node.hand_over();
+        let then = node.handoff();
         node.store.fail(node.id, &failed, &then).await
     });
     let release = settle(node, "release", released.iter(), || async {
@@ -254,7 +256,7 @@ async fn commit(node: &Arc<Shared>, finished: Vec<Finished>) {
         async {
             let mut given_back = release.await;
             let ready = std::mem::take(&mut given_back.settled.ready);
-            node.hook.publish(Cause::GiveBack, ready);
+            node.hook.publish(Cause::Requeue, ready);
             given_back
         },
     );
@@ -319,16 +321,16 @@ impl Committed {
 /// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease
 /// in it can be trusted any more.
 async fn settle<'a, F, Fut>(
-    node: &Shared,
+    node: &NodeContext,
     operation: &'static str,
-    held: impl Iterator<Item = &'a Held>,
+    held: impl Iterator<Item = &'a LockToken>,
     commit: F,
 ) -> Committed
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<Settled, StoreError>>,
 {
-    let held: Vec<&Held> = held.collect();
+    let held: Vec<&LockToken> = held.collect();
     if held.is_empty() {
         return Committed::default();
     }
@@ -367,9 +369,9 @@ where
 
 /// The database has answered: nothing of the batch is held any more, but for what it [left](Settled::left).
 fn settled_batch(
-    node: &Shared,
+    node: &NodeContext,
     operation: &'static str,
-    held: &[&Held],
+    held: &[&LockToken],
     settled: Settled,
     in_doubt: bool,
 ) -> Committed {
@@ -408,7 +410,7 @@ fn next_instances(settled: &Settled) -> HashSet<&str> {
 }
 
 /// How a job has ended whose outcome is committed.
-fn end_of(held: &Held, next: &HashSet<&str>) -> End {
+fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
     match &held.instance {
         Some(instance) if next.contains(&**instance) => End::PassedOn,
         _ => End::Over,

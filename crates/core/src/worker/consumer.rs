@@ -44,14 +44,14 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::hint::{Body, Hint, Ready};
-use crate::job::{Held, JobId};
+use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::store::{Locked, Refusal, StoreError};
-use crate::telemetry::log_throttle::Rarely;
+use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, TransportError};
-use crate::worker::cached_metrics::LaneMeters;
-use crate::worker::context::Shared;
+use crate::worker::cached_metrics::LaneMetrics;
+use crate::worker::context::NodeContext;
 use crate::worker::held_hints::Returned;
 use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
@@ -106,12 +106,12 @@ impl OwnHint {
 }
 
 struct Consumer {
-    node: Arc<Shared>,
+    node: Arc<NodeContext>,
     receiver: Box<dyn Receiver>,
     pending: Pending,
     schedule: Schedule,
     /// Of each lane, in their order.
-    meters: Vec<Arc<LaneMeters>>,
+    metrics: Vec<Arc<LaneMetrics>>,
     /// Messages that are not settled yet.
     undecided: HashMap<Ticket, Unsettled>,
     /// Messages to settle: all their hints were forwarded when they came.
@@ -129,7 +129,7 @@ struct Consumer {
     /// Statements that locked jobs.
     locked: u64,
     /// Anybody may create jobs of a type that is not served here.
-    unserved: Rarely,
+    unserved: LogThrottle,
 }
 
 /// A message of which hints are not decided yet.
@@ -167,8 +167,10 @@ struct Answer {
     locked: Result<Locked, StoreError>,
 }
 
-async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
-    node.meters.lock_batch.record(batch.hints.len() as f64);
+async fn ask(node: Arc<NodeContext>, batch: Batch) -> Answer {
+    node.cached_metrics
+        .lock_batch
+        .record(batch.hints.len() as f64);
     let sent = Instant::now();
     let terms = node.terms_for_hints();
     let locked = node.asks(node.store.lock(&terms, &batch.hints)).await;
@@ -180,14 +182,14 @@ async fn ask(node: Arc<Shared>, batch: Batch) -> Answer {
 }
 
 /// Consume until the node drains.
-pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
+pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     let subscription = Subscription {
         lanes: node.options.lane_names(),
         prefetch: node.options.prefetch(),
     };
     let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
-    let mut rarely = Rarely::default();
+    let mut rarely = LogThrottle::default();
     let receiver = loop {
         match node.transport.subscribe(subscription.clone()).await {
             Ok(receiver) => break receiver,
@@ -210,7 +212,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
     node.report("consumer", None);
     let lanes = subscription.lanes.iter();
     let mut consumer = Consumer {
-        meters: lanes.map(|lane| node.meters.lane(lane)).collect(),
+        metrics: lanes.map(|lane| node.cached_metrics.lane(lane)).collect(),
         pending: Pending::new(subscription.lanes.into_iter()),
         schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
         gathers: node.options.lanes.len() > 1,
@@ -224,7 +226,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
         receive_after: None,
         lock_size: LockSize::default(),
         locked: 0,
-        unserved: Rarely::default(),
+        unserved: LogThrottle::default(),
     };
     consumer.run(&mut own_hints).await;
     let node = consumer.node.clone();
@@ -234,7 +236,7 @@ pub(crate) async fn consume(node: Arc<Shared>, own_hints: OwnHints) {
 }
 
 /// The node drains: hints of its own making are for others, from now on at once.
-async fn pass_on(node: &Shared, own_hints: &mut mpsc::Receiver<OwnHint>) {
+async fn pass_on(node: &NodeContext, own_hints: &mut mpsc::Receiver<OwnHint>) {
     own_hints.close();
     let mut rest = Vec::new();
     while own_hints.recv_many(&mut rest, OWN_HINTS).await > 0 {}
@@ -243,7 +245,7 @@ async fn pass_on(node: &Shared, own_hints: &mut mpsc::Receiver<OwnHint>) {
 }
 
 /// Wait; true when the node drains.
-async fn idle(node: &Shared, pause: Duration) -> bool {
+async fn idle(node: &NodeContext, pause: Duration) -> bool {
     tokio::select! {
         biased;
         () = node.draining.cancelled() => true,
@@ -375,8 +377,8 @@ impl Consumer {
         for delivery in deliveries {
             let ticket = delivery.ticket;
             let place = self.pending.place(&delivery.lane);
-            if let Some(meters) = self.meters.get(place) {
-                meters.received(&delivery);
+            if let Some(metrics) = self.metrics.get(place) {
+                metrics.received(&delivery);
             }
             match delivery.body {
                 Body::Marker(marker) => self.pending.push_marker(place, marker, ticket),
@@ -537,12 +539,12 @@ impl Consumer {
 
     async fn let_go(&mut self) {
         for place in 0..self.node.options.lanes.len() {
-            self.give_back(place).await;
+            self.requeue(place).await;
         }
     }
 
     /// Give back everything of one lane.
-    async fn give_back(&mut self, place: usize) {
+    async fn requeue(&mut self, place: usize) {
         let undecided = self.pending.take(place);
         self.count_returned(place, undecided.hints);
         self.node.hook.publish(Cause::Sweep, undecided.own);
@@ -552,7 +554,7 @@ impl Consumer {
             }
         }
         if !undecided.tickets.is_empty() {
-            self.receiver.give_back(&undecided.tickets).await;
+            self.receiver.requeue(&undecided.tickets).await;
         }
     }
 
@@ -622,7 +624,7 @@ impl Consumer {
     async fn not_locked(&mut self, batch: Batch, error: &StoreError) -> bool {
         let hints = batch.hints.len();
         for of in &batch.of {
-            self.schedule.give_back(of.lane);
+            self.schedule.requeue(of.lane);
         }
         if error.is_answer() {
             self.lock_size.was_refused(hints);
@@ -646,7 +648,7 @@ impl Consumer {
         };
         let job = hint.id;
         if of.refused_at.is_some_and(|then| self.locked > then) {
-            if let Some(more) = self.node.rare_lines.now("refused") {
+            if let Some(more) = self.node.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
                     "the database refuses to lock a job, and locks others; its hint is settled, and the sweeper hints it \
@@ -659,7 +661,7 @@ impl Consumer {
             self.settle(batch, &[], &[]).await;
             return true;
         }
-        if let Some(more) = self.node.rare_lines.now("not locked") {
+        if let Some(more) = self.node.throttled_lines.now("not locked") {
             tracing::warn!(
                 %job, %error, more,
                 "a job could not be locked; others are tried before it is tried again"
@@ -727,7 +729,7 @@ impl Consumer {
     fn is_held_here(&self, waiting: &Waiting) -> bool {
         let node = &self.node;
         let lane = || self.pending.lane(waiting.of.lane);
-        let trusts = |held: &Held| node.leases.trusts(held);
+        let trusts = |held: &LockToken| node.leases.trusts(held);
         let place = waiting.of.lane;
         node.instances.refuses(&waiting.hint, place, lane, trusts)
     }

@@ -10,19 +10,19 @@ use tokio_util::task::TaskTracker;
 use crate::fleet::{Beat, Fleet};
 use crate::hint::Ready;
 use crate::job::scope::Scope;
-use crate::job::{Held, Lane, NodeId};
+use crate::job::{Lane, LockToken, NodeId};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::allowance::Allowance;
-use crate::store::{HandOver, LockTerms, Membership, RowTerms, Store, StoreError};
-use crate::telemetry::log_throttle::RareLines;
+use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
+use crate::telemetry::log_throttle::ThrottledLines;
 use crate::transport::{SPOKEN, Transport};
-use crate::worker::cached_metrics::Meters;
+use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::consumer::{OWN_HINTS, OwnHint};
 use crate::worker::finished::Finished;
 use crate::worker::held_hints::Questions;
 use crate::worker::held_instances::{End, HeldInstances};
 use crate::worker::lease_book::LeaseBook;
-use crate::worker::next_timer::Alarm;
+use crate::worker::next_timer::NextTimer;
 use crate::worker::options::NodeOptions;
 use crate::worker::quarantine::Suspects;
 use crate::worker::row_batch::RowPause;
@@ -30,7 +30,7 @@ use crate::worker::served::{Served, TypeTurn};
 use crate::worker::under_way::Leases;
 
 /// What the parts of a node share.
-pub(crate) struct Shared {
+pub(crate) struct NodeContext {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) transport: Arc<dyn Transport>,
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
-    pub(crate) meters: Meters,
+    pub(crate) cached_metrics: CachedMetrics,
     /// Hints that did not come from the broker.
     pub(crate) own_hints: mpsc::Sender<OwnHint>,
     /// Which hints does the consumer hold?
@@ -70,16 +70,16 @@ pub(crate) struct Shared {
     /// Everything has been committed.
     pub(crate) ended: CancellationToken,
     pub(crate) leads: watch::Sender<bool>,
-    pub(crate) alarm: Alarm,
+    pub(crate) next_timer: NextTimer,
     pub(crate) fleet: Fleet,
     pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
     /// Lines about jobs, of which anybody may create many.
-    pub(crate) rare_lines: RareLines,
+    pub(crate) throttled_lines: ThrottledLines,
     /// Lanes whose jobs are claimed, for want of hints.
     pub(crate) claimed: Mutex<BTreeSet<Lane>>,
 }
 
-impl Shared {
+impl NodeContext {
     /// A part tells how it is.
     pub(crate) fn report(&self, part: &'static str, problem: Option<String>) {
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,13 +142,13 @@ impl Shared {
 
     /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name
     /// this node are looked at, and a strike that was counted against the lock is taken back.
-    pub(crate) fn may_have_lost(&self, held: Held) {
+    pub(crate) fn may_have_lost(&self, held: LockToken) {
         self.is_in_doubt(&held);
         self.leases.note_lost(held);
     }
 
     /// A handler has run under this lock, and its outcome is unknown.
-    pub(crate) fn is_in_doubt(&self, held: &Held) {
+    pub(crate) fn is_in_doubt(&self, held: &LockToken) {
         // The doubt comes first: a look that begins without a doubt forgets the used locks.
         self.leases.doubt(self.store.outcome_within());
         self.leases.note_used(held);
@@ -156,14 +156,14 @@ impl Shared {
 
     /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as
     /// there is room and this node takes work.
-    pub(crate) fn let_go(&self, held: &Held, end: End) {
+    pub(crate) fn let_go(&self, held: &LockToken, end: End) {
         self.leases.forget(held);
         for owed in self.instances.end(held, end) {
             self.look_again(held, owed);
         }
     }
 
-    fn look_again(&self, held: &Held, owed: Ready) {
+    fn look_again(&self, held: &LockToken, owed: Ready) {
         tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
         let refused = if self.draining.is_cancelled() {
             Some(owed)
@@ -173,7 +173,7 @@ impl Shared {
         if let Some(mut owed) = refused {
             // It has told of its commit once.
             owed.hint.committed_at = None;
-            self.hook.publish(Cause::HandOver, vec![owed]);
+            self.hook.publish(Cause::Handoff, vec![owed]);
         }
     }
 
@@ -254,11 +254,11 @@ impl Shared {
     }
 
     /// What passes an instance on: the next one for this node, unless it takes no more work.
-    pub(crate) fn hand_over(&self) -> HandOver {
+    pub(crate) fn handoff(&self) -> Handoff {
         if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
-            HandOver::Hint
+            Handoff::Hint
         } else {
-            HandOver::Take(self.terms())
+            Handoff::Take(self.terms())
         }
     }
 }

@@ -22,13 +22,13 @@ use self::again::{Faults, Next, Ran};
 use crate::job::new_job::MAX_COUNT;
 use crate::job::repeat;
 use crate::job::retry::RetryPolicy;
-use crate::job::{Held, Job, LockedJob};
+use crate::job::{Job, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::{panic_message, survived};
 use crate::store::{Completion, Destination, Failure, Settled, StoreError};
 use crate::telemetry::metrics as m;
-use crate::worker::cached_metrics::TypeMeters;
-use crate::worker::context::Shared;
+use crate::worker::cached_metrics::TypeMetrics;
+use crate::worker::context::NodeContext;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::handler::{
     HandlerError, HandlerResult, Outcome, Registration, Running, Stop, StopSignal, Verdict,
@@ -63,7 +63,7 @@ pub(crate) enum Outcomes {
 
 /// Start a locked job on a slot.
 pub(crate) fn start(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     locked: LockedJob,
     sent: Instant,
     stages: Stages,
@@ -76,7 +76,7 @@ pub(crate) fn start(
 
 /// The same for jobs that no hint led to, each on a slot of its own; `source` says who locked them.
 pub(crate) fn start_unhinted(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     jobs: Vec<LockedJob>,
     source: &'static str,
     sent: Instant,
@@ -96,7 +96,7 @@ pub(crate) fn start_unhinted(
 /// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn
 /// here and now, and a task only if that is not its last.
 pub(crate) fn start_at_once(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     locked: LockedJob,
     sent: Instant,
     stages: Stages,
@@ -121,7 +121,7 @@ pub(crate) fn start_at_once(
     node.jobs.spawn(life);
 }
 
-fn hold(node: &Shared, locked: &LockedJob, sent: Instant) -> Option<Arc<Lease>> {
+fn hold(node: &NodeContext, locked: &LockedJob, sent: Instant) -> Option<Arc<Lease>> {
     let held = locked.held();
     let lease = node.leases.hold(held.clone(), locked.strikes, sent)?;
     node.instances.hold(&held);
@@ -130,7 +130,7 @@ fn hold(node: &Shared, locked: &LockedJob, sent: Instant) -> Option<Arc<Lease>> 
 
 /// Start a job under a lock that is held; its outcome goes where it is said.
 pub(crate) fn start_under(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
@@ -144,7 +144,7 @@ pub(crate) fn start_under(
 
 /// The job, and what happens to it from here to where its outcome is passed on.
 fn life(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
@@ -198,9 +198,9 @@ fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
 }
 
 async fn run(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     job: &Arc<Job>,
-    held: &Held,
+    held: &LockToken,
     lease: &Arc<Lease>,
     stages: Stages,
 ) -> Ending {
@@ -223,7 +223,7 @@ async fn run(
         return Ending::Done(completion(held, job, None));
     }
     if let Err(invalid) = repeat::check(job) {
-        if let Some(more) = node.rare_lines.now("can't run") {
+        if let Some(more) = node.throttled_lines.now("can't run") {
             tracing::warn!(
                 job = %job.id, job_type = %job.job_type, %invalid, more,
                 "the job can't run"
@@ -232,7 +232,7 @@ async fn run(
         let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
         return failure(node, held, job, &registration, error, "dead-letter");
     }
-    let meters = node.meters.job_type(&job.job_type);
+    let metrics = node.cached_metrics.job_type(&job.job_type);
     let starts = Utc::now();
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %held.fence, "job starts");
     let started = Instant::now();
@@ -243,12 +243,12 @@ async fn run(
             // What its users waited for ended with the first attempt.
             if !std::mem::replace(&mut told, true) {
                 registration.first_turns.note(started.elapsed());
-                record_start(node, &meters, job, stages, starts);
+                record_start(node, &metrics, job, stages, starts);
             }
         };
         let fault = match run_once(node, job, held, lease, &registration, first_turn).await {
             Ok(ending) => {
-                meters.executed(ending.outcome(), started.elapsed());
+                metrics.executed(ending.outcome(), started.elapsed());
                 return ending;
             }
             Err(fault) => fault,
@@ -273,7 +273,7 @@ async fn run(
                 failure(node, held, job, &registration, error, "retry")
             }
         };
-        meters.executed(ending.outcome(), started.elapsed());
+        metrics.executed(ending.outcome(), started.elapsed());
         return ending;
     }
 }
@@ -298,9 +298,9 @@ impl Fault {
 
 /// One attempt, unless the database fails it.
 async fn run_once(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     job: &Arc<Job>,
-    held: &Held,
+    held: &LockToken,
     lease: &Arc<Lease>,
     registration: &Registration,
     first_turn: impl FnOnce(),
@@ -349,7 +349,7 @@ async fn run_once(
     }
     // On a guard that leaked it is rolled back when that drops.
     let undone = match transaction.take() {
-        Some(transaction) => transaction.roll_back().await,
+        Some(transaction) => transaction.rollback().await,
         None => Ok(()),
     };
     // What a handler makes of a broken connection says nothing of the job.
@@ -419,7 +419,7 @@ async fn run_once(
 
 /// Wait for a slot of the type, where it has a limit of its own.
 async fn type_slot(
-    node: &Shared,
+    node: &NodeContext,
     job: &Job,
     registration: &Registration,
     lease: &Lease,
@@ -437,7 +437,7 @@ async fn type_slot(
     }
 }
 
-fn interrupted(node: &Shared, lease: &Lease) -> Ending {
+fn interrupted(node: &NodeContext, lease: &Lease) -> Ending {
     if lease.lost.is_given() {
         Ending::Lost
     } else {
@@ -458,7 +458,7 @@ enum Ended {
 
 /// Run the handler; whatever happens, come back.
 async fn attempt(
-    node: &Shared,
+    node: &NodeContext,
     registration: &Registration,
     running: Running,
     lease: &Lease,
@@ -513,7 +513,7 @@ fn answer(ended: std::thread::Result<HandlerResult>) -> Ended {
 }
 
 /// `ran` for so long, or not at all: then its time is over and nothing follows.
-fn completion(held: &Held, job: &Job, ran: Option<Duration>) -> Completion {
+fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> Completion {
     // By the database's clock, which said when the job became ready: this machine's may be wrong by hours,
     // and the next occurrence would be late by as much.
     let now = |ran| {
@@ -530,7 +530,7 @@ fn completion(held: &Held, job: &Job, ran: Option<Duration>) -> Completion {
 }
 
 async fn complete_in_transaction(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     transaction: &HandlerTransaction,
     completion: Completion,
     job: &Job,
@@ -551,8 +551,8 @@ async fn complete_in_transaction(
         return Ok(failure);
     };
     node.instances.end_soon(std::iter::once(&completion.held));
-    let hand_over = node.hand_over();
-    let completes = open.complete(node.id, &completion, &hand_over);
+    let handoff = node.handoff();
+    let completes = open.complete(node.id, &completion, &handoff);
     Ok(match node.asks(completes).await {
         Ok(settled) => {
             crash_point!("completion-committed");
@@ -580,8 +580,8 @@ fn conflict(message: String) -> HandlerError {
 
 /// Where a failed attempt leads: the verdict, the job's own policy, else its type's.
 fn failure(
-    node: &Shared,
-    held: &Held,
+    node: &NodeContext,
+    held: &LockToken,
     job: &Job,
     registration: &Registration,
     error: HandlerError,
@@ -591,7 +591,7 @@ fn failure(
     let policy = match &own {
         Some(Ok(own)) => own,
         Some(Err(bad)) => {
-            if let Some(more) = node.rare_lines.now("retry policy") {
+            if let Some(more) = node.throttled_lines.now("retry policy") {
                 tracing::warn!(
                     job = %job.id, job_type = %job.job_type, %bad, more,
                     "the job's retry policy can't be read; its type's is used"
@@ -654,8 +654,14 @@ fn cut(text: String, bytes: usize) -> String {
     text
 }
 
-fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages, now: DateTime<Utc>) {
-    let lane = node.meters.lane(&job.lane);
+fn record_start(
+    node: &NodeContext,
+    metrics: &TypeMetrics,
+    job: &Job,
+    stages: Stages,
+    now: DateTime<Utc>,
+) {
+    let lane = node.cached_metrics.lane(&job.lane);
     m::latency(&lane.lock_to_start, "lock_to_start", stages.locked_at, now);
     // A retry or a timer became ready long after its commit: what its users wait for starts there.
     let ready = stages.committed_at.unwrap_or(job.ready_at);
@@ -663,17 +669,17 @@ fn record_start(node: &Shared, meters: &TypeMeters, job: &Job, stages: Stages, n
     let wanted = job
         .due_at
         .map_or(ready, |due| due.max(ready.min(job.ready_at)));
-    m::latency(&meters.queue_wait, "queue_wait", wanted, now);
+    m::latency(&metrics.queue_wait, "queue_wait", wanted, now);
 }
 
 /// What a committed batch led to: jobs to be started, hints to leave, a timer to be known.
 pub(crate) async fn follow_up(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     settled: Settled,
     sent: Instant,
     mut slots: Vec<OwnedSemaphorePermit>,
 ) {
-    node.hook.publish(Cause::HandOver, settled.ready);
+    node.hook.publish(Cause::Handoff, settled.ready);
     node.hook.timer_set(settled.timer);
     if node.draining.is_cancelled() {
         // Taken by a statement that was sent before.

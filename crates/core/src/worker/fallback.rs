@@ -48,12 +48,12 @@ use tokio::time::Instant;
 use crate::hint::Marker;
 use crate::job::{JobId, Lane, LockedJob};
 use crate::store::{ClaimOf, ClaimPage, Claimable, Refusal, StoreError};
-use crate::telemetry::log_throttle::Rarely;
+use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, TransportError};
 use crate::worker::consumer::lock_size::LockSize;
 use crate::worker::consumer::schedule::Schedule;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use cursor::Cursor;
 use pace::Pace;
@@ -90,13 +90,13 @@ struct ClaimedLane {
 }
 
 struct Claimer {
-    node: Arc<Shared>,
+    node: Arc<NodeContext>,
     lanes: Vec<ClaimedLane>,
     schedule: Schedule,
     next_marker: u64,
     pace: Pace,
-    failures: Rarely,
-    refused: Rarely,
+    failures: LogThrottle,
+    refused: LogThrottle,
     /// Where jobs are large, pages are small.
     size: LockSize,
     /// Markers on their way to the broker.
@@ -107,7 +107,7 @@ struct Claimer {
 type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 
 /// Claim while hints don't come, until the node drains.
-pub(crate) async fn claim(node: Arc<Shared>) {
+pub(crate) async fn claim(node: Arc<NodeContext>) {
     let Some(patience) = node.options.claim_after else {
         return node.draining.cancelled().await;
     };
@@ -175,7 +175,7 @@ async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePe
 }
 
 impl Claimer {
-    fn new(node: Arc<Shared>, patience: Duration) -> Self {
+    fn new(node: Arc<NodeContext>, patience: Duration) -> Self {
         let lanes = node.options.lane_names().into_iter().map(|lane| {
             node.claiming(&lane, false);
             ClaimedLane {
@@ -195,8 +195,8 @@ impl Claimer {
             node,
             next_marker: MARKERS,
             pace: Pace::new(Instant::now()),
-            failures: Rarely::default(),
-            refused: Rarely::default(),
+            failures: LogThrottle::default(),
+            refused: LogThrottle::default(),
             size: LockSize::default(),
             leaving: FuturesUnordered::new(),
         }
@@ -417,7 +417,7 @@ impl Claimer {
         let claimed = claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await;
         let count = claimed.as_ref().map_or(0, |(count, _)| *count);
         for _ in count..share {
-            self.schedule.give_back(at);
+            self.schedule.requeue(at);
         }
         let (_, after) = claimed?;
         lane.done = lane.cursor.looked(place, count, after) || lane.done;
@@ -439,11 +439,11 @@ impl Claimer {
 /// Take a page, and start its jobs. One that the database refuses is taken in halves, without the rows that are refused
 /// alone. Returns how many jobs were taken, and behind which one to go on.
 async fn claim_page(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     page: &ClaimPage,
     slots: &mut Vec<OwnedSemaphorePermit>,
     size: &mut LockSize,
-    told: &mut Rarely,
+    told: &mut LogThrottle,
 ) -> Result<(usize, Option<JobId>), StoreError> {
     let terms = node.terms();
     let mut count = 0;
@@ -517,7 +517,7 @@ async fn claim_page(
     }
 }
 
-impl Shared {
+impl NodeContext {
     /// A lane's jobs are claimed, or come by hints.
     fn claiming(&self, lane: &Lane, claims: bool) {
         let mut claimed = self

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::job::{Held, Job, LockedJob};
+use crate::job::{Job, LockToken, LockedJob};
 use crate::store::{Completion, Failure, Settled};
 
 /// What became of an attempt.
@@ -44,7 +44,7 @@ impl Ending {
 
 /// A job that ran.
 pub(crate) struct Finished {
-    pub(crate) held: Held,
+    pub(crate) held: LockToken,
     pub(crate) job: Arc<Job>,
     pub(crate) ending: Ending,
     pub(crate) finished_at: Instant,
@@ -58,7 +58,7 @@ pub(crate) struct Finished {
 
 impl Finished {
     /// Everything that depends on this being seen to: the job, and the sibling that its transaction took over.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = Held> {
+    pub(crate) fn holds(&self) -> impl Iterator<Item = LockToken> {
         let next = match &self.ending {
             Ending::Committed(settled) => &settled.next[..],
             _ => &[],

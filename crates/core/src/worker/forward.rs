@@ -24,7 +24,7 @@ use crate::job::scope::Needs;
 use crate::job::{JobId, Lane, NodeId};
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, portions};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 
 /// A job that was hinted here, and what a node must serve to run it.
 pub(crate) struct Unserved {
@@ -33,19 +33,19 @@ pub(crate) struct Unserved {
 }
 
 /// Give each of these jobs to another node that serves it. Returns those that were.
-pub(crate) fn send(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
+pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let candidates = node.fleet.takers(node.options.heard_within(), node.id);
     tell(node, address(unserved, &candidates))
 }
 
 /// The same for jobs of which only the type is known: they are given to nodes that take all jobs of it.
-pub(crate) fn send_by_type(node: &Shared, unserved: Vec<Unserved>) -> HashSet<JobId> {
+pub(crate) fn send_by_type(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let mut candidates = node.fleet.takers(node.options.heard_within(), node.id);
     candidates.retain(|candidate| candidate.scope.takes_all());
     tell(node, address(unserved, &candidates))
 }
 
-fn tell(node: &Shared, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId> {
+fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId> {
     let mut forwarded = HashSet::new();
     for (to, jobs) in addressed {
         for jobs in portions(jobs) {
@@ -62,7 +62,7 @@ fn tell(node: &Shared, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId
 }
 
 /// These jobs were forwarded to this node.
-pub(crate) fn receive(node: &Arc<Shared>, jobs: Vec<Ready>) {
+pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let refused = jobs.into_iter().filter(received);
     let refused = refused.filter_map(|ready| node.forwarded_here(ready));

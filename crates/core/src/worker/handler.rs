@@ -48,7 +48,7 @@ use tokio_util::sync::CancellationToken;
 use crate::job::retry::RetryPolicy;
 use crate::job::{Fence, Job, NodeId};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
-use crate::worker::inline_start::FirstTurns;
+use crate::worker::inline_start::InlineStarts;
 use crate::worker::lease_book::Lease;
 
 /// What became of an attempt that did not fail.
@@ -318,7 +318,7 @@ pub struct Registration {
     pub handler: Arc<dyn Handler>,
     /// How.
     pub options: HandlerOptions,
-    pub(crate) first_turns: Arc<FirstTurns>,
+    pub(crate) first_turns: Arc<InlineStarts>,
 }
 
 /// The handlers of a node, by type. Adding a type again replaces its handler.

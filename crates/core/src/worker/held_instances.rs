@@ -20,14 +20,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Lane};
+use crate::job::{Lane, LockToken};
 
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct HeldInstances(Mutex<HashMap<String, HeldInstance>>);
 
 struct HeldInstance {
-    held: Held,
+    held: LockToken,
     /// The statement that ends the holder is about to be sent, or under way.
     ends: bool,
     /// At most one for each lane of this node.
@@ -62,7 +62,7 @@ impl HeldInstances {
 
     /// A job was locked. What its forerunner owed, its own end will see. An answer that comes late is of a lock that is
     /// lost.
-    pub(crate) fn hold(&self, held: &Held) {
+    pub(crate) fn hold(&self, held: &LockToken) {
         let Some(instance) = &held.instance else {
             return;
         };
@@ -79,7 +79,7 @@ impl HeldInstances {
     }
 
     /// The statements that end these are about to be sent.
-    pub(crate) fn end_soon<'a>(&self, held: impl Iterator<Item = &'a Held>) {
+    pub(crate) fn end_soon<'a>(&self, held: impl Iterator<Item = &'a LockToken>) {
         for (held, instance) in held.filter_map(|held| Some((held, held.instance.as_ref()?))) {
             if let Some(holder) = self.instances().get_mut(instance)
                 && holder.held.fence == held.fence
@@ -95,7 +95,7 @@ impl HeldInstances {
         hint: &Hint,
         place: usize,
         lane: impl FnOnce() -> Lane,
-        trusts: impl FnOnce(&Held) -> bool,
+        trusts: impl FnOnce(&LockToken) -> bool,
     ) -> bool {
         let Some(instance) = &hint.instance else {
             return false;
@@ -129,7 +129,7 @@ impl HeldInstances {
     }
 
     /// A holder has ended. Returns the hints that are owed.
-    pub(crate) fn end(&self, held: &Held, end: End) -> Vec<Ready> {
+    pub(crate) fn end(&self, held: &LockToken, end: End) -> Vec<Ready> {
         let Some(instance) = &held.instance else {
             return Vec::new();
         };
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::job::{Fence, JobId};
 
-    fn held(fence: i64) -> Held {
-        Held {
+    fn held(fence: i64) -> LockToken {
+        LockToken {
             id: JobId::generate(),
             fence: Fence(fence),
             instance: Some("order-1".to_owned()),

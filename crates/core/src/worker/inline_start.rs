@@ -21,13 +21,13 @@ const MOST: u32 = 4_096;
 
 /// The first turns of the jobs of one type, in one process. See the [module](self).
 #[derive(Debug)]
-pub(crate) struct FirstTurns {
+pub(crate) struct InlineStarts {
     /// Short ones since the last that was not; no more are counted than are needed.
     short: AtomicU32,
     needed: AtomicU32,
 }
 
-impl Default for FirstTurns {
+impl Default for InlineStarts {
     fn default() -> Self {
         Self {
             short: AtomicU32::new(0),
@@ -36,7 +36,7 @@ impl Default for FirstTurns {
     }
 }
 
-impl FirstTurns {
+impl InlineStarts {
     /// A job's first turn took so long.
     pub(crate) fn note(&self, took: Duration) {
         if took > SHORT {
@@ -72,7 +72,7 @@ impl FirstTurns {
 mod tests {
     use super::*;
 
-    fn short(turns: &FirstTurns, many: u32) {
+    fn short(turns: &InlineStarts, many: u32) {
         for _ in 0..many {
             turns.note(SHORT);
         }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_turn_that_is_not_short_outweighs_many_that_are() {
-        let turns = FirstTurns::default();
+        let turns = InlineStarts::default();
         assert!(!turns.are_short(), "nothing is known");
         for longer in [1, 2] {
             short(&turns, ENOUGH - 1);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_handler_that_sometimes_keeps_its_thread_is_trusted_less_each_time() {
-        let turns = FirstTurns::default();
+        let turns = InlineStarts::default();
         for needed in [32, 64, 128] {
             turns.note(LONG * 2);
             short(&turns, needed - 1);

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Fence, Held, JobId, LockedJob};
+use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::Renewed;
 use crate::telemetry::metrics as m;
 use crate::worker::under_way::UnderWay;
@@ -28,7 +28,7 @@ use crate::worker::under_way::UnderWay;
 const MOST_LOST: usize = 10_000;
 
 struct Entry {
-    held: Held,
+    held: LockToken,
     renewed: Instant,
     hold: Hold,
     /// A holder of this job has died before.
@@ -88,7 +88,7 @@ pub(crate) struct LeaseBook {
     struck: watch::Sender<usize>,
     under_way: Mutex<UnderWay>,
     /// Lost locks: a strike may have been counted against each, although this node lives.
-    lost: Mutex<Vec<Held>>,
+    lost: Mutex<Vec<LockToken>>,
     length: Duration,
     healthy: AtomicBool,
     in_flight: Gauge,
@@ -138,7 +138,7 @@ impl LeaseBook {
 
     /// A job that was locked by a statement, which was sent at `sent`, starts. `None` where the answer is so late that
     /// the lease was seen to otherwise.
-    pub(crate) fn hold(&self, held: Held, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
+    pub(crate) fn hold(&self, held: LockToken, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
         // One step: a look in between would not know this lease.
         let mut entries = self.entries();
         if !self.under_way().starts(held.fence) {
@@ -170,7 +170,7 @@ impl LeaseBook {
     }
 
     /// The jobs of these do not start here after all.
-    pub(crate) fn do_not_expect(&self, held: &[Held]) {
+    pub(crate) fn do_not_expect(&self, held: &[LockToken]) {
         let mut under_way = self.under_way();
         for held in held {
             under_way.starts(held.fence);
@@ -178,12 +178,12 @@ impl LeaseBook {
     }
 
     /// A handler has run under this lock, and what became of its outcome is unknown: no other handler runs under it.
-    pub(crate) fn note_used(&self, held: &Held) {
+    pub(crate) fn note_used(&self, held: &LockToken) {
         self.under_way().note_used(held.fence);
     }
 
     /// This lock is lost. If its loss was counted as this node's death, that is to be taken back.
-    pub(crate) fn note_lost(&self, held: Held) {
+    pub(crate) fn note_lost(&self, held: LockToken) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         if lost.len() < MOST_LOST {
             lost.push(held);
@@ -197,7 +197,7 @@ impl LeaseBook {
     }
 
     /// The lost locks whose strikes are to be taken back.
-    pub(crate) fn lost(&self) -> Vec<Held> {
+    pub(crate) fn lost(&self) -> Vec<LockToken> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.clone()
     }
@@ -210,12 +210,12 @@ impl LeaseBook {
     }
 
     /// The row of a job was locked by a statement that was sent at `sent`, for so long at most.
-    pub(crate) fn hold_row(&self, held: Held, sent: Instant, at_most: Duration) -> Arc<Lease> {
+    pub(crate) fn hold_row(&self, held: LockToken, sent: Instant, at_most: Duration) -> Arc<Lease> {
         self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false)
     }
 
     /// Row locks became leases, by a statement that was sent at `sent`.
-    pub(crate) fn leased(&self, held: &[Held], sent: Instant) {
+    pub(crate) fn leased(&self, held: &[LockToken], sent: Instant) {
         let mut entries = self.entries();
         for held in held {
             if let Some(entry) = entries.get_mut(&held.id)
@@ -228,7 +228,7 @@ impl LeaseBook {
     }
 
     /// These locks are known to be gone; what runs under them is asked to stop.
-    pub(crate) fn lose<'a>(&self, held: impl Iterator<Item = &'a Held>) {
+    pub(crate) fn lose<'a>(&self, held: impl Iterator<Item = &'a LockToken>) {
         let entries = self.entries();
         for held in held {
             if let Some(entry) = entries.get(&held.id)
@@ -250,7 +250,7 @@ impl LeaseBook {
     fn note(
         &self,
         entries: &mut BTreeMap<JobId, Entry>,
-        held: Held,
+        held: LockToken,
         sent: Instant,
         hold: Hold,
         struck: bool,
@@ -281,7 +281,7 @@ impl LeaseBook {
     }
 
     /// The handler has ended: its job does not count among those that may take a node down.
-    pub(crate) fn has_run(&self, held: &Held) {
+    pub(crate) fn has_run(&self, held: &LockToken) {
         let mut entries = self.entries();
         let entry = entries.get_mut(&held.id);
         if let Some(entry) = entry.filter(|e| e.held.fence == held.fence && e.struck) {
@@ -298,7 +298,7 @@ impl LeaseBook {
 
     /// The job's outcome is committed, or its lock is known to be gone. Another lock on the same job,
     /// taken meanwhile, stays.
-    pub(crate) fn forget(&self, held: &Held) {
+    pub(crate) fn forget(&self, held: &LockToken) {
         let mut entries = self.entries();
         if entries
             .get(&held.id)
@@ -311,7 +311,7 @@ impl LeaseBook {
     }
 
     /// May this lock still be believed in?
-    pub(crate) fn trusts(&self, held: &Held) -> bool {
+    pub(crate) fn trusts(&self, held: &LockToken) -> bool {
         self.entries()
             .get(&held.id)
             .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.lasts(e))
@@ -340,8 +340,8 @@ impl LeaseBook {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Held for longer than a third of the lease since the last renewal.
-    pub(crate) fn due(&self) -> Vec<Held> {
+    /// LockToken for longer than a third of the lease since the last renewal.
+    pub(crate) fn due(&self) -> Vec<LockToken> {
         self.entries()
             .values()
             .filter(|e| {
@@ -353,7 +353,7 @@ impl LeaseBook {
     }
 
     /// What became of a renewal that was sent then. A busy lease stays due.
-    pub(crate) fn renewed(&self, asked: &[Held], answer: &Renewed, sent: Instant) {
+    pub(crate) fn renewed(&self, asked: &[LockToken], answer: &Renewed, sent: Instant) {
         let renewed: HashSet<_> = answer.renewed.iter().collect();
         let busy: HashSet<_> = answer.busy.iter().collect();
         let mut entries = self.entries();
@@ -396,7 +396,7 @@ mod tests {
     use crate::job::Fence;
 
     /// As after the answer of a lock statement.
-    fn hold(book: &LeaseBook, held: Held, sent: Instant) -> Arc<Lease> {
+    fn hold(book: &LeaseBook, held: LockToken, sent: Instant) -> Arc<Lease> {
         book.under_way().expect(held.fence, Instant::now());
         book.hold(held, 0, sent).expect("it was expected")
     }
@@ -409,8 +409,8 @@ mod tests {
         assert!(!book.trusts(&late));
     }
 
-    fn held(fence: i64) -> Held {
-        Held {
+    fn held(fence: i64) -> LockToken {
+        LockToken {
             id: JobId::generate(),
             fence: Fence(fence),
             instance: None,
@@ -457,7 +457,7 @@ mod tests {
         let book = LeaseBook::new(Duration::from_secs(10));
         let struck = held(1);
         for fence in [1, 2] {
-            let again = Held {
+            let again = LockToken {
                 fence: Fence(fence),
                 ..struck.clone()
             };
@@ -471,7 +471,7 @@ mod tests {
         book.forget(&struck);
         book.has_run(&struck);
         assert_eq!(*book.struck().borrow(), 1, "another lock on it is held");
-        book.forget(&Held {
+        book.forget(&LockToken {
             fence: Fence(2),
             ..struck
         });
@@ -482,7 +482,7 @@ mod tests {
     fn an_old_lock_does_not_forget_a_newer_one_on_the_same_job() {
         let book = LeaseBook::new(Duration::from_secs(10));
         let old = held(1);
-        let new = Held {
+        let new = LockToken {
             fence: Fence(2),
             ..old.clone()
         };

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use metrics::counter;
 use tokio::time::Instant;
 
-use crate::job::{Held, LockedJob};
+use crate::job::{LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::store::StoreError;
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::executor;
 
 const ADOPTED: &str = "adopted";
@@ -40,7 +40,7 @@ pub(crate) fn begin() {
 }
 
 /// Look once, if no other look is open; adopt or release the leases that it finds. It waits for statements under way.
-pub(crate) async fn look(node: &Arc<Shared>) -> Result<(), StoreError> {
+pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
         return Ok(());
     };
@@ -53,7 +53,7 @@ pub(crate) async fn look(node: &Arc<Shared>) -> Result<(), StoreError> {
 }
 
 /// The last look of a node that stops: everything that names it and does not run is released.
-pub(crate) async fn last_look(node: &Arc<Shared>) {
+pub(crate) async fn last_look(node: &Arc<NodeContext>) {
     match unknown(node).await {
         Ok(Some((unknown, sent, _))) => {
             let strange = node.leases.end_look(unknown);
@@ -68,7 +68,7 @@ pub(crate) async fn last_look(node: &Arc<Shared>) {
 
 type Found = (Vec<LockedJob>, Instant, u64);
 
-async fn unknown(node: &Arc<Shared>) -> Result<Option<Found>, StoreError> {
+async fn unknown(node: &Arc<NodeContext>) -> Result<Option<Found>, StoreError> {
     let Some(known) = node.leases.begin_look() else {
         return Ok(None);
     };
@@ -84,7 +84,7 @@ async fn unknown(node: &Arc<Shared>) -> Result<Option<Found>, StoreError> {
 }
 
 /// Start what there is a slot for; release the rest.
-async fn adopt(node: &Arc<Shared>, strange: Vec<LockedJob>, sent: Instant) {
+async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) {
     if strange.is_empty() {
         return;
     }
@@ -121,12 +121,12 @@ async fn adopt(node: &Arc<Shared>, strange: Vec<LockedJob>, sent: Instant) {
 }
 
 /// Give up locks of jobs that do not run here. Where that fails, the next look finds them.
-pub(crate) async fn release(node: &Arc<Shared>, held: Vec<Held>) {
+pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     if held.is_empty() {
         return;
     }
     match node.store.release(node.id, &held).await {
-        Ok(released) => node.hook.publish(Cause::GiveBack, released.ready),
+        Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
         Err(error) => {
             tracing::warn!(jobs = held.len(), %error, "locks could not be given back yet");
             node.leases.doubt(node.store.outcome_within());

@@ -17,7 +17,7 @@ const SLACK: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy)]
 pub(crate) enum Asker {
     Mover,
-    Turn,
+    LeaderCycle,
 }
 
 /// Of each asker, the earliest moment that was told since it asked.
@@ -31,7 +31,7 @@ impl Told {
     fn since(&mut self, asker: Asker) -> &mut Option<Instant> {
         match asker {
             Asker::Mover => &mut self.mover,
-            Asker::Turn => &mut self.turn,
+            Asker::LeaderCycle => &mut self.turn,
         }
     }
 
@@ -44,12 +44,12 @@ impl Told {
 
 /// What the mover sleeps by: the moment, on this machine's monotonic clock, when the next timer is due.
 #[derive(Clone)]
-pub(crate) struct Alarm {
+pub(crate) struct NextTimer {
     next: Arc<watch::Sender<Option<Instant>>>,
     told: Arc<Mutex<Told>>,
 }
 
-impl Alarm {
+impl NextTimer {
     pub(crate) fn new() -> Self {
         Self {
             next: Arc::new(watch::Sender::new(None)),
@@ -118,20 +118,20 @@ mod tests {
     use super::*;
 
     /// An alarm, and how its moments are written: so many seconds from now.
-    fn alarm() -> (Alarm, impl Fn(&Alarm) -> Option<u64>) {
+    fn alarm() -> (NextTimer, impl Fn(&NextTimer) -> Option<u64>) {
         let began = Instant::now();
-        let next = move |alarm: &Alarm| {
+        let next = move |alarm: &NextTimer| {
             let at = *alarm.next.borrow();
             at.map(|at| (at - began - SLACK).as_secs())
         };
-        (Alarm::new(), next)
+        (NextTimer::new(), next)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_timer_that_is_told_of_while_the_database_answers_is_not_forgotten() {
         let ((alarm, next), then, now) = (alarm(), Instant::now(), Utc::now());
         let after = |seconds| now + Duration::from_secs(seconds);
-        for asker in [Asker::Mover, Asker::Turn] {
+        for asker in [Asker::Mover, Asker::LeaderCycle] {
             alarm.asks(asker);
             alarm.answered(asker, then, now, Some(after(10)));
             assert_eq!(next(&alarm), Some(10));
@@ -153,8 +153,8 @@ mod tests {
         let ((alarm, next), then, now) = (alarm(), Instant::now(), Utc::now());
         let after = |seconds| Some(now + Duration::from_secs(seconds));
         alarm.asks(Asker::Mover);
-        alarm.asks(Asker::Turn);
-        alarm.answered(Asker::Turn, then, now, after(30));
+        alarm.asks(Asker::LeaderCycle);
+        alarm.answered(Asker::LeaderCycle, then, now, after(30));
         alarm.answered(Asker::Mover, then, now, after(60));
         assert_eq!(next(&alarm), Some(30));
         alarm.asks(Asker::Mover);

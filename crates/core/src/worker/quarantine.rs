@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::job::{Held, Job};
+use crate::job::{Job, LockToken};
 use crate::store::{Destination, Failure};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
 
@@ -46,10 +46,10 @@ impl Suspects {
 }
 
 /// One of them.
-pub(crate) struct Suspect(Arc<Shared>);
+pub(crate) struct Suspect(Arc<NodeContext>);
 
 impl Suspect {
-    fn enter(node: &Arc<Shared>) -> Self {
+    fn enter(node: &Arc<NodeContext>) -> Self {
         node.suspects.0.fetch_add(1, Ordering::Relaxed);
         Self(node.clone())
     }
@@ -75,10 +75,10 @@ pub(crate) enum Admission {
 
 /// Let an innocent job start at once, a suspect when it is alone, and a guilty one never.
 pub(crate) async fn admit(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     job: &Job,
     strikes: i32,
-    held: &Held,
+    held: &LockToken,
     lease: &Lease,
     slot: OwnedSemaphorePermit,
 ) -> Admission {
@@ -87,7 +87,7 @@ pub(crate) async fn admit(
         return Admission::Start(slot, None);
     }
     if strikes >= limit {
-        return Admission::End(condemn(job, strikes, held), Some(slot));
+        return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
     let suspect = Suspect::enter(node);
     // Its own slot back first: two suspects that each kept one would wait for each other.
@@ -124,7 +124,7 @@ pub(crate) async fn admit(
 }
 
 /// Write down that it is alone. Where that fails it runs all the same, and its death will not count.
-async fn note(node: &Shared, held: &Held) -> Result<(), Ending> {
+async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
     match node.store.run_alone(node.id, held).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(Ending::Lost),
@@ -135,7 +135,7 @@ async fn note(node: &Shared, held: &Held) -> Result<(), Ending> {
     }
 }
 
-fn condemn(job: &Job, strikes: i32, held: &Held) -> Ending {
+fn dead_letter(job: &Job, strikes: i32, held: &LockToken) -> Ending {
     let message = format!(
         "quarantined: {strikes} nodes in a row died while they held this job, the last one while nothing else ran on it; \
          find out why (memory, a crash in native code, an exit call), then retry it"

@@ -12,13 +12,13 @@ use metrics::counter;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::job::Held;
+use crate::job::LockToken;
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::lost_leases;
 
 /// Renew until the node has ended. Nothing held and nothing in doubt costs no statement.
-pub(crate) async fn renew_all(node: Arc<Shared>) {
+pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     lost_leases::begin();
     let book = node.leases.clone();
     let pace = (book.length() / 12).max(Duration::from_millis(20));
@@ -75,7 +75,7 @@ pub(crate) async fn renew_all(node: Arc<Shared>) {
 }
 
 /// False where leases could not be renewed.
-async fn renew(node: Arc<Shared>, due: Vec<Held>) -> bool {
+async fn renew(node: Arc<NodeContext>, due: Vec<LockToken>) -> bool {
     let book = &node.leases;
     let sent = Instant::now();
     match node.store.renew(node.id, book.length(), &due).await {
@@ -92,14 +92,14 @@ async fn renew(node: Arc<Shared>, due: Vec<Held>) -> bool {
 }
 
 /// What this says comes late at worst: where it fails, the next one says it again.
-async fn reconcile(node: Arc<Shared>, look: bool) {
+async fn reconcile(node: Arc<NodeContext>, look: bool) {
     let book = &node.leases;
     if look && let Err(error) = lost_leases::look(&node).await {
         tracing::debug!(%error, "leases that name this node could not be looked for");
     }
     let lost = book.lost();
     if !lost.is_empty() {
-        match node.store.absolve(&lost).await {
+        match node.store.clear_strike(&lost).await {
             Ok(true) => book.absolved(lost.len()),
             Ok(false) => {}
             Err(error) => {

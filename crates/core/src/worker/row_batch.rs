@@ -22,13 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::hint::{Hint, Ready};
-use crate::job::{Held, Job, JobId, LockedJob};
+use crate::job::{Job, JobId, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{RowHold, StoreError};
 use crate::telemetry::metrics as m;
 use crate::worker::completer::{Attempt, AttemptFate};
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::executor::{self, Outcomes, Stages};
 use crate::worker::finished::{Ending, Finished};
 
@@ -55,7 +55,7 @@ impl RowPause {
 
 /// Start the jobs of a batch, each on its slot, and see to their end.
 pub(crate) fn start(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     hold: Box<dyn RowHold>,
     sent: Instant,
     at_most: Duration,
@@ -88,8 +88,8 @@ pub(crate) fn start(
 
 /// What the transaction holds and is not accounted for yet.
 struct Batch {
-    node: Arc<Shared>,
-    open: HashMap<JobId, (Held, Arc<Job>)>,
+    node: Arc<NodeContext>,
+    open: HashMap<JobId, (LockToken, Arc<Job>)>,
 }
 
 /// Whatever happens, the node does not go on believing that it holds these.
@@ -136,7 +136,7 @@ impl Batch {
                     self.node.row_pause.begin();
                 }
                 let again = late.iter().map(|finished| ready(&finished.job));
-                self.node.hook.publish(Cause::GiveBack, again.collect());
+                self.node.hook.publish(Cause::Requeue, again.collect());
                 for finished in done {
                     self.close(finished, AttemptFate::Committed);
                 }
@@ -177,7 +177,7 @@ impl Batch {
         &self,
         hold: Box<dyn RowHold>,
         done: &[Finished],
-        leased: &[Held],
+        leased: &[LockToken],
     ) -> Result<(), StoreError> {
         let ids: Vec<JobId> = done.iter().map(|finished| finished.held.id).collect();
         // The crash points are where a completed job may be lost or doubled: a batch that completes none has none.
@@ -194,7 +194,7 @@ impl Batch {
         Ok(())
     }
 
-    fn others_than<'a>(&self, ended: impl Iterator<Item = &'a Finished>) -> Vec<Held> {
+    fn others_than<'a>(&self, ended: impl Iterator<Item = &'a Finished>) -> Vec<LockToken> {
         let ended: HashSet<JobId> = ended.map(|finished| finished.held.id).collect();
         if ended.len() == self.open.len() {
             return Vec::new();
@@ -236,7 +236,7 @@ impl Batch {
             }
         }
         let again = self.open.values().map(|(_, job)| ready(job));
-        self.node.hook.publish(Cause::GiveBack, again.collect());
+        self.node.hook.publish(Cause::Requeue, again.collect());
     }
 }
 

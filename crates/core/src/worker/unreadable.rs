@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use metrics::counter;
 
-use crate::job::{Held, Job};
+use crate::job::{Job, LockToken};
 use crate::store::{Destination, Failure};
 use crate::telemetry::metrics as m;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 
 /// Until an unreadable job is looked at again.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// How a job ends whose row can't be read, because of `fault`.
-pub(crate) fn end(node: &Shared, job: &Job, held: &Held, fault: &str) -> Ending {
+pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) -> Ending {
     let now = Instant::now();
     let allowance = node.unreadable.lock();
     let mut allowance = allowance.unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +34,7 @@ pub(crate) fn end(node: &Shared, job: &Job, held: &Held, fault: &str) -> Ending 
         );
         Destination::DeadLetter
     } else {
-        if let Some(more) = node.rare_lines.now("put off") {
+        if let Some(more) = node.throttled_lines.now("put off") {
             tracing::error!(
                 job = %held.id, job_type = %job.job_type, fault, more,
                 "100 jobs whose rows can't be read were set aside within a minute; this one is put off. \

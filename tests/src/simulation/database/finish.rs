@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
-use jobwire_core::job::{Held, LockedJob};
+use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    Completion, Destination, Failure, HandOver, Origin, Refusal, Renewed, Settled, StoreError,
+    Completion, Destination, Failure, Handoff, Origin, Refusal, Renewed, Settled, StoreError,
 };
 use jobwire_core::{Fence, NodeId};
 
@@ -13,7 +13,7 @@ use super::{Bug, Database, ready, span};
 use crate::history::{Event, Waits};
 
 /// The instances of these, sorted, each once.
-fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
+fn instances<'a>(held: impl Iterator<Item = &'a LockToken>) -> Vec<String> {
     let mut names: Vec<String> = held.filter_map(|held| held.instance.clone()).collect();
     names.sort_unstable();
     names.dedup();
@@ -21,7 +21,7 @@ fn instances<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<String> {
 }
 
 impl Database {
-    fn owns(&self, owner: NodeId, held: &Held) -> bool {
+    fn owns(&self, owner: NodeId, held: &LockToken) -> bool {
         let lease = self.leases.get(&held.id);
         lease.is_some_and(|lease| lease.owner == Some(owner) && lease.fence == held.fence)
     }
@@ -30,7 +30,7 @@ impl Database {
         &mut self,
         owner: NodeId,
         lease: Duration,
-        held: &[Held],
+        held: &[LockToken],
     ) -> Renewed {
         let mut answer = Renewed::default();
         for held in held {
@@ -80,12 +80,12 @@ impl Database {
         });
         let mut ours: Vec<LockedJob> = ours.collect();
         ours.sort_unstable_by_key(|locked| locked.job.seq);
-        let held: Vec<Held> = ours.iter().map(LockedJob::held).collect();
+        let held: Vec<LockToken> = ours.iter().map(LockedJob::held).collect();
         self.renew(owner, lease, &held);
         ours
     }
 
-    pub(in crate::simulation) fn run_alone(&mut self, owner: NodeId, held: &Held) -> bool {
+    pub(in crate::simulation) fn run_alone(&mut self, owner: NodeId, held: &LockToken) -> bool {
         let ours = self.owns(owner, held);
         if let Some(lease) = self.leases.get_mut(&held.id).filter(|_| ours) {
             lease.alone = true;
@@ -93,7 +93,7 @@ impl Database {
         ours
     }
 
-    pub(in crate::simulation) fn absolve(&mut self, lost: &[Held]) {
+    pub(in crate::simulation) fn clear_strike(&mut self, lost: &[LockToken]) {
         for held in lost {
             if let Some(lease) = self.leases.get_mut(&held.id)
                 && lease.struck == Some(held.fence)
@@ -108,7 +108,7 @@ impl Database {
         &mut self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let mut settled = Settled::default();
         let mut next = Vec::new();
@@ -141,7 +141,7 @@ impl Database {
         &mut self,
         owner: NodeId,
         failed: &[Failure],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Settled {
         let mut settled = Settled::default();
         for failure in failed {
@@ -204,7 +204,7 @@ impl Database {
         settled
     }
 
-    pub(in crate::simulation) fn release(&mut self, owner: NodeId, held: &[Held]) -> Settled {
+    pub(in crate::simulation) fn release(&mut self, owner: NodeId, held: &[LockToken]) -> Settled {
         let mut settled = Settled::default();
         for held in held {
             let guarded = self.owns(owner, held);
@@ -224,21 +224,21 @@ impl Database {
                 settled.ready.push(ready);
             }
         }
-        self.pass_on(held.iter(), &HandOver::Hint, &mut settled);
+        self.pass_on(held.iter(), &Handoff::Hint, &mut settled);
         settled
     }
 
     fn pass_on<'a>(
         &mut self,
-        held: impl Iterator<Item = &'a Held>,
-        then: &HandOver,
+        held: impl Iterator<Item = &'a LockToken>,
+        then: &Handoff,
         settled: &mut Settled,
     ) {
         let names = instances(held.filter(|held| settled.applied.contains(&held.id)));
         if self.has(Bug::ForgetsTheHandOver) {
             return self.leave(&names);
         }
-        let (next, ready) = self.hand_over(&names, then);
+        let (next, ready) = self.handoff(&names, then);
         settled.next = next;
         settled.ready.extend(ready);
     }
@@ -253,13 +253,13 @@ impl Database {
     }
 
     /// Take the next sibling of each, or say who is next.
-    pub(super) fn hand_over(
+    pub(super) fn handoff(
         &mut self,
         names: &[String],
-        then: &HandOver,
+        then: &Handoff,
     ) -> (Vec<LockedJob>, Vec<Ready>) {
         match then {
-            HandOver::Take(terms) => {
+            Handoff::Take(terms) => {
                 let (mut taken, mut left) = (Vec::new(), Vec::new());
                 for (name, result) in self.take_first(terms, names) {
                     match result {
@@ -271,7 +271,7 @@ impl Database {
                 let ready = self.next(&left);
                 (taken, ready)
             }
-            HandOver::Hint => {
+            Handoff::Hint => {
                 self.leave(names);
                 (Vec::new(), self.next(names))
             }

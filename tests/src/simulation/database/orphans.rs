@@ -1,7 +1,7 @@
 //! Jobs whose hint was lost, and instances that nobody holds.
 
 use jobwire_core::hint::Ready;
-use jobwire_core::store::{HandOver, OrphanPage, OrphanQuery};
+use jobwire_core::store::{Handoff, OrphanPage, OrphanQuery};
 use jobwire_core::{Job, JobId};
 
 use super::{Bug, Database, Row, ready};
@@ -63,6 +63,6 @@ impl Database {
             lease.is_none_or(|lease| lease.fence != door.fence)
         });
         let names: Vec<String> = left_over.map(|(name, _)| name.clone()).collect();
-        self.hand_over(&names, &HandOver::Hint).1
+        self.handoff(&names, &Handoff::Hint).1
     }
 }

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::store::{LockTerms, MovedTimers, Rescued, Turn, TurnOutcome, TurnReport};
+use jobwire_core::store::{
+    CycleOutcome, CycleReport, LeaderCycle, LockTerms, MovedTimers, Rescued,
+};
 use jobwire_core::{JobId, Lane, NodeId};
 
 use super::{Bug, Database, Leader, Lease, Row, span};
 use crate::history::Event;
 
 impl Database {
-    pub(in crate::simulation) fn take_turn(&mut self, turn: &Turn) -> TurnOutcome {
+    pub(in crate::simulation) fn run_leader_cycle(&mut self, turn: &LeaderCycle) -> CycleOutcome {
         let now = self.now();
         let expires_at = now + span(turn.lease);
         let term = match &self.leader {
@@ -18,7 +20,7 @@ impl Database {
             Some(leader) if leader.node == turn.node => leader.term,
             Some(leader) if leader.expires_at <= now => leader.term + 1,
             Some(leader) => {
-                return TurnOutcome::Follows {
+                return CycleOutcome::Follows {
                     leader: leader.node,
                     transport: leader.transport.clone(),
                     remaining: (leader.expires_at - now).to_std().unwrap_or_default(),
@@ -56,7 +58,7 @@ impl Database {
         let unhinted = self.unhinted(turn.hint_at_most);
         let living = |lease: &&Lease| lease.owner.is_some() && lease.expires_at > now;
         let leased = self.leases.values().filter(living);
-        TurnOutcome::Leads(Box::new(TurnReport {
+        CycleOutcome::Leads(Box::new(CycleReport {
             horizon: None,
             has_more: false,
             term,
@@ -73,7 +75,7 @@ impl Database {
     }
 
     /// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
-    fn left_over(&mut self, turn: &Turn) -> Vec<JobId> {
+    fn left_over(&mut self, turn: &LeaderCycle) -> Vec<JobId> {
         let now = self.now();
         let at_most = usize::try_from(turn.reset_at_most).unwrap_or(0);
         let waited = |row: &Row| {
@@ -92,7 +94,7 @@ impl Database {
     }
 
     /// End leases that ran out; each job with its holder.
-    fn reset(&mut self, turn: &Turn) -> Vec<(JobId, Option<NodeId>)> {
+    fn reset(&mut self, turn: &LeaderCycle) -> Vec<(JobId, Option<NodeId>)> {
         let now = self.now();
         let outside =
             |clock: &jobwire_core::store::ClockWindow| now < clock.from || now > clock.until;

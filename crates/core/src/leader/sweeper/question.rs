@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Before, LaneState, Sent, Sweeper, query};
 use crate::job::{JobId, Lane, NodeId};
 use crate::transport::Control;
-use crate::worker::context::Shared;
+use crate::worker::context::NodeContext;
 
 /// So long the nodes have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,7 +57,7 @@ impl Silent {
 
 impl Sweeper {
     /// A marker is back. Where jobs are suspected, ask the nodes; otherwise nothing is to be done.
-    async fn ask(&mut self, node: &Arc<Shared>, lane: &Lane, sent: Sent) {
+    async fn ask(&mut self, node: &Arc<NodeContext>, lane: &Lane, sent: Sent) {
         let Some(state) = self.lanes.get(lane) else {
             return;
         };
@@ -99,7 +99,7 @@ impl Sweeper {
     /// A node has answered, or begun to.
     pub(crate) async fn answered(
         &mut self,
-        node: &Arc<Shared>,
+        node: &Arc<NodeContext>,
         from: NodeId,
         question: u64,
         jobs: Vec<JobId>,
@@ -149,7 +149,7 @@ impl Sweeper {
     }
 
     /// Ask the questions that are due, and wait no longer for nodes that had their time to answer.
-    pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<Shared>) {
+    pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<NodeContext>) {
         let now = Instant::now();
         let is_due = |(lane, state): (&Lane, &mut LaneState)| {
             let (sent, _) = state.returned.take_if(|(_, moment)| *moment <= now)?;
@@ -187,7 +187,7 @@ impl Sweeper {
         self.horizons.clear();
     }
 
-    async fn go_on(&mut self, node: &Arc<Shared>, lane: &Lane) {
+    async fn go_on(&mut self, node: &Arc<NodeContext>, lane: &Lane) {
         let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::departure::{Departure, account, depart};
+use super::publication::{Publication, account, start_publication};
 use super::{Entry, Inner};
 use crate::runtime::supervisor;
 
@@ -21,16 +21,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// What the task works with; it outlives a panic, so that this costs no hint.
 struct Work {
     queue: mpsc::Receiver<Entry>,
-    departed: mpsc::Receiver<Departure>,
+    departed: mpsc::Receiver<Publication>,
     waiting: Vec<Entry>,
-    under_way: FuturesUnordered<Departure>,
+    under_way: FuturesUnordered<Publication>,
 }
 
 /// Publish until the hook is closed.
 pub(super) async fn keep_publishing(
     inner: Arc<Inner>,
     queue: mpsc::Receiver<Entry>,
-    departed: mpsc::Receiver<Departure>,
+    departed: mpsc::Receiver<Publication>,
 ) {
     let mut work = Work {
         queue,
@@ -124,7 +124,7 @@ impl Work {
         });
         let batch = inner.options.batch.max(1);
         for entry in gather(&mut self.waiting, batch, room) {
-            self.under_way.push(depart(inner, entry));
+            self.under_way.push(start_publication(inner, entry));
         }
     }
 }

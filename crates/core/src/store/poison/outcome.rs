@@ -7,7 +7,7 @@ use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::created::earliest;
 use crate::store::{
-    MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended, TurnOutcome,
+    CycleOutcome, MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended,
 };
 
 /// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
@@ -91,7 +91,7 @@ impl Outcome for MovedTimers {
     }
 }
 
-impl Outcome for TurnOutcome {
+impl Outcome for CycleOutcome {
     const STANDS_WITHOUT_ROWS: bool = true;
 
     fn changed_rows(&self) -> bool {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::sql::unexpired;
 use super::{PgStore, complete, exclusive};
-use crate::job::{Held, JobId, JobState, NodeId};
+use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
 
@@ -89,7 +89,7 @@ impl PgStore {
     async fn bury_held(
         &self,
         owner: NodeId,
-        held: &Held,
+        held: &LockToken,
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
         let names: Vec<String> = held.instance.iter().cloned().collect();
@@ -163,7 +163,7 @@ impl SetsAside for PgStore {
     async fn set_held_aside(
         &self,
         owner: NodeId,
-        held: &Held,
+        held: &LockToken,
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
         self.run("set_aside", || self.bury_held(owner, held, reason))

@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::begin::begin_impatiently;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
-use super::{PgStore, exclusive, insert, row};
-use crate::job::{Held, JobId, NodeId};
+use super::{PgStore, decode, exclusive, insert};
+use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Completion, HandOver, Origin, Settled, instances};
+use crate::store::{Completion, Handoff, Origin, Settled, instances};
 
 /// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest
 /// version of it. No guard names a time: a lease that ran out completes as long as it names this owner and fence
@@ -90,7 +90,7 @@ SELECT process_instance, job_id, fence, current_setting('transaction_isolation')
 FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
 
 /// The arrays that a guard is made of.
-pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> (Vec<Uuid>, Vec<i64>) {
+pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> (Vec<Uuid>, Vec<i64>) {
     held.map(|h| (h.id.0, h.fence.0)).unzip()
 }
 
@@ -131,13 +131,13 @@ pub(super) async fn enter_held(
 /// Pass on what a batch released, and add it to the result.
 pub(super) async fn pass_on<'a>(
     connection: &mut PgConnection,
-    held: impl Iterator<Item = &'a Held>,
+    held: impl Iterator<Item = &'a LockToken>,
     holders: &Holders,
-    then: &HandOver,
+    then: &Handoff,
     settled: &mut Settled,
 ) -> Result<(), StoreError> {
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
-    let released: Vec<&Held> = held.filter(|h| applied.contains(&h.id)).collect();
+    let released: Vec<&LockToken> = held.filter(|h| applied.contains(&h.id)).collect();
     let ended: HashSet<(Uuid, i64)> = released.iter().map(|h| (h.id.0, h.fence.0)).collect();
     let is_vacated = |instance: &String| match holders.of.get(instance) {
         Some((Some(job), Some(fence))) => ended.contains(&(*job, *fence)),
@@ -151,8 +151,8 @@ pub(super) async fn pass_on<'a>(
         return Ok(());
     }
     let others = match then {
-        HandOver::Hint => names,
-        HandOver::Take(terms) => {
+        Handoff::Hint => names,
+        Handoff::Take(terms) => {
             let (vacated, others): (Vec<_>, Vec<_>) = names.into_iter().partition(is_vacated);
             let (next, ready) = exclusive::take_next(connection, terms, &vacated).await?;
             settled.next = next;
@@ -173,7 +173,7 @@ async fn delete<'e>(
 ) -> Result<Vec<JobId>, StoreError> {
     // A job that was lost and taken again may be here twice; only its newest lock can still be there.
     let mut newest: HashMap<Uuid, i64> = HashMap::with_capacity(done.len());
-    for Held { id, fence, .. } in done.iter().map(|d| &d.held) {
+    for LockToken { id, fence, .. } in done.iter().map(|d| &d.held) {
         let known = newest.entry(id.0).or_insert(fence.0);
         *known = fence.0.max(*known);
     }
@@ -204,7 +204,7 @@ pub(super) async fn complete_in(
     connection: &mut PgConnection,
     owner: NodeId,
     done: &[Completion],
-    then: &HandOver,
+    then: &Handoff,
 ) -> Result<Settled, StoreError> {
     let names = instances(done.iter().map(|d| &d.held));
     let holders = enter_held(connection, &names).await?;
@@ -233,7 +233,7 @@ impl PgStore {
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
         if ends && done.iter().all(|d| d.held.instance.is_none()) {
@@ -264,7 +264,7 @@ impl PgStore {
     pub(super) async fn release_batch(
         &self,
         owner: NodeId,
-        held: &[Held],
+        held: &[LockToken],
     ) -> Result<Settled, StoreError> {
         let names = instances(held.iter());
         let mut tx = begin_impatiently(&self.line).await?;
@@ -280,19 +280,12 @@ impl PgStore {
         for row in &rows {
             settled.applied.push(JobId(row.try_get(0)?));
             // The next one of an instance, which may be another job, comes from the hand-over.
-            let ready = row::ready(row)?;
+            let ready = decode::ready(row)?;
             if ready.hint.instance.is_none() {
                 settled.ready.push(ready);
             }
         }
-        pass_on(
-            &mut tx,
-            held.iter(),
-            &holders,
-            &HandOver::Hint,
-            &mut settled,
-        )
-        .await?;
+        pass_on(&mut tx, held.iter(), &holders, &Handoff::Hint, &mut settled).await?;
         crash_point!("release-uncommitted");
         tx.commit().await?;
         crash_point!("released");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
+use super::decode;
 use super::line::Line;
-use super::row;
 use super::sql::{
     in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, served,
     unleased, unlocked,
@@ -220,11 +220,11 @@ async fn take(
                 Some(fence) => Ok(Box::new(LockedJob {
                     fence: Fence(fence),
                     strikes: r.try_get(5)?,
-                    job: row::job(r, 6)?,
+                    job: decode::job(r, 6)?,
                 })),
                 None if !free => Err(Refusal::InstanceHeld),
                 None if entered => {
-                    unserved = Some(row::needs(r)?);
+                    unserved = Some(decode::needs(r)?);
                     Err(Refusal::Unserved)
                 }
                 None if found => Err(Refusal::Busy),
@@ -321,7 +321,7 @@ pub(super) async fn next(
         .bind(instances)
         .fetch_all(connection)
         .await?;
-    row::all_ready(&rows)
+    decode::all_ready(&rows)
 }
 
 /// The same, after the commit of the transaction that freed the instances. A question before that commit would miss a

@@ -10,7 +10,7 @@ use super::{PgStore, complete};
 use crate::job::{JobId, NodeId};
 use crate::store::created::earliest;
 use crate::store::error::StoreError;
-use crate::store::{Destination, Failure, HandOver, Settled, instances};
+use crate::store::{Destination, Failure, Handoff, Settled, instances};
 
 /// One statement moves each job to its table: timer, dead letter, or, where something that it belongs
 /// to has been suspended meanwhile, suspended (protocol rule 27).
@@ -89,7 +89,7 @@ impl PgStore {
         &self,
         owner: NodeId,
         failed: &[Failure],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let names = instances(failed.iter().map(|f| &f.held));
         let (ids, fences) = complete::guards(failed.iter().map(|f| &f.held));

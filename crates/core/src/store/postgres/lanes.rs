@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{not_suspended, ready_columns, unlocked};
-use super::{aside, row};
+use super::{aside, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
@@ -272,7 +272,7 @@ pub(super) async fn move_page(
         let mut ready: Vec<(i64, Ready)> = Vec::with_capacity(rows.len());
         for row in &rows {
             if row.try_get(7)? {
-                ready.push((row.try_get(6)?, row::ready(row)?));
+                ready.push((row.try_get(6)?, decode::ready(row)?));
             }
         }
         ready.sort_unstable_by_key(|(seq, _)| *seq);

@@ -13,7 +13,7 @@ use super::lately::Lately;
 use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, served, unleased, unlocked,
 };
-use super::{PgStore, exclusive, row};
+use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
 use crate::job::{Fence, JobId, LockedJob};
 use crate::store::error::StoreError;
@@ -150,7 +150,7 @@ async fn lock_by(
             Ok(LockedJob {
                 fence: Fence(r.try_get(0)?),
                 strikes: r.try_get(1)?,
-                job: row::job(r, 2)?,
+                job: decode::job(r, 2)?,
             })
         })
         .collect()
@@ -371,7 +371,7 @@ impl PgStore {
                 }
                 continue;
             } else {
-                locked.unserved.push((JobId(id), row::needs(&row)?));
+                locked.unserved.push((JobId(id), decode::needs(&row)?));
                 Refusal::Unserved
             };
             locked.refused.push((JobId(id), why));

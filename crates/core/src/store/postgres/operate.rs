@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
-use super::{exclusive, row};
+use super::{decode, exclusive};
 use crate::hint::Ready;
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId};
@@ -78,7 +78,7 @@ pub(super) async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobVie
         .fetch_all(pool)
         .await?
         .iter()
-        .map(row::view)
+        .map(decode::view)
         .collect()
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn get(
     let Some(found) = sqlx::query(GET).bind(id.0).fetch_optional(pool).await? else {
         return Ok(None);
     };
-    Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
+    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
 }
 
 const IS_STRICT: &str = "SELECT EXISTS (SELECT FROM jobwire.strict_order)";
@@ -308,7 +308,7 @@ pub(super) async fn retry(
         .bind(retries)
         .fetch_all(pool)
         .await?;
-    let ready = row::all_ready(&rows)?;
+    let ready = decode::all_ready(&rows)?;
     let done: HashSet<Uuid> = ready.iter().map(|ready| ready.hint.id.0).collect();
     let mut operated: Vec<_> = ready
         .iter()

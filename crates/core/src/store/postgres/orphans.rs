@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
-use super::{aside, exclusive, row};
+use super::{aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::query::Sweepable;
@@ -95,7 +95,7 @@ pub(super) async fn find(
     }
     let rows = aside::rows(&mut tx, find).await?;
     tx.commit().await?;
-    let mut page = OrphanPage::of(row::all_ready(&rows)?, query.limit);
+    let mut page = OrphanPage::of(decode::all_ready(&rows)?, query.limit);
     let free: Vec<bool> = rows
         .iter()
         .map(|row| row.try_get("is_free"))

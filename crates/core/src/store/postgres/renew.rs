@@ -10,8 +10,8 @@ use sqlx::{PgPool, Row};
 
 use super::line::Line;
 use super::sql::job_columns;
-use super::{complete, row};
-use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
+use super::{complete, decode};
+use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
 
@@ -65,7 +65,7 @@ async fn renew(
     line: &Line,
     owner: NodeId,
     lease: Duration,
-    held: &[Held],
+    held: &[LockToken],
 ) -> Result<Renewed, StoreError> {
     let (ids, fences) = complete::guards(held.iter());
     let rows = sqlx::query(RENEW)
@@ -93,7 +93,7 @@ pub(super) async fn on_a_living_line(
     line: &Line,
     owner: NodeId,
     lease: Duration,
-    held: &[Held],
+    held: &[LockToken],
 ) -> Result<Renewed, StoreError> {
     let first = renew(line, owner, lease, held);
     tokio::pin!(first);
@@ -134,7 +134,7 @@ pub(super) async fn unknown(
         Ok(LockedJob {
             fence: Fence(row.try_get(0)?),
             strikes: row.try_get(1)?,
-            job: row::job(row, 2)?,
+            job: decode::job(row, 2)?,
         })
     };
     rows.iter().map(locked).collect()
@@ -156,7 +156,7 @@ WITH struck AS MATERIALIZED (
 SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
 
 /// False where a row was locked: then it is asked again.
-pub(super) async fn absolve(pool: &PgPool, lost: &[Held]) -> Result<bool, StoreError> {
+pub(super) async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
     let (ids, fences) = complete::guards(lost.iter());
     let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);
     Ok(all.fetch_one(pool).await?)
@@ -165,7 +165,7 @@ pub(super) async fn absolve(pool: &PgPool, lost: &[Held]) -> Result<bool, StoreE
 pub(super) async fn run_alone(
     pool: &PgPool,
     owner: NodeId,
-    held: &Held,
+    held: &LockToken,
 ) -> Result<bool, StoreError> {
     let noted = sqlx::query(ALONE)
         .bind(held.id.0)

@@ -18,7 +18,7 @@ macro_rules! strikes_count {
     };
 }
 
-/// The columns that make a `Job`, in the order in which `row::job` reads them.
+/// The columns that make a `Job`, in the order in which `decode::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
         concat!(
@@ -82,7 +82,7 @@ macro_rules! job_columns {
     };
 }
 
-/// The columns that make a `Ready`, in the order in which `row::ready` reads them.
+/// The columns that make a `Ready`, in the order in which `decode::ready` reads them.
 macro_rules! ready_columns {
     ($t:literal) => {
         concat!(

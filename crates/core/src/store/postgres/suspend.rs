@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{moved_columns, ready_columns, unlocked};
-use super::{aside, exclusive, row};
+use super::{aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -226,7 +226,7 @@ pub(super) async fn activate(
     } else {
         let query = sqlx::query(BRING_BACK).bind(kind).bind(value);
         let rows = aside::rows(&mut tx, query).await?;
-        Some(row::all_ready(&rows)?)
+        Some(decode::all_ready(&rows)?)
     };
     tx.commit().await?;
     Ok(ready)
@@ -255,7 +255,7 @@ pub(super) async fn bring_back(
         .bind(value)
         .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
-    row::all_ready(&rows)
+    decode::all_ready(&rows)
 }
 
 /// What waited for the end of a suspension that has committed, but for what came `back` with it.
@@ -272,5 +272,5 @@ pub(super) async fn waited(
         .bind(back)
         .fetch_all(pool)
         .await?;
-    row::all_ready(&rows)
+    decode::all_ready(&rows)
 }

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::aside;
 use super::begin::begin_part;
+use super::decode;
 use super::hot::HotLine;
 use super::line::Line;
-use super::row;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
 use crate::job::{Fence, JobId, Lane, LockedJob};
@@ -172,7 +172,7 @@ pub(super) async fn take_due(
         Ok(Some(LockedJob {
             fence: Fence(fence),
             strikes: 0,
-            job: row::job(row, LOCKED + 1)?,
+            job: decode::job(row, LOCKED + 1)?,
         }))
     })
 }
@@ -189,7 +189,7 @@ fn moved(
         if row.try_get::<Option<Uuid>, _>(0)?.is_some() {
             match locked(row)? {
                 Some(job) => result.locked.push(job),
-                None => result.ready.push(row::ready(row)?),
+                None => result.ready.push(decode::ready(row)?),
             }
             let due: chrono::DateTime<chrono::Utc> = row.try_get(MOVED + 1)?;
             #[allow(clippy::cast_precision_loss, reason = "a latency needs no 53 bits")]

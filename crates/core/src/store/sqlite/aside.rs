@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::sql::unexpired;
-use super::{SqliteStore, exclusive, row};
-use crate::job::{Held, JobId, JobState, NodeId};
-use crate::store::HandOver;
+use super::{SqliteStore, decode, exclusive};
+use crate::job::{JobId, JobState, LockToken, NodeId};
+use crate::store::Handoff;
 use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
 
@@ -76,7 +76,7 @@ impl SqliteStore {
     async fn bury_held(
         &self,
         owner: NodeId,
-        held: &Held,
+        held: &LockToken,
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
         let names: Vec<String> = held.instance.iter().cloned().collect();
@@ -103,7 +103,7 @@ impl SqliteStore {
         if state == JobState::Executable {
             let is_unlocked = sqlx::query_scalar(IS_UNLOCKED)
                 .bind(id.to_string())
-                .bind(row::now_micros());
+                .bind(decode::now_micros());
             if !is_unlocked.fetch_one(&mut *tx).await? {
                 return Ok(None);
             }
@@ -127,8 +127,8 @@ impl SqliteStore {
         let Some(letter) = set_aside(&mut tx, state, id, reason).await? else {
             return Ok(None);
         };
-        let now = row::now_micros();
-        let (_, ready) = exclusive::hand_over(&mut tx, now, &names, &HandOver::Hint).await?;
+        let now = decode::now_micros();
+        let (_, ready) = exclusive::handoff(&mut tx, now, &names, &Handoff::Hint).await?;
         tx.commit().await?;
         Ok(Some(Aside { letter, ready }))
     }
@@ -148,7 +148,7 @@ impl SetsAside for SqliteStore {
     async fn set_held_aside(
         &self,
         owner: NodeId,
-        held: &Held,
+        held: &LockToken,
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
         self.run("set_aside", || self.bury_held(owner, held, reason))

@@ -4,7 +4,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::lock::lock_in;
 use super::sql::{in_turn, served, suspended};
-use super::{SqliteStore, row};
+use super::{SqliteStore, decode};
 use crate::hint::Hint;
 use crate::store::error::StoreError;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
@@ -82,7 +82,7 @@ async fn claimable(
     terms: &LockTerms,
     page: &ClaimPage,
 ) -> Result<Claimable, StoreError> {
-    let types = row::array(&terms.types[..])?;
+    let types = decode::array(&terms.types[..])?;
     let (rows, slice_end) = match page.of {
         ClaimOf::Rescued { after } | ClaimOf::Suspects { after } => {
             let rows = sqlx::query(FIND_STRUCK)
@@ -103,7 +103,7 @@ async fn claimable(
                 .bind(look_at.max(1) - 1)
                 .fetch_optional(&mut *connection)
                 .await?;
-            let slice_end = slice_end.as_ref().map(row::job_id).transpose()?;
+            let slice_end = slice_end.as_ref().map(decode::job_id).transpose()?;
             let rows = sqlx::query(FIND)
                 .bind(after)
                 .bind(slice_end.map(|id| id.to_string()))
@@ -117,7 +117,7 @@ async fn claimable(
         }
     };
     let mut hints = Vec::with_capacity(rows.len());
-    for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
+    for (row, id) in rows.iter().zip(decode::job_ids(&rows)?) {
         let exclusive: bool = row.try_get(1)?;
         let instance: Option<String> = row.try_get(2)?;
         hints.push(Hint {

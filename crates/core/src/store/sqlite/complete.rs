@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use sqlx::SqliteConnection;
 
 use super::sql::{ready_columns, release_leases};
-use super::{SqliteStore, exclusive, insert, row};
-use crate::job::{Fence, Held, JobId, NodeId};
+use super::{SqliteStore, decode, exclusive, insert};
+use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Completion, HandOver, Origin, Settled, released};
+use crate::store::{Completion, Handoff, Origin, Settled, released};
 
 /// The guard names owner and fence and no time (protocol rule 1).
 const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
@@ -23,22 +23,22 @@ const READY_AGAIN: &str = concat!(
 );
 
 /// The array that a guard is made of.
-pub(super) fn guards<'a>(held: impl Iterator<Item = &'a Held>) -> Result<String, StoreError> {
-    row::array(held.map(|h| -> (JobId, Fence) { (h.id, h.fence) }))
+pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> Result<String, StoreError> {
+    decode::array(held.map(|h| -> (JobId, Fence) { (h.id, h.fence) }))
 }
 
 /// Delete the leases of a batch that still name this owner and these fences; the others are lost.
 pub(super) async fn finish<'a>(
     connection: &mut SqliteConnection,
     owner: NodeId,
-    held: impl Iterator<Item = &'a Held>,
+    held: impl Iterator<Item = &'a LockToken>,
 ) -> Result<Vec<JobId>, StoreError> {
     let rows = sqlx::query(FINISH)
         .bind(guards(held)?)
         .bind(owner.to_string())
         .fetch_all(connection)
         .await?;
-    row::job_ids(&rows)
+    decode::job_ids(&rows)
 }
 
 /// Delete jobs from the executable table.
@@ -47,23 +47,23 @@ pub(super) async fn delete(
     ids: &[JobId],
 ) -> Result<Vec<JobId>, StoreError> {
     let rows = sqlx::query(DELETE)
-        .bind(row::array(ids)?)
+        .bind(decode::array(ids)?)
         .fetch_all(connection)
         .await?;
-    row::job_ids(&rows)
+    decode::job_ids(&rows)
 }
 
 /// Pass on what a batch released, and add it to the result.
 pub(super) async fn pass_on<'a>(
     connection: &mut SqliteConnection,
     now: i64,
-    held: impl Iterator<Item = &'a Held>,
-    then: &HandOver,
+    held: impl Iterator<Item = &'a LockToken>,
+    then: &Handoff,
     settled: &mut Settled,
 ) -> Result<(), StoreError> {
     let names = released(held, &settled.applied);
     if !names.is_empty() {
-        let (next, ready) = exclusive::hand_over(connection, now, &names, then).await?;
+        let (next, ready) = exclusive::handoff(connection, now, &names, then).await?;
         settled.next = next;
         settled.ready.extend(ready);
     }
@@ -75,9 +75,9 @@ pub(super) async fn complete_in(
     connection: &mut SqliteConnection,
     owner: NodeId,
     done: &[Completion],
-    then: &HandOver,
+    then: &Handoff,
 ) -> Result<Settled, StoreError> {
-    let now = row::now_micros();
+    let now = decode::now_micros();
     let finished = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
     let mut settled = Settled {
         applied: delete(connection, &finished).await?,
@@ -91,7 +91,7 @@ pub(super) async fn complete_in(
         .collect();
     if !failed_before.is_empty() {
         sqlx::query(FORGET)
-            .bind(row::array(failed_before)?)
+            .bind(decode::array(failed_before)?)
             .execute(&mut *connection)
             .await?;
     }
@@ -113,7 +113,7 @@ impl SqliteStore {
         &self,
         owner: NodeId,
         done: &[Completion],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let mut tx = self.write().await?;
         let settled = complete_in(&mut tx, owner, done, then).await?;
@@ -124,26 +124,26 @@ impl SqliteStore {
     pub(super) async fn release_batch(
         &self,
         owner: NodeId,
-        held: &[Held],
+        held: &[LockToken],
     ) -> Result<Settled, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let released = finish(&mut tx, owner, held.iter()).await?;
         let rows = sqlx::query(READY_AGAIN)
-            .bind(row::array(released)?)
+            .bind(decode::array(released)?)
             .bind(now)
             .fetch_all(&mut *tx)
             .await?;
         let mut settled = Settled {
-            applied: row::job_ids(&rows)?,
+            applied: decode::job_ids(&rows)?,
             // The next one of an instance, which may be another job, comes from the hand-over.
-            ready: row::ready_in_order(&rows)?
+            ready: decode::ready_in_order(&rows)?
                 .into_iter()
                 .filter(|ready| ready.hint.instance.is_none())
                 .collect(),
             ..Settled::default()
         };
-        pass_on(&mut tx, now, held.iter(), &HandOver::Hint, &mut settled).await?;
+        pass_on(&mut tx, now, held.iter(), &Handoff::Hint, &mut settled).await?;
         tx.commit().await?;
         Ok(settled)
     }

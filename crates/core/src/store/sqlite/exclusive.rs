@@ -10,11 +10,11 @@ use sqlx::{Row, SqliteConnection};
 use super::sql::{
     in_strict_order, job_columns, ready_columns, served, strikes, suspended, unlocked,
 };
-use super::{lock, row};
+use super::{decode, lock};
 use crate::hint::Ready;
 use crate::job::LockedJob;
 use crate::store::error::StoreError;
-use crate::store::{HandOver, LockTerms, Refusal, Tried};
+use crate::store::{Handoff, LockTerms, Refusal, Tried};
 
 /// No lease with an owner holds the instance `name.value`.
 macro_rules! is_free {
@@ -86,7 +86,7 @@ async fn free(
     instances: &[String],
 ) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar(FREE)
-        .bind(row::array(instances)?)
+        .bind(decode::array(instances)?)
         .fetch_all(connection)
         .await?)
 }
@@ -100,8 +100,8 @@ pub(super) async fn take_first(
 ) -> Result<Vec<Tried>, StoreError> {
     let free = free(connection, instances).await?;
     let rows = sqlx::query(FIRST)
-        .bind(row::array(&free)?)
-        .bind(row::array(&terms.types[..])?)
+        .bind(decode::array(&free)?)
+        .bind(decode::array(&terms.types[..])?)
         .bind(terms.scope.bound())
         .fetch_all(&mut *connection)
         .await?;
@@ -113,7 +113,7 @@ pub(super) async fn take_first(
     let mut firsts = Vec::with_capacity(rows.len());
     let mut unserved = HashMap::new();
     for row in &rows {
-        let job = row::job(row, 2)?;
+        let job = decode::job(row, 2)?;
         let name = job.exclusive_instance().unwrap_or_default();
         if row.try_get(0)? {
             refused.remove(name);
@@ -154,7 +154,7 @@ async fn hold(
 ) -> Result<(), StoreError> {
     if !taken.is_empty() {
         sqlx::query(HOLD)
-            .bind(row::array(
+            .bind(decode::array(
                 taken
                     .iter()
                     .map(|l| (l.job.exclusive_instance(), l.job.id, l.fence)),
@@ -169,7 +169,7 @@ async fn hold(
 async fn leave(connection: &mut SqliteConnection, instances: &[&String]) -> Result<(), StoreError> {
     if !instances.is_empty() {
         sqlx::query(LEAVE)
-            .bind(row::array(instances)?)
+            .bind(decode::array(instances)?)
             .execute(connection)
             .await?;
     }
@@ -193,15 +193,15 @@ ORDER BY j.seq"
 
 /// Pass on the instances that were just released: take the next sibling of each, or say who is next.
 /// One that another job holds by now keeps its row.
-pub(super) async fn hand_over(
+pub(super) async fn handoff(
     connection: &mut SqliteConnection,
     now: i64,
     instances: &[String],
-    then: &HandOver,
+    then: &Handoff,
 ) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
     let (mut taken, mut left) = (Vec::new(), Vec::new());
     match then {
-        HandOver::Take(terms) => {
+        Handoff::Take(terms) => {
             for tried in take_first(connection, terms, now, instances).await? {
                 match tried.result {
                     Ok(job) => taken.push(*job),
@@ -210,7 +210,7 @@ pub(super) async fn hand_over(
                 }
             }
         }
-        HandOver::Hint => {
+        Handoff::Hint => {
             left = free(connection, instances).await?;
             leave(connection, &left.iter().collect::<Vec<_>>()).await?;
         }
@@ -229,8 +229,8 @@ pub(super) async fn next(
     instances: &[String],
 ) -> Result<Vec<Ready>, StoreError> {
     let rows = sqlx::query(NEXT)
-        .bind(row::array(instances)?)
+        .bind(decode::array(instances)?)
         .fetch_all(connection)
         .await?;
-    row::all_ready(&rows)
+    decode::all_ready(&rows)
 }

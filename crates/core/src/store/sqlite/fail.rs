@@ -6,10 +6,10 @@ use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{moved_columns, suspended};
-use super::{SqliteStore, complete, row};
+use super::{SqliteStore, complete, decode};
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Destination, Failure, HandOver, Settled};
+use crate::store::{Destination, Failure, Handoff, Settled};
 
 /// A failure as the statements read it.
 #[derive(Serialize)]
@@ -65,14 +65,15 @@ impl SqliteStore {
         &self,
         owner: NodeId,
         failed: &[Failure],
-        then: &HandOver,
+        then: &Handoff,
     ) -> Result<Settled, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let finished = complete::finish(&mut tx, owner, failed.iter().map(|f| &f.held)).await?;
         let mut settled = Settled::default();
         if !finished.is_empty() {
-            settled.timer = row::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
+            settled.timer =
+                decode::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
             settled.applied = complete::delete(&mut tx, &finished).await?;
         }
         let held = failed.iter().map(|f| &f.held);
@@ -91,7 +92,7 @@ async fn move_failed(
 ) -> Result<Option<i64>, StoreError> {
     let finished: HashSet<&JobId> = finished.iter().collect();
     let mut seen = HashSet::with_capacity(failed.len());
-    let given = row::array(
+    let given = decode::array(
         failed
             .iter()
             .filter(|f| finished.contains(&f.held.id) && seen.insert(f.held.id))
@@ -123,7 +124,7 @@ fn given(failure: &Failure, now: i64) -> Given<'_> {
             delay,
             retries,
             failures,
-        } => (Some(row::later(now, *delay)), *retries, Some(*failures)),
+        } => (Some(decode::later(now, *delay)), *retries, Some(*failures)),
         Destination::DeadLetter => (None, 0, None),
     };
     Given {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::row;
+use super::decode;
 use super::sql::moved_columns;
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
@@ -118,9 +118,9 @@ impl<'a> NewRow<'a> {
             exclusive: job.is_exclusive(),
             retries: job.attempts(),
             retry_policy: job.retry_policy.as_deref(),
-            due_at: job.due_at.map(row::micros),
+            due_at: job.due_at.map(decode::micros),
             repeat: job.repeat.as_deref(),
-            repeat_until: job.repeat_until.map(row::micros),
+            repeat_until: job.repeat_until.map(decode::micros),
             correlation_id: job.correlation_id.unwrap_or(job.id.0),
             lane: job.lane.as_ref().map(|l| &*l.0),
             custom_values: job.custom_values.as_ref().map(|v| v.get()),
@@ -185,7 +185,7 @@ async fn insert_chunk(
         .fetch_one(&mut *connection)
         .await?;
     let ruled = has_rules && jobs.iter().any(|job| job.lane.is_none());
-    let now = row::now_micros();
+    let now = decode::now_micros();
     let (mut executable, mut timers) = (Vec::with_capacity(jobs.len()), Vec::new());
     let mut ready = Vec::with_capacity(jobs.len());
     let mut created = Created::default();
@@ -203,7 +203,7 @@ async fn insert_chunk(
             }
         }
     }
-    created.timer = row::maybe_moment(earliest)?;
+    created.timer = decode::maybe_moment(earliest)?;
     // Whoever hints it counts its own hint: the sweeper looks for jobs that have none.
     let hints = i64::from(origin == Origin::Hook);
     let statements = if ruled {
@@ -220,14 +220,14 @@ async fn insert_chunk(
             continue;
         }
         let inserted = sqlx::query(statement)
-            .bind(row::array(rows)?)
+            .bind(decode::array(rows)?)
             .bind(now)
             .bind(origin.as_str())
             .bind(hints)
             .fetch_all(&mut *connection)
             .await?;
         for row in &inserted {
-            lanes.insert(row::job_id(row)?, Lane(row.try_get(1)?));
+            lanes.insert(decode::job_id(row)?, Lane(row.try_get(1)?));
         }
     }
     created.ready = ready

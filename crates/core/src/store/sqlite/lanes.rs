@@ -5,7 +5,7 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::sql::{ready_columns, suspended, unlocked};
-use super::{SqliteStore, row};
+use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
@@ -61,7 +61,7 @@ ORDER BY n.lane";
 
 pub(super) async fn lanes(pool: &SqlitePool) -> Result<Vec<LaneView>, StoreError> {
     sqlx::query(LANES)
-        .bind(row::now_micros())
+        .bind(decode::now_micros())
         .fetch_all(pool)
         .await?
         .iter()
@@ -73,7 +73,7 @@ pub(super) async fn lanes(pool: &SqlitePool) -> Result<Vec<LaneView>, StoreError
                 timers: row.try_get(3)?,
                 suspended: row.try_get(4)?,
                 dead_letters: row.try_get(5)?,
-                oldest_ready_at: row::maybe_moment(row.try_get(6)?)?,
+                oldest_ready_at: decode::maybe_moment(row.try_get(6)?)?,
                 nodes: row.try_get(7)?,
             })
         })
@@ -94,7 +94,7 @@ pub(super) async fn outside(
     at_most: i64,
 ) -> Result<Vec<LaneBacklog>, StoreError> {
     sqlx::query(OUTSIDE)
-        .bind(row::array(lanes)?)
+        .bind(decode::array(lanes)?)
         .bind(at_most)
         .fetch_all(pool)
         .await?
@@ -177,7 +177,7 @@ async fn look_at(
     let mut found: Vec<Uuid> = Vec::new();
     let mut last = None;
     for row in &seen {
-        let id = row::uuid(row, 0)?;
+        let id = decode::uuid(row, 0)?;
         last = Some(id);
         let lane: &str = row.try_get(1)?;
         if lane == page.from.0 && i64::try_from(found.len()).is_ok_and(|n| n < page.at_most) {
@@ -194,7 +194,7 @@ impl SqliteStore {
         let mut tx = self.write().await?;
         sqlx::query(FORGET).execute(&mut *tx).await?;
         sqlx::query(WRITE)
-            .bind(row::array(rules)?)
+            .bind(decode::array(rules)?)
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
@@ -215,7 +215,7 @@ impl SqliteStore {
     ) -> Result<MovedPage, StoreError> {
         let (_, relabel) = statements(page.state);
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let (mut found, after) = look_at(&mut tx, page).await?;
         if let Some(these) = these {
             found.retain(|id| these.contains(&JobId(*id)));
@@ -228,7 +228,7 @@ impl SqliteStore {
             return Ok(moved);
         }
         let mut statement = sqlx::query(relabel)
-            .bind(row::array(found)?)
+            .bind(decode::array(found)?)
             .bind(&page.to.0);
         if page.state == JobState::Executable {
             statement = statement
@@ -238,9 +238,9 @@ impl SqliteStore {
         let rows = statement.fetch_all(&mut *tx).await?;
         moved.moved = rows.len() as u64;
         if page.state == JobState::Executable {
-            let ready: Vec<Ready> = row::all_ready(
+            let ready: Vec<Ready> = decode::all_ready(
                 &sqlx::query(TO_HINT)
-                    .bind(row::array(row::job_ids(&rows)?)?)
+                    .bind(decode::array(decode::job_ids(&rows)?)?)
                     .fetch_all(&mut *tx)
                     .await?,
             )?;

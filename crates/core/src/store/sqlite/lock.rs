@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{job_columns, served, strikes, suspended};
-use super::{SqliteStore, exclusive, insert, row};
+use super::{SqliteStore, decode, exclusive, insert};
 use crate::hint::Hint;
 use crate::job::{Fence, Job, JobId, LockedJob};
 use crate::store::error::StoreError;
@@ -58,12 +58,12 @@ pub(super) async fn lease(
         })
         .collect();
     sqlx::query(LEASE)
-        .bind(row::array(
+        .bind(decode::array(
             locked.iter().map(|l| (l.job.id, l.fence, l.strikes)),
         )?)
         .bind(terms.owner.to_string())
         .bind(now)
-        .bind(row::later(now, terms.lease))
+        .bind(decode::later(now, terms.lease))
         .execute(connection)
         .await?;
     Ok(locked)
@@ -99,7 +99,7 @@ pub(super) async fn lock_in(
     }
     plain.sort_unstable();
     plain.dedup();
-    let now = row::now_micros();
+    let now = decode::now_micros();
     if !plain.is_empty() {
         lock_plain(connection, terms, now, &plain, &mut locked, &mut instances).await?;
     }
@@ -123,8 +123,8 @@ async fn lock_plain(
     instances: &mut HashMap<String, Vec<JobId>>,
 ) -> Result<(), StoreError> {
     let rows = sqlx::query(LOOK)
-        .bind(row::array(ids)?)
-        .bind(row::array(&terms.types[..])?)
+        .bind(decode::array(ids)?)
+        .bind(decode::array(&terms.types[..])?)
         .bind(terms.scope.bound())
         .fetch_all(&mut *connection)
         .await?;
@@ -133,7 +133,7 @@ async fn lock_plain(
     for row in &rows {
         let (served, held, suspended): (bool, bool, bool) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let job = row::job(row, 4)?;
+        let job = decode::job(row, 4)?;
         let id = job.id;
         found.insert(id);
         let why = if held {

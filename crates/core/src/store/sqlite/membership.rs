@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::{SqliteStore, row};
+use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
@@ -29,20 +29,20 @@ DELETE FROM node WHERE seen_at < ?1 AND id NOT IN (SELECT value FROM json_each(?
 
 impl SqliteStore {
     pub(super) async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
-        let names = |names: &Names| names.as_ref().map(row::array).transpose();
+        let names = |names: &Names| names.as_ref().map(decode::array).transpose();
         let mut tx = self.write().await?;
         sqlx::query(WRITE)
             .bind(node.id.to_string())
             .bind(node.revision)
-            .bind(row::array(&node.types)?)
-            .bind(row::array(node.lanes.iter().map(|lane| &lane.0))?)
+            .bind(decode::array(&node.types)?)
+            .bind(decode::array(node.lanes.iter().map(|lane| &lane.0))?)
             .bind(names(&node.scope.deployments)?)
             .bind(names(&node.scope.categories)?)
             .bind(names(&node.scope.tenants)?)
             .bind(&node.host)
             .bind(&node.version)
             .bind(&node.transport)
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
@@ -58,7 +58,7 @@ impl SqliteStore {
     pub(super) async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
         let rows = sqlx::query(READ).bind(MAX_NODES as i64);
         let rows = rows.fetch_all(&self.readers).await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         Ok(readable(rows.iter().map(|row| view(row, now))))
     }
 
@@ -68,10 +68,10 @@ impl SqliteStore {
         heard: &[NodeId],
     ) -> Result<u64, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let forget = sqlx::query(FORGET)
-            .bind(now - (row::later(now, silent_for) - now))
-            .bind(row::array(heard)?);
+            .bind(now - (decode::later(now, silent_for) - now))
+            .bind(decode::array(heard)?);
         let forgotten = forget.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
         Ok(forgotten)
@@ -97,7 +97,7 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
     let seen_at: i64 = row.try_get("seen_at")?;
     Ok(NodeView {
         membership: Membership {
-            id: row::node_id(row, "id")?,
+            id: decode::node_id(row, "id")?,
             revision: row.try_get("revision")?,
             types: read("types", row.try_get("types")?)?,
             lanes: lanes.into_iter().map(Lane).collect(),
@@ -106,8 +106,8 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
         },
-        started_at: row::moment(row.try_get("started_at")?)?,
-        seen_at: row::moment(seen_at)?,
+        started_at: decode::moment(row.try_get("started_at")?)?,
+        seen_at: decode::moment(seen_at)?,
         silent_for: Duration::from_micros(now.saturating_sub(seen_at).max(0).cast_unsigned()),
     })
 }

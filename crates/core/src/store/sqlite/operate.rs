@@ -6,7 +6,7 @@ use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::sql::{job_columns, moved_columns, ready_columns, unlocked};
-use super::{SqliteStore, exclusive, row};
+use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId, JobState};
@@ -96,7 +96,8 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
         None => &mut sql,
     };
     if let Some(before) = filter.due_before {
-        sql.push(" AND j.due_at < ").push_bind(row::micros(before));
+        sql.push(" AND j.due_at < ")
+            .push_bind(decode::micros(before));
     }
     sql
 }
@@ -116,7 +117,7 @@ pub(super) async fn find(
         .fetch_all(pool)
         .await?
         .iter()
-        .map(row::view)
+        .map(decode::view)
         .collect()
 }
 
@@ -163,7 +164,7 @@ pub(super) async fn get(
     let Some(found) = found else {
         return Ok(None);
     };
-    Ok(Some((view, row::job(&found, 1)?, found.try_get(0)?)))
+    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
 }
 
 const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT ?1 AS id) j");
@@ -281,7 +282,7 @@ impl SqliteStore {
     pub(super) async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         let query = if strict {
-            sqlx::query(MAKE_STRICT).bind(row::now_micros())
+            sqlx::query(MAKE_STRICT).bind(decode::now_micros())
         } else {
             sqlx::query(RELAX)
         };
@@ -329,13 +330,13 @@ impl SqliteStore {
     pub(super) async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
         let running = sqlx::query(RUNNING)
-            .bind(row::array(ids)?)
+            .bind(decode::array(ids)?)
             .fetch_all(&mut *tx)
             .await?;
-        let running: BTreeSet<JobId> = row::job_ids(&running)?.into_iter().collect();
+        let running: BTreeSet<JobId> = decode::job_ids(&running)?.into_iter().collect();
         let mut asked: BTreeSet<JobId> = ids.iter().copied().collect();
         asked.retain(|id| !running.contains(id));
-        let these = row::array(&asked)?;
+        let these = decode::array(&asked)?;
         let mut deleted = OperatedJobs::default();
         let mut left = BTreeSet::new();
         for statement in DELETE_MANY {
@@ -343,7 +344,7 @@ impl SqliteStore {
                 .bind(&these)
                 .fetch_all(&mut *tx)
                 .await?;
-            for (id, gone) in row::job_ids(&gone)?.into_iter().zip(&gone) {
+            for (id, gone) in decode::job_ids(&gone)?.into_iter().zip(&gone) {
                 if asked.remove(&id) {
                     deleted.operated.push((id, Operated::Done));
                 }
@@ -374,7 +375,7 @@ impl SqliteStore {
         retries: i32,
     ) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let mut retried = OperatedJobs::default();
         for id in ids {
             let (operated, hinted) = retry_one(&mut tx, *id, retries, now).await?;
@@ -409,7 +410,7 @@ async fn retry_one(
                 .execute(&mut *connection)
                 .await?;
         }
-        return Ok((Operated::Done, Some(row::ready(&found)?)));
+        return Ok((Operated::Done, Some(decode::ready(&found)?)));
     }
     let exists: bool = sqlx::query_scalar(EXISTS)
         .bind(id.to_string())

@@ -3,13 +3,13 @@
 use sqlx::Row;
 
 use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked};
-use super::{SqliteStore, exclusive, row};
+use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::query::Sweepable;
 use crate::job::scope::Services;
 use crate::store::error::StoreError;
-use crate::store::{HandOver, OrphanQuery};
+use crate::store::{Handoff, OrphanQuery};
 
 /// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
 /// behind it costs nothing. Each hint that was sent in vain makes the row wait longer before the next
@@ -95,16 +95,16 @@ impl SqliteStore {
         services: &Services,
     ) -> Result<Sweepable, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let row = sqlx::query(SWEEPABLE)
-            .bind(row::array(&services.types[..])?)
+            .bind(decode::array(&services.types[..])?)
             .bind(now)
             .bind(services.bound())
             .fetch_one(&mut *tx)
             .await?;
         tx.commit().await?;
         Ok(Sweepable {
-            now: row::moment(now)?,
+            now: decode::moment(now)?,
             expired: row.try_get(0)?,
             unhinted: row.try_get(1)?,
             left_over_instances: row.try_get(2)?,
@@ -123,24 +123,24 @@ impl SqliteStore {
         these: Option<&[JobId]>,
     ) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let statement = if these.is_some() { FIND_THESE } else { FIND };
         let mut find = sqlx::query(statement)
             .bind(query.after.map(|id| id.to_string()).unwrap_or_default())
             .bind(query.ceiling().hyphenated())
             .bind(&query.lane.0)
-            .bind(row::array(&query.services.types[..])?)
-            .bind(row::micros(query.ready_before))
+            .bind(decode::array(&query.services.types[..])?)
+            .bind(decode::micros(query.ready_before))
             .bind(query.limit)
-            .bind(row::array(&query.held[..])?)
+            .bind(decode::array(&query.held[..])?)
             .bind(query.services.bound());
         if let Some(these) = these {
-            find = find.bind(row::array(these)?);
+            find = find.bind(decode::array(these)?);
         }
-        let ready = row::all_ready(&find.fetch_all(&mut *tx).await?)?;
+        let ready = decode::all_ready(&find.fetch_all(&mut *tx).await?)?;
         if query.mark && !ready.is_empty() {
             sqlx::query(MARK)
-                .bind(row::array(ready.iter().map(|ready| ready.hint.id))?)
+                .bind(decode::array(ready.iter().map(|ready| ready.hint.id))?)
                 .bind(now)
                 .execute(&mut *tx)
                 .await?;
@@ -160,7 +160,7 @@ impl SqliteStore {
         let ready = if names.is_empty() {
             Vec::new()
         } else {
-            exclusive::hand_over(&mut tx, row::now_micros(), &names, &HandOver::Hint)
+            exclusive::handoff(&mut tx, decode::now_micros(), &names, &Handoff::Hint)
                 .await?
                 .1
         };

@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{job_columns, strikes};
-use super::{SqliteStore, complete, row};
-use crate::job::{Fence, Held, JobId, LockedJob, NodeId};
+use super::{SqliteStore, complete, decode};
+use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
 
@@ -39,7 +39,7 @@ UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
 
 impl SqliteStore {
-    pub(super) async fn take_strikes_back(&self, lost: &[Held]) -> Result<(), StoreError> {
+    pub(super) async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(ABSOLVE)
             .bind(complete::guards(lost.iter())?)
@@ -53,7 +53,7 @@ impl SqliteStore {
         &self,
         owner: NodeId,
         lease: Duration,
-        held: &[Held],
+        held: &[LockToken],
     ) -> Result<Renewed, StoreError> {
         let mut tx = self.write().await?;
         let renewed = extend(&mut tx, owner, lease, held).await?;
@@ -73,7 +73,7 @@ impl SqliteStore {
     ) -> Result<Vec<LockedJob>, StoreError> {
         let mut tx = self.write().await?;
         let rows = sqlx::query(UNKNOWN)
-            .bind(row::array(known)?)
+            .bind(decode::array(known)?)
             .bind(owner.to_string())
             .fetch_all(&mut *tx)
             .await?;
@@ -81,23 +81,27 @@ impl SqliteStore {
             Ok(LockedJob {
                 fence: Fence(row.try_get(0)?),
                 strikes: row.try_get(1)?,
-                job: row::job(row, 2)?,
+                job: decode::job(row, 2)?,
             })
         };
         let unknown = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;
-        let held: Vec<Held> = unknown.iter().map(LockedJob::held).collect();
+        let held: Vec<LockToken> = unknown.iter().map(LockedJob::held).collect();
         extend(&mut tx, owner, lease, &held).await?;
         tx.commit().await?;
         Ok(unknown)
     }
 
-    pub(super) async fn note_alone(&self, owner: NodeId, held: &Held) -> Result<bool, StoreError> {
+    pub(super) async fn note_alone(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.write().await?;
         let noted = sqlx::query(ALONE)
             .bind(held.id.to_string())
             .bind(held.fence.0)
             .bind(owner.to_string())
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
@@ -110,13 +114,13 @@ async fn extend(
     connection: &mut SqliteConnection,
     owner: NodeId,
     lease: Duration,
-    held: &[Held],
+    held: &[LockToken],
 ) -> Result<Vec<JobId>, StoreError> {
     let rows = sqlx::query(RENEW)
         .bind(complete::guards(held.iter())?)
         .bind(owner.to_string())
-        .bind(row::later(row::now_micros(), lease))
+        .bind(decode::later(decode::now_micros(), lease))
         .fetch_all(connection)
         .await?;
-    row::job_ids(&rows)
+    decode::job_ids(&rows)
 }

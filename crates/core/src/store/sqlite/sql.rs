@@ -44,7 +44,7 @@ macro_rules! strikes {
     };
 }
 
-/// The columns that make a `Job`, in the order in which `row::job` reads them.
+/// The columns that make a `Job`, in the order in which `decode::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
         concat!(
@@ -108,7 +108,7 @@ macro_rules! job_columns {
     };
 }
 
-/// The columns that make a `Ready`, in the order in which `row::ready` reads them.
+/// The columns that make a `Ready`, in the order in which `decode::ready` reads them.
 macro_rules! ready_columns {
     () => {
         "id, lane, exclusive, process_instance, trace_parent, type"

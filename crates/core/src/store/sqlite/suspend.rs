@@ -1,7 +1,7 @@
 //! Suspending and activating (protocol rule 27).
 
 use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
-use super::{SqliteStore, exclusive, row};
+use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -178,13 +178,13 @@ impl SqliteStore {
         sqlx::query(NOTE)
             .bind(kind)
             .bind(value)
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .execute(&mut *tx)
             .await?;
         let query = sqlx::query(SUSPENDABLE).bind(kind).bind(value);
         let rows = query.fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        row::job_ids(&rows)
+        decode::job_ids(&rows)
     }
 
     /// Put aside what belongs to the scope, or only `these` of it.
@@ -198,9 +198,9 @@ impl SqliteStore {
             Some(_) => (LEFT_BY_THESE, PUT_THESE_ASIDE),
             None => (LEFT, PUT_ASIDE),
         };
-        let these = row::array(these.unwrap_or_default())?;
+        let these = decode::array(these.unwrap_or_default())?;
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let left: Vec<String> = sqlx::query_scalar(left)
             .bind(kind)
             .bind(value)
@@ -237,7 +237,7 @@ impl SqliteStore {
     ) -> Result<Vec<JobId>, StoreError> {
         let (kind, value) = scope.parts();
         let query = sqlx::query(ASIDE).bind(kind).bind(value);
-        row::job_ids(&query.fetch_all(&self.readers).await?)
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Bring these back; the suspension itself goes on.
@@ -247,9 +247,9 @@ impl SqliteStore {
         these: &[JobId],
     ) -> Result<Vec<Ready>, StoreError> {
         let (kind, value) = scope.parts();
-        let these = row::array(these)?;
+        let these = decode::array(these)?;
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         // Only for the statements: they leave alone what anything suspends.
         let since: Option<i64> = sqlx::query_scalar(LIFT)
             .bind(kind)
@@ -265,7 +265,7 @@ impl SqliteStore {
                 .bind(&these)
                 .fetch_all(&mut *tx)
                 .await?;
-            ready.extend(row::ready_in_order(&rows)?);
+            ready.extend(decode::ready_in_order(&rows)?);
         }
         sqlx::query(NOTE)
             .bind(kind)
@@ -284,11 +284,11 @@ impl SqliteStore {
         let rows = sqlx::query(WAITED)
             .bind(kind)
             .bind(value)
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .fetch_all(&mut *tx)
             .await?;
         tx.commit().await?;
-        row::ready_in_order(&rows)
+        decode::ready_in_order(&rows)
     }
 
     /// End the suspension: what is put aside goes back to where it came from. None where nothing was suspended.
@@ -298,7 +298,7 @@ impl SqliteStore {
     ) -> Result<Option<Vec<Ready>>, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let gone = sqlx::query(FORGET)
             .bind(kind)
             .bind(value)
@@ -316,7 +316,7 @@ impl SqliteStore {
                 .bind(now)
                 .fetch_all(&mut *tx)
                 .await?;
-            ready.extend(row::ready_in_order(&rows)?);
+            ready.extend(decode::ready_in_order(&rows)?);
         }
         tx.commit().await?;
         Ok(Some(ready))

@@ -4,7 +4,7 @@ use sqlx::Row;
 
 use super::lock::lock_in;
 use super::sql::{moved_columns, ready_columns};
-use super::{SqliteStore, row};
+use super::{SqliteStore, decode};
 use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
@@ -52,9 +52,9 @@ impl SqliteStore {
     /// The ids of due timers: so many of the oldest, and of the newest.
     pub(super) async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(OLDEST_AND_NEWEST)
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .bind(at_most);
-        row::job_ids(&query.fetch_all(&self.readers).await?)
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Those of these lanes are locked under these terms, if any are given; only `these` are moved, if any are named.
@@ -65,16 +65,16 @@ impl SqliteStore {
         these: Option<&[JobId]>,
     ) -> Result<MovedTimers, StoreError> {
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let mut query = sqlx::query(if these.is_some() { DUE_THESE } else { DUE })
             .bind(now)
             .bind(at_most);
         if let Some(these) = these {
-            query = query.bind(row::array(these)?);
+            query = query.bind(decode::array(these)?);
         }
         let rows = query.fetch_all(&mut *tx).await?;
         if !rows.is_empty() {
-            let ids = row::array(row::job_ids(&rows)?)?;
+            let ids = decode::array(decode::job_ids(&rows)?)?;
             sqlx::query(MOVE)
                 .bind(&ids)
                 .bind(now)
@@ -82,7 +82,7 @@ impl SqliteStore {
                 .await?;
             sqlx::query(DELETE).bind(&ids).execute(&mut *tx).await?;
         }
-        let mut ready = row::all_ready(&rows)?;
+        let mut ready = decode::all_ready(&rows)?;
         let mut locked = Vec::new();
         if let Some((terms, lanes)) = take {
             let plain =
@@ -106,8 +106,8 @@ impl SqliteStore {
         Ok(MovedTimers {
             ready,
             locked,
-            next_due: row::maybe_moment(next_due)?,
-            now: row::moment(now)?,
+            next_due: decode::maybe_moment(next_due)?,
+            now: decode::moment(now)?,
         })
     }
 }

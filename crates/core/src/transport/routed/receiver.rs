@@ -112,11 +112,11 @@ impl Receiver for RoutedReceiver {
         }
     }
 
-    async fn give_back(&mut self, tickets: &[Ticket]) {
+    async fn requeue(&mut self, tickets: &[Ticket]) {
         for source in &mut self.sources {
             let own = source.own(tickets);
             if !own.is_empty() {
-                source.receiver.give_back(&own).await;
+                source.receiver.requeue(&own).await;
             }
         }
     }

@@ -12,11 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::{Attempt, AttemptFate, settled_batch};
-use crate::job::Held;
+use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{Completion, Failure, HandOver, Settled, StoreError};
-use crate::worker::context::Shared;
+use crate::store::{Completion, Failure, Handoff, Settled, StoreError};
+use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::held_instances::End;
 use crate::worker::served::TypeTurn;
@@ -44,11 +44,11 @@ pub(crate) fn attempts() -> Semaphore {
 pub(super) enum Refused {
     Done(Completion),
     Failed(Failure),
-    Released(Held),
+    Released(LockToken),
 }
 
 impl Refused {
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn held(&self) -> &LockToken {
         match self {
             Self::Done(completion) => &completion.held,
             Self::Failed(failure) => &failure.held,
@@ -64,8 +64,8 @@ impl Refused {
         }
     }
 
-    async fn commit(&self, node: &Shared) -> Result<Settled, StoreError> {
-        let then = HandOver::Hint;
+    async fn commit(&self, node: &NodeContext) -> Result<Settled, StoreError> {
+        let then = Handoff::Hint;
         let (store, id) = (&node.store, node.id);
         match self {
             Self::Done(completion) => {
@@ -80,7 +80,11 @@ impl Refused {
 }
 
 /// Try it again and again, in a task of its own. Waits while very many have not been tried alone yet.
-pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: Option<Attempt>) {
+pub(super) async fn keep_trying(
+    node: &Arc<NodeContext>,
+    refused: Refused,
+    attempt: Option<Attempt>,
+) {
     node.leases.has_run(refused.held());
     // The semaphore is never closed.
     let untried = node.untried.clone().acquire_owned().await.ok();
@@ -102,13 +106,13 @@ pub(super) async fn keep_trying(node: &Arc<Shared>, refused: Refused, attempt: O
 
 /// An outcome that was refused alone and waits.
 struct Waits {
-    node: Arc<Shared>,
+    node: Arc<NodeContext>,
     job_type: String,
     turn: TypeTurn,
 }
 
 impl Waits {
-    fn begin(node: &Arc<Shared>, job_type: &str) -> Self {
+    fn begin(node: &Arc<NodeContext>, job_type: &str) -> Self {
         Self {
             turn: node.served.begin_to_wait(job_type),
             node: node.clone(),
@@ -124,7 +128,7 @@ impl Drop for Waits {
 }
 
 async fn try_until_taken(
-    node: &Arc<Shared>,
+    node: &Arc<NodeContext>,
     refused: Refused,
     attempt: Option<Attempt>,
     mut untried: Option<OwnedSemaphorePermit>,
@@ -166,7 +170,7 @@ async fn try_until_taken(
             let fate = committed.fate(held.id);
             let settled = committed.settled;
             if matches!(refused, Refused::Released(_)) {
-                node.hook.publish(Cause::GiveBack, settled.ready);
+                node.hook.publish(Cause::Requeue, settled.ready);
             } else {
                 executor::follow_up(node, settled, sent, Vec::new()).await;
             }

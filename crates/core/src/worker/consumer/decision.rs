@@ -30,15 +30,18 @@ impl Consumer {
         if locked.is_cut {
             self.lock_size.was_refused(batch.hints.len());
         }
-        self.node.meters.locked_by_hint.increment(jobs as u64);
+        self.node
+            .cached_metrics
+            .locked_by_hint
+            .increment(jobs as u64);
         let mut slots = std::mem::take(&mut batch.slots);
         let stages = |job: &LockedJob| {
             let hinted = by_id.get(&job.job.id).copied();
             if let Some(of) = hinted.and_then(|at| batch.of.get(at))
-                && let Some(meters) = self.meters.get(of.lane)
+                && let Some(metrics) = self.metrics.get(of.lane)
             {
                 m::latency(
-                    &meters.receive_to_lock,
+                    &metrics.receive_to_lock,
                     "receive_to_lock",
                     of.received_at,
                     locked_at,
@@ -84,7 +87,7 @@ impl Consumer {
                 counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
             }
             if let Some(of) = by_id.get(&id).and_then(|at| batch.of.get(*at)) {
-                self.schedule.give_back(of.lane);
+                self.schedule.requeue(of.lane);
             }
             match why {
                 Refusal::Busy => busy.push(id),
@@ -99,7 +102,7 @@ impl Consumer {
         let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
         self.settle(batch, &busy, &unserved).await;
         if let Some(place) = let_go {
-            self.give_back(place).await;
+            self.requeue(place).await;
         }
         if all_busy {
             idle(&self.node, BUSY_PAUSE).await;
@@ -111,7 +114,7 @@ impl Consumer {
         let reason = Refusal::InstanceHeld.as_str();
         counter!(m::HINTS_REFUSED, "reason" => reason).increment(held.hints.len() as u64);
         for of in &held.of {
-            self.schedule.give_back(of.lane);
+            self.schedule.requeue(of.lane);
         }
         self.settle(held, &[], &[]).await;
     }
@@ -152,7 +155,7 @@ impl Consumer {
                     lane: self.pending.lane(waiting.of.lane),
                     hint: waiting.hint,
                 };
-                self.node.hook.publish(Cause::GiveBack, vec![ready]);
+                self.node.hook.publish(Cause::Requeue, vec![ready]);
             }
             let Some(ticket) = ticket else { continue };
             if let Some(decided) = decided.get_mut(waiting.of.lane) {
@@ -167,8 +170,8 @@ impl Consumer {
                 settled.push(ticket);
             }
         }
-        for (meters, hints) in self.meters.iter().zip(decided) {
-            meters.decided.increment(hints);
+        for (metrics, hints) in self.metrics.iter().zip(decided) {
+            metrics.decided.increment(hints);
         }
         for waiting in again.into_iter().rev() {
             self.pending.push_again(waiting);

@@ -60,7 +60,7 @@ impl Schedule {
     }
 
     /// The turn came to nothing: the hint was refused, no job started.
-    pub(crate) fn give_back(&mut self, lane: usize) {
+    pub(crate) fn requeue(&mut self, lane: usize) {
         if let Some(turns) = self.lanes.get_mut(lane) {
             turns.pass = turns.pass.saturating_sub(turns.stride);
         }
@@ -153,7 +153,7 @@ mod tests {
             };
             // Of the first lane only every second hint leads to a job.
             if lane == 0 && started[0] % 2 == 1 && started[1] % 2 == 0 {
-                schedule.give_back(lane);
+                schedule.requeue(lane);
                 started[1] += 1;
                 continue;
             }

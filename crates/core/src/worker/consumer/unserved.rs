@@ -37,8 +37,8 @@ impl Consumer {
         });
         let forwarded = forward::send_by_type(&self.node, strange.collect());
         hints.retain(|hint| !forwarded.contains(&hint.id));
-        if let Some(meters) = self.meters.get(place) {
-            meters.decided.increment(forwarded.len() as u64);
+        if let Some(metrics) = self.metrics.get(place) {
+            metrics.decided.increment(forwarded.len() as u64);
         }
         hints
     }

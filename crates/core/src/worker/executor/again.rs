@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::interrupted;
-use crate::job::Held;
-use crate::worker::context::Shared;
+use crate::job::LockToken;
+use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::Registration;
 use crate::worker::lease_book::Lease;
@@ -61,8 +61,8 @@ impl Faults {
     /// One more. Returns when the database answers again, or when there is no time left.
     pub(super) async fn one_more(
         &mut self,
-        node: &Shared,
-        held: &Held,
+        node: &NodeContext,
+        held: &LockToken,
         lease: &Lease,
         registration: &Registration,
         error: &str,

@@ -19,12 +19,12 @@ use crate::telemetry::metrics as m;
 use crate::transport::TransportError;
 
 /// Hints, and what the broker said to them.
-pub(super) type Departed = (Entry, Result<(), TransportError>);
+pub(super) type Published = (Entry, Result<(), TransportError>);
 /// A publication under way.
-pub(super) type Departure = BoxFuture<'static, Departed>;
+pub(super) type Publication = BoxFuture<'static, Published>;
 
 /// A publication, under way from now on. A transport that panics costs these hints, and nothing else.
-pub(super) fn depart(inner: &Arc<Inner>, entry: Entry) -> Departure {
+pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication {
     inner
         .under_way
         .fetch_add(entry.hints.len(), Ordering::Relaxed);
@@ -50,8 +50,8 @@ pub(super) fn depart(inner: &Arc<Inner>, entry: Entry) -> Departure {
 
 /// Give a publication its first turn here, in which a transport writes what it has to say; the task sees to the rest.
 /// That turn may ask to be woken: nobody is, and the task asks again as soon as it has the publication.
-pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Departure>) {
-    let mut departure = depart(inner, entry);
+pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Publication>) {
+    let mut departure = start_publication(inner, entry);
     let _runtime = inner.runtime.enter();
     let turn = departure
         .as_mut()
@@ -74,7 +74,7 @@ fn may_go_again(inner: &Inner, error: &TransportError) -> bool {
 }
 
 /// A publication has ended. Returns what is to be tried again.
-pub(super) fn account(inner: &Inner, (mut entry, result): Departed) -> Option<Entry> {
+pub(super) fn account(inner: &Inner, (mut entry, result): Published) -> Option<Entry> {
     let (lane, hints) = (&entry.lane, entry.hints.len());
     inner.under_way.fetch_sub(hints, Ordering::Relaxed);
     match result {

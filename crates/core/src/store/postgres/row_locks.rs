@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::line::Line;
 use super::sql::{job_columns, not_suspended, served, unleased};
-use super::{PgStore, complete, lock, row};
-use crate::job::{Fence, Held, JobId, LockedJob};
+use super::{PgStore, complete, decode, lock};
+use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
 use crate::telemetry::metrics as m;
@@ -65,7 +65,7 @@ fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
     Ok(LockedJob {
         fence: Fence(row.try_get(0)?),
         strikes: 0,
-        job: row::job(row, 1)?,
+        job: decode::job(row, 1)?,
     })
 }
 
@@ -123,7 +123,11 @@ impl PgStore {
 
 #[async_trait]
 impl RowHold for PgRowHold {
-    async fn commit(self: Box<Self>, done: &[JobId], leased: &[Held]) -> Result<(), StoreError> {
+    async fn commit(
+        self: Box<Self>,
+        done: &[JobId],
+        leased: &[LockToken],
+    ) -> Result<(), StoreError> {
         let Self {
             line,
             mut transaction,

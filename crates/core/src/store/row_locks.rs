@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{Held, JobId, LockedJob};
+use crate::job::{JobId, LockToken, LockedJob};
 
 /// Which jobs may be held by row locks, and when that is worth it.
 #[derive(Clone, Debug)]
@@ -61,5 +61,5 @@ pub trait RowHold: Send {
     /// # Errors
     /// The transaction is lost, and with it every lock; after
     /// [`StoreError::CommitUnknown`](crate::StoreError::CommitUnknown) perhaps not its commit. Nothing else has changed.
-    async fn commit(self: Box<Self>, done: &[JobId], leased: &[Held]) -> Result<()>;
+    async fn commit(self: Box<Self>, done: &[JobId], leased: &[LockToken]) -> Result<()>;
 }

@@ -10,11 +10,11 @@ use super::line::Line;
 use super::sql::{
     in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
-use super::{aside, row};
+use super::{aside, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{COUNT_LIMIT, Horizon, Rescued, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
 
 /// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes,
 /// mark jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another
@@ -167,9 +167,9 @@ pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, St
 /// Take a turn; of the jobs only `these`, if any are named.
 pub(super) async fn take(
     line: &Line,
-    turn: &Turn,
+    turn: &LeaderCycle,
     these: Option<&[JobId]>,
-) -> Result<TurnOutcome, StoreError> {
+) -> Result<CycleOutcome, StoreError> {
     let mut query = sqlx::query(if these.is_some() { TAKE_THESE } else { TAKE })
         .bind(turn.node.0)
         .bind(turn.lease)
@@ -192,13 +192,13 @@ pub(super) async fn take(
     } else {
         aside::rows(&mut *line.pool.acquire().await?, query).await?
     };
-    let mut report = TurnReport::default();
+    let mut report = CycleReport::default();
     let mut leads = false;
     for row in &rows {
         let Some(term) = row.try_get::<Option<i64>, _>(8)? else {
             let leader: Option<Uuid> = row.try_get(17)?;
             let millis: Option<i64> = row.try_get(19)?;
-            return Ok(TurnOutcome::Follows {
+            return Ok(CycleOutcome::Follows {
                 leader: NodeId(leader.unwrap_or_default()),
                 transport: row.try_get::<Option<String>, _>(18)?.unwrap_or_default(),
                 remaining: Duration::from_millis(
@@ -224,11 +224,11 @@ pub(super) async fn take(
         if row.try_get::<Option<Uuid>, _>(0)?.is_none() {
             continue;
         }
-        let ready = row::ready(row)?;
+        let ready = decode::ready(row)?;
         match row.try_get(6)? {
             Some(strikes) => report.rescued.push(Rescued {
                 ready,
-                needs: row::needs(row)?,
+                needs: decode::needs(row)?,
                 strikes,
                 owner: row.try_get::<Option<Uuid>, _>(7)?.map(NodeId),
             }),
@@ -236,7 +236,7 @@ pub(super) async fn take(
         }
     }
     if leads {
-        Ok(TurnOutcome::Leads(Box::new(report)))
+        Ok(CycleOutcome::Leads(Box::new(report)))
     } else {
         Err(StoreError::BadRow(
             "the leader's turn returned no row".to_owned(),
@@ -293,7 +293,7 @@ pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Job
 /// Mark up to so many jobs that were never hinted.
 pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
     let query = sqlx::query(UNHINTED).bind(at_most);
-    row::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
+    decode::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
 
 /// Mark these jobs, if they were never hinted.
@@ -304,5 +304,5 @@ pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready
     let mut tx = begin_part(line, these).await?;
     let rows = aside::rows(&mut tx, query).await?;
     tx.commit().await?;
-    row::all_ready(&rows)
+    decode::all_ready(&rows)
 }

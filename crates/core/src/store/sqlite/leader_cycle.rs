@@ -8,11 +8,11 @@ use sqlx::{Row, SqliteConnection};
 use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
 };
-use super::{SqliteStore, row};
+use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{COUNT_LIMIT, Rescued, Turn, TurnOutcome, TurnReport};
+use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 
 /// Lead if nobody else does.
 const LEAD: &str = "
@@ -165,11 +165,11 @@ async fn hint(
         return Ok(Vec::new());
     }
     let rows = sqlx::query(HINT)
-        .bind(row::array(ids)?)
+        .bind(decode::array(ids)?)
         .bind(now)
         .fetch_all(connection)
         .await?;
-    row::ready_in_order(&rows)
+    decode::ready_in_order(&rows)
 }
 
 /// Mark jobs that nobody hinted (created by plain SQL), oldest first.
@@ -184,7 +184,7 @@ async fn hint_unhinted(
         None => sqlx::query(UNHINTED).bind(at_most),
     };
     let rows = query.fetch_all(&mut *connection).await?;
-    hint(connection, now, &row::job_ids(&rows)?).await
+    hint(connection, now, &decode::job_ids(&rows)?).await
 }
 
 /// Hint jobs whose lease has no owner any more.
@@ -199,13 +199,13 @@ async fn rescue(
     let ids: Vec<JobId> = found.iter().map(|(id, _)| *id).collect();
     let owners: HashMap<JobId, Option<NodeId>> = found.into_iter().collect();
     let rows = sqlx::query(RESCUED)
-        .bind(row::array(&ids)?)
+        .bind(decode::array(&ids)?)
         .fetch_all(&mut *connection)
         .await?;
     let mut known = HashMap::with_capacity(rows.len());
-    for (row, id) in rows.iter().zip(row::job_ids(&rows)?) {
+    for (row, id) in rows.iter().zip(decode::job_ids(&rows)?) {
         let strikes: i32 = row.try_get(1)?;
-        known.insert(id, (row::needs(row)?, strikes));
+        known.insert(id, (decode::needs(row)?, strikes));
     }
     let ready = hint(connection, now, &ids).await?;
     let rescued = ready.into_iter().filter_map(|ready| {
@@ -223,28 +223,28 @@ async fn rescue(
 impl SqliteStore {
     /// What a turn may mark.
     pub(super) async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        let query = sqlx::query(MARKED).bind(row::now_micros()).bind(at_most);
-        row::job_ids(&query.fetch_all(&self.readers).await?)
+        let query = sqlx::query(MARKED).bind(decode::now_micros()).bind(at_most);
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Take a turn; of the jobs only `these`, if any are named.
     pub(super) async fn turn(
         &self,
-        turn: &Turn,
+        turn: &LeaderCycle,
         these: Option<&[JobId]>,
-    ) -> Result<TurnOutcome, StoreError> {
-        let these = these.map(row::array).transpose()?;
+    ) -> Result<CycleOutcome, StoreError> {
+        let these = these.map(decode::array).transpose()?;
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let term: Option<i64> = sqlx::query_scalar(LEAD)
             .bind(turn.node.to_string())
             .bind(turn.transport)
-            .bind(row::later(now, turn.lease))
+            .bind(decode::later(now, turn.lease))
             .bind(now)
             .fetch_optional(&mut *tx)
             .await?;
         let outcome = match term {
-            Some(term) => TurnOutcome::Leads(Box::new(
+            Some(term) => CycleOutcome::Leads(Box::new(
                 lead(&mut tx, turn, now, term, these.as_deref()).await?,
             )),
             None => follow(&mut tx, now).await?,
@@ -257,7 +257,7 @@ impl SqliteStore {
         let mut tx = self.write().await?;
         sqlx::query(RESIGN)
             .bind(node.to_string())
-            .bind(row::now_micros())
+            .bind(decode::now_micros())
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
@@ -265,7 +265,7 @@ impl SqliteStore {
 
     /// End the leases and the leadership of a node that is proven dead.
     pub(super) async fn end_leases_of(&self, dead: NodeId) -> Result<u64, StoreError> {
-        let (dead, now) = (dead.to_string(), row::now_micros());
+        let (dead, now) = (dead.to_string(), decode::now_micros());
         let mut tx = self.write().await?;
         let ended = sqlx::query(END_LEASES).bind(&dead).bind(now);
         let ended = ended.execute(&mut *tx).await?.rows_affected();
@@ -278,7 +278,7 @@ impl SqliteStore {
     /// The ids of jobs that were never hinted: so many of the oldest, and of the newest.
     pub(super) async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(FIND_UNHINTED).bind(at_most);
-        row::job_ids(&query.fetch_all(&self.readers).await?)
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Mark jobs that nobody hinted; only `these`, if any are named.
@@ -287,9 +287,9 @@ impl SqliteStore {
         at_most: i64,
         these: Option<&[JobId]>,
     ) -> Result<Vec<Ready>, StoreError> {
-        let these = these.map(row::array).transpose()?;
+        let these = these.map(decode::array).transpose()?;
         let mut tx = self.write().await?;
-        let now = row::now_micros();
+        let now = decode::now_micros();
         let ready = hint_unhinted(&mut tx, now, at_most, these.as_deref()).await?;
         tx.commit().await?;
         Ok(ready)
@@ -298,12 +298,12 @@ impl SqliteStore {
 
 async fn lead(
     connection: &mut SqliteConnection,
-    turn: &Turn,
+    turn: &LeaderCycle,
     now: i64,
     term: i64,
     these: Option<&str>,
-) -> Result<TurnReport, StoreError> {
-    let shown = row::moment(now)?;
+) -> Result<CycleReport, StoreError> {
+    let shown = decode::moment(now)?;
     let believed = turn
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
@@ -313,16 +313,16 @@ async fn lead(
     } else {
         LEFT_OVER
     })
-    .bind(row::array(&turn.services.types[..])?)
+    .bind(decode::array(&turn.services.types[..])?)
     .bind(now)
-    .bind(row::later(now, turn.again_after) - now)
+    .bind(decode::later(now, turn.again_after) - now)
     .bind(turn.reset_at_most)
     .bind(turn.services.bound());
     if let Some(these) = these {
         left_over = left_over.bind(these);
     }
     let left_over = left_over.fetch_all(&mut *connection).await?;
-    let mut rescued: Vec<(JobId, Option<NodeId>)> = row::job_ids(&left_over)?
+    let mut rescued: Vec<(JobId, Option<NodeId>)> = decode::job_ids(&left_over)?
         .into_iter()
         .map(|id| (id, None))
         .collect();
@@ -334,14 +334,14 @@ async fn lead(
             late = late.bind(these);
         }
         let late = late.fetch_all(&mut *connection).await?;
-        let ids = row::job_ids(&late)?;
+        let ids = decode::job_ids(&late)?;
         sqlx::query(RESET)
-            .bind(row::array(&ids)?)
+            .bind(decode::array(&ids)?)
             .execute(&mut *connection)
             .await?;
         for (row, id) in late.iter().zip(ids) {
             // Another program may have written anything.
-            rescued.push((id, row::uuid(row, 1).ok().map(NodeId)));
+            rescued.push((id, decode::uuid(row, 1).ok().map(NodeId)));
         }
         sqlx::query(STRAY)
             .bind(now)
@@ -356,27 +356,27 @@ async fn lead(
         .bind(COUNT_LIMIT + 1)
         .fetch_one(connection)
         .await?;
-    Ok(TurnReport {
+    Ok(CycleReport {
         horizon: None,
         term,
-        now: row::moment(now)?,
+        now: decode::moment(now)?,
         rescued,
         unhinted,
-        next_due: row::maybe_moment(facts.try_get(0)?)?,
+        next_due: decode::maybe_moment(facts.try_get(0)?)?,
         leased: facts.try_get(1)?,
         executable: facts.try_get(2)?,
         timers: facts.try_get(3)?,
         dead_letters: facts.try_get(4)?,
-        oldest_ready_at: row::maybe_moment(facts.try_get(5)?)?,
+        oldest_ready_at: decode::maybe_moment(facts.try_get(5)?)?,
         has_more: false,
     })
 }
 
-async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<TurnOutcome, StoreError> {
+async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<CycleOutcome, StoreError> {
     let leader = sqlx::query(LEADER).fetch_one(connection).await?;
     let expires_at: i64 = leader.try_get(2)?;
-    Ok(TurnOutcome::Follows {
-        leader: NodeId(row::uuid(&leader, 0).unwrap_or_default()),
+    Ok(CycleOutcome::Follows {
+        leader: NodeId(decode::uuid(&leader, 0).unwrap_or_default()),
         transport: leader.try_get(1)?,
         remaining: Duration::from_micros(
             u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0),

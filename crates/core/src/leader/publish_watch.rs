@@ -14,14 +14,14 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 
 /// See the [module](self). Plain logic: the caller brings the time.
-pub(super) struct Voice {
+pub(super) struct PublishWatch {
     lost: Option<Instant>,
     patience: Duration,
     /// Other nodes were heard before the leader lost its voice. A leader that is cut off hears none of them later.
     others: bool,
 }
 
-impl Default for Voice {
+impl Default for PublishWatch {
     fn default() -> Self {
         Self {
             lost: None,
@@ -31,7 +31,7 @@ impl Default for Voice {
     }
 }
 
-impl Voice {
+impl PublishWatch {
     /// Can this leader publish, and does it hear other nodes? True when it is time to make room for one of those; none
     /// is left where it leads again, until it is heard.
     pub(super) fn makes_room(&mut self, now: Instant, publishing: bool, others: bool) -> bool {
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn room_is_made_more_and_more_rarely_until_publishing_works() {
         let now = Instant::now();
-        let mut voice = Voice::default();
+        let mut voice = PublishWatch::default();
         let mut rooms = Vec::new();
         for second in 0..100 {
             if voice.makes_room(now + seconds(second), false, true) {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn room_is_made_once_for_nodes_that_were_heard_before_the_silence() {
         let now = Instant::now();
-        let mut voice = Voice::default();
+        let mut voice = PublishWatch::default();
         assert!(!voice.makes_room(now, true, true));
         let silent =
             (1..100).filter(|second| voice.makes_room(now + seconds(*second), false, false));
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_node_that_never_heard_another_makes_no_room() {
         let now = Instant::now();
-        let mut voice = Voice::default();
+        let mut voice = PublishWatch::default();
         assert!(!voice.makes_room(now, true, false));
         assert!((1..100).all(|second| !voice.makes_room(now + seconds(second), false, false)));
     }
