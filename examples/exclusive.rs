@@ -37,7 +37,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<(String, String)>> {
     let hook = CommitHook::start(transport.publisher(), HookOptions::default());
 
     // A job with an instance is exclusive in it, unless it says `.concurrent()`.
-    let mut tx = store.jobs(hook.clone()).begin().await?;
+    let mut tx = store.client(hook.clone()).begin().await?;
     for step in STEPS {
         for order in ORDERS {
             tx.create(NewJob::of("step", step).instance(order)).await?;

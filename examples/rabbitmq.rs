@@ -54,7 +54,7 @@ pub(crate) async fn run(database: &str, broker: &str, prefix: &str) -> Result<Ve
         nodes.push((node, transport));
     }
 
-    let jobs = store.jobs(nodes[0].0.hook());
+    let jobs = store.client(nodes[0].0.hook());
     let mut tx = jobs.begin().await?;
     tx.create_many((1..=20).map(|n| NewJob::of("greet", &n)).collect())
         .await?;

@@ -42,7 +42,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<i64>> {
         })
         .start()
         .await?;
-    let jobs = store.jobs(node.hook());
+    let jobs = store.client(node.hook());
 
     // Jobwire's transaction: `commit` publishes.
     let mut tx = jobs.begin().await?;

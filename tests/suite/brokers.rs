@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
-    CommitHook, HandlerOptions, Handlers, JobFilter, Jobs, Lane, NewJob, Node, Outcome, PgStore,
+    Client, CommitHook, HandlerOptions, Handlers, JobFilter, Lane, NewJob, Node, Outcome, PgStore,
     Running, Store, Transport,
 };
 use jobwire_tests::shared::{self, Space};
@@ -47,9 +47,9 @@ impl World {
         connect(&self.kafka, 3).await
     }
 
-    fn producer(&self, transport: &Arc<dyn Transport>) -> Jobs<PgStore> {
+    fn producer(&self, transport: &Arc<dyn Transport>) -> Client<PgStore> {
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-        self.store.jobs(hook)
+        self.store.client(hook)
     }
 
     /// A node whose handler leaves a row in the transaction that completes its job.
@@ -61,7 +61,7 @@ impl World {
             sqlx::query("INSERT INTO done (job, node) VALUES ($1, $2)")
                 .bind(job.job.id.0)
                 .bind(name)
-                .execute(&mut ***guard.get()?)
+                .execute(&mut *guard)
                 .await?;
             Ok(Outcome::Done)
         });
@@ -114,7 +114,7 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
     for lane in ["default", "bulk"] {
         for n in 0..5_u32 {
             let job = NewJob::of("note", &n).lane(lane);
-            Jobs::without_hints(world.store.clone())
+            Client::without_hints(world.store.clone())
                 .create(job)
                 .await
                 .unwrap();
@@ -145,7 +145,7 @@ async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
         Arc::new(routed.build()) as Arc<dyn Transport>
     };
     let mut created = 0;
-    let mut create = async |jobs: &Jobs<PgStore>, count: u32| {
+    let mut create = async |jobs: &Client<PgStore>, count: u32| {
         for n in 0..count {
             let job = NewJob::of("note", &n).instance(format!("case-{}", n % 7));
             jobs.create(job).await.unwrap();

@@ -269,7 +269,7 @@ async fn stopping(point: &'static str) {
         ("FAILPOINTS", &deadly),
     ];
     let mut victim = fleet.node(&settings).await;
-    let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 })).retries(3);
+    let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 })).max_attempts(3);
     let id = fleet.jobs.create(long).await.unwrap();
     eventually("the victim holds the job", SOON, async || {
         (fleet.leased().await == 1).then_some(())

@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn event(case: &str, position: i64) -> NewJob {
     let event = NewJob::of("event", &json!({ "position": position }));
     // An insert that the database did not answer costs an attempt.
-    event.instance(case).element("step").retries(1_000)
+    event.instance(case).element("step").max_attempts(1_000)
 }
 
 /// Where a node that is ready answers.

@@ -26,7 +26,7 @@ async fn create_events(fleet: &Fleet, cases: i64, each: i64) {
                     .instance(format!("case-{case}"))
                     .element("step")
                     // A broken connection to the database costs an attempt.
-                    .retries(1_000),
+                    .max_attempts(1_000),
             );
         }
     }
@@ -104,7 +104,7 @@ async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
     // The handler's insert waits for this lock, so the node is known to be inside its transaction.
     let mut gate = fleet.jobs.begin().await.unwrap();
     sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
-        .execute(&mut **gate)
+        .execute(&mut *gate)
         .await
         .unwrap();
     create_events(&fleet, 1, 1).await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
-use jobwire_core::{CommitHook, JobFilter, Jobs, PgStore, Store, Transport};
+use jobwire_core::{Client, CommitHook, JobFilter, PgStore, Store, Transport};
 use jobwire_tests::{Program, Running, eventually, shared::Space};
 
 pub(crate) struct Fleet {
     pub(crate) database: String,
     pub(crate) space: Space,
     pub(crate) store: PgStore,
-    pub(crate) jobs: Jobs<PgStore>,
+    pub(crate) jobs: Client<PgStore>,
 }
 
 impl Fleet {
@@ -26,7 +26,7 @@ impl Fleet {
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
         // Kept alive with the producer, as in a program of its own.
         let _: &'static Arc<AmqpTransport> = Box::leak(Box::new(Arc::new(transport)));
-        let jobs = store.jobs(hook);
+        let jobs = store.client(hook);
         Self {
             database,
             space,

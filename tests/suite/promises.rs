@@ -32,7 +32,7 @@ async fn a_committed_job_runs_and_is_gone() {
     let node = world.node().handlers(noting(&notes)).start().await.unwrap();
     let mut tx = world.jobs.begin().await.unwrap();
     sqlx::query("CREATE TABLE orders (id bigint)")
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await
         .unwrap();
     tx.create(NewJob::of("note", "one")).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_hook_that_never_fired_costs_latency_only() {
 #[tokio::test]
 async fn jobs_created_before_any_node_run_when_one_starts() {
     let world = World::new().await;
-    let lost = jobwire_core::Jobs::new(
+    let lost = jobwire_core::Client::new(
         world.store.clone(),
         jobwire_core::CommitHook::disconnected(),
     );
@@ -152,11 +152,10 @@ async fn a_handler_in_the_completing_transaction_commits_with_it() {
             .in_transaction()
             .retry(RetryPolicy::Fixed(Duration::from_millis(50))),
         |job: Running<i64>| async move {
-            let mut guard = job.transaction::<PgStore>().await?;
-            let tx = guard.get()?;
+            let mut tx = job.transaction::<PgStore>().await?;
             sqlx::query("INSERT INTO effect VALUES ($1)")
                 .bind(job.payload)
-                .execute(&mut ***tx)
+                .execute(&mut *tx)
                 .await?;
             tx.create(NewJob::of("note", &format!("after {}", job.payload)))
                 .await?;
@@ -187,7 +186,7 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
             let seen = seen.clone();
             async move {
                 seen.add(format!("retries {}", job.job.retries));
-                Err(HandlerError::retry("no luck"))
+                Err::<(), _>(HandlerError::retry("no luck"))
             }
         })
         .start()
@@ -195,7 +194,7 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
         .unwrap();
     let id = world
         .jobs
-        .create(NewJob::of("fail", &()).retry_policy("100ms"))
+        .create(NewJob::of("fail", &()).retry_policy_text("100ms"))
         .await
         .unwrap();
     let dead = JobFilter {
@@ -246,7 +245,7 @@ async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other() {
         } else {
             NewJob::of(job_type, &payload)
         };
-        let id = world.jobs.create(job.retries(1)).await.unwrap();
+        let id = world.jobs.create(job.max_attempts(1)).await.unwrap();
         let message = eventually(job_type, SOON, || async {
             let (view, _, _) = world.store.get(id).await.unwrap()?;
             (view.state == JobState::DeadLetter).then_some(view.exception_message)
@@ -285,7 +284,7 @@ async fn a_snooze_and_a_conflict_cost_no_attempt() {
         .unwrap();
     world
         .jobs
-        .create(NewJob::of("patient", &()).retries(1))
+        .create(NewJob::of("patient", &()).max_attempts(1))
         .await
         .unwrap();
     notes.until(3).await;
@@ -405,7 +404,7 @@ async fn timers_run_when_due_and_repeat() {
         .create(
             NewJob::of("tick", &())
                 .delay(Duration::from_millis(300))
-                .repeat("R3/PT0.3S"),
+                .repeat_text("R3/PT0.3S"),
         )
         .await
         .unwrap();

@@ -105,7 +105,7 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
         .await
         .unwrap();
     until_first_turn(&scraped).await;
-    let lost = jobwire_core::Jobs::new(world.store.clone(), CommitHook::disconnected());
+    let lost = jobwire_core::Client::new(world.store.clone(), CommitHook::disconnected());
     let id = lost.create(NewJob::of("note", &())).await.unwrap();
     let mut hint = Hint::new(id);
     hint.committed_at = Some(chrono::Utc::now() + chrono::Duration::hours(1));
@@ -134,7 +134,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
     let hook = CommitHook::start(world.transport.publisher(), HookOptions::default());
-    let jobs = store.jobs(hook);
+    let jobs = store.client(hook);
     let notes = Notes::default();
     let seen = notes.clone();
     let node = Node::builder(world.store.clone(), world.transport())
@@ -175,7 +175,7 @@ async fn a_lost_answer_to_a_commit_of_timers_is_asked_after() {
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
-    let jobs = store.jobs(CommitHook::disconnected());
+    let jobs = store.client(CommitHook::disconnected());
     let mut tx = jobs.begin().await.unwrap();
     let later = NewJob::of("note", &()).delay(Duration::from_secs(3_600));
     let id = tx.create(later).await.unwrap();
@@ -197,7 +197,7 @@ async fn a_commit_that_never_arrived_is_an_error() {
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
-    let jobs = store.jobs(CommitHook::disconnected());
+    let jobs = store.client(CommitHook::disconnected());
     let mut tx = jobs.begin().await.unwrap();
     let id = tx.create(NewJob::of("note", &())).await.unwrap();
     proxy.set(Direction::ToServer, Flow::Stall);
@@ -220,7 +220,7 @@ async fn a_cancelled_begin_leaves_no_open_transaction() {
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
-    let jobs = store.jobs(CommitHook::disconnected());
+    let jobs = store.client(CommitHook::disconnected());
     let open = || {
         world.count(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
@@ -265,7 +265,7 @@ async fn a_timer_that_nobody_told_of_is_at_most_a_turn_late() {
         .start()
         .await
         .unwrap();
-    let silent = jobwire_core::Jobs::new(world.store.clone(), CommitHook::disconnected());
+    let silent = jobwire_core::Client::new(world.store.clone(), CommitHook::disconnected());
     silent
         .create(NewJob::of("tick", &()).delay(Duration::from_millis(200)))
         .await

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, InProcessTransport, JobFilter, Jobs, Node, NodeOptions, PgOptions, PgStore,
+    Client, CommitHook, InProcessTransport, JobFilter, Node, NodeOptions, PgOptions, PgStore,
     SqliteOptions, SqliteStore, Store, Transport,
 };
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
@@ -20,7 +20,7 @@ pub(crate) struct World {
     pub(crate) url: String,
     pub(crate) store: PgStore,
     pub(crate) transport: InProcessTransport,
-    pub(crate) jobs: Jobs<PgStore>,
+    pub(crate) jobs: Client<PgStore>,
 }
 
 impl World {
@@ -30,7 +30,7 @@ impl World {
         store.migrate().await.unwrap();
         let transport = InProcessTransport::new();
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-        let jobs = store.jobs(hook);
+        let jobs = store.client(hook);
         Self {
             url,
             store,

@@ -10,7 +10,7 @@ use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::transport::TransportError;
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
-    CommitHook, InProcessTransport, Jobs, Lane, NewJob, PgStore, SqliteStore, Store, StoreError,
+    Client, CommitHook, InProcessTransport, Lane, NewJob, PgStore, SqliteStore, Store, StoreError,
     Transport,
 };
 
@@ -145,10 +145,12 @@ impl Database {
     #[must_use]
     pub fn creator(&self, hook: Option<CommitHook>) -> Creator {
         match (self, hook) {
-            (Self::Postgres(store), Some(hook)) => Creator::Postgres(store.jobs(hook)),
-            (Self::Postgres(store), None) => Creator::Postgres(Jobs::without_hints(store.clone())),
-            (Self::Sqlite(store), Some(hook)) => Creator::Sqlite(store.jobs(hook)),
-            (Self::Sqlite(store), None) => Creator::Sqlite(Jobs::without_hints(store.clone())),
+            (Self::Postgres(store), Some(hook)) => Creator::Postgres(store.client(hook)),
+            (Self::Postgres(store), None) => {
+                Creator::Postgres(Client::without_hints(store.clone()))
+            }
+            (Self::Sqlite(store), Some(hook)) => Creator::Sqlite(store.client(hook)),
+            (Self::Sqlite(store), None) => Creator::Sqlite(Client::without_hints(store.clone())),
         }
     }
 
@@ -168,9 +170,9 @@ impl Database {
 #[derive(Clone)]
 pub enum Creator {
     /// PostgreSQL.
-    Postgres(Jobs<PgStore>),
+    Postgres(Client<PgStore>),
     /// SQLite.
-    Sqlite(Jobs<SqliteStore>),
+    Sqlite(Client<SqliteStore>),
 }
 
 impl Creator {

@@ -4,6 +4,7 @@
 //! its [`JobId`] through every move. What proves the right to run it is not here but in its lease
 //! ([`LockToken`]).
 
+pub mod args;
 pub mod duration;
 pub mod new_job;
 pub mod query;

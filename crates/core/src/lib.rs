@@ -24,7 +24,6 @@
 //! | [`worker`] | running jobs: consumer, executor, completer, leases, fallback |
 //! | [`leader`] | leader cycle, sweeper, timers |
 //! | [`node`] | starts the parts, stops them, tells their health |
-//! | [`client`] | operations from outside a node |
 
 // Without a database there is no store, and what only stores use is unused.
 #![cfg_attr(
@@ -35,7 +34,6 @@
 #[macro_use]
 pub mod runtime;
 
-pub mod client;
 mod fleet;
 pub mod hint;
 pub mod job;
@@ -48,17 +46,19 @@ pub mod telemetry;
 pub mod transport;
 pub mod worker;
 
-pub use client::lane_move::{LaneMove, LaneMoved};
 pub use hint::Hint;
+pub use job::args::JobArgs;
 pub use job::new_job::{InvalidJob, NewJob};
-pub use job::query::{JobFilter, JobView, LaneBacklog, LaneView};
+pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
+pub use job::repeat::Repeat;
 pub use job::retry::RetryPolicy;
 pub use job::{Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
 pub use lane::rule::LaneRule;
 pub use node::{Node, NodeOptions};
+pub use producer::client::{Client, TransactionHook};
 pub use producer::commit_hook::{CommitHook, HookOptions};
-pub use producer::jobs::{Jobs, TransactionHook};
+pub use producer::lane_move::{LaneMove, LaneMoved};
 pub use store::StoreError;
 #[cfg(feature = "postgres")]
 pub use store::postgres::{PgOptions, PgStore};
@@ -69,5 +69,6 @@ pub use store::{SqlStore, Store};
 pub use transport::Transport;
 pub use transport::in_process::InProcessTransport;
 pub use worker::handler::{
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, Stop, Verdict,
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,
+    Stop, Verdict,
 };

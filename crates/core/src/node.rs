@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::fleet::Fleet;
 use crate::job::NodeId;
+use crate::job::args::JobArgs;
 use crate::job::scope::Services;
 use crate::leader;
 use crate::leader::timers;
@@ -51,7 +52,7 @@ use crate::worker::consumer::{self, OwnHints};
 use crate::worker::context::NodeContext;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
-use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, Running};
+use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::next_timer::NextTimer;
@@ -108,18 +109,19 @@ impl NodeBuilder {
     }
 
     /// Run jobs of this type with an async closure over a typed payload.
-    pub fn handler<P, F, Fut>(mut self, job_type: impl Into<String>, run: F) -> Self
+    pub fn handler<P, F, Fut, O>(mut self, job_type: impl Into<String>, run: F) -> Self
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         self.handlers.add(job_type, run);
         self
     }
 
     /// The same, with options.
-    pub fn handler_with<P, F, Fut>(
+    pub fn handler_with<P, F, Fut, O>(
         mut self,
         job_type: impl Into<String>,
         options: HandlerOptions,
@@ -127,16 +129,41 @@ impl NodeBuilder {
     ) -> Self
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         self.handlers.add_with(job_type, options, run);
         self
     }
 
-    /// Use these handlers instead of those added so far.
+    /// Run [typed jobs](JobArgs) with an async closure.
+    pub fn job<A, F, Fut, O>(mut self, run: F) -> Self
+    where
+        A: JobArgs,
+        F: Fn(Running<A>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
+        O: IntoOutcome + 'static,
+    {
+        self.handlers.job(run);
+        self
+    }
+
+    /// The same, with options.
+    pub fn job_with<A, F, Fut, O>(mut self, options: HandlerOptions, run: F) -> Self
+    where
+        A: JobArgs,
+        F: Fn(Running<A>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
+        O: IntoOutcome + 'static,
+    {
+        self.handlers.job_with(options, run);
+        self
+    }
+
+    /// Add these handlers to those added so far. The later one of a type counts.
     pub fn handlers(mut self, handlers: Handlers) -> Self {
-        self.handlers = handlers;
+        self.handlers.extend(&handlers);
         self
     }
 

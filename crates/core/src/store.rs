@@ -277,7 +277,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Unlocked executable jobs in other lanes than these, by lane, the deepest first. Reads all of them.
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>>;
 
-    /// Give a page of jobs another lane. See [`crate::client::lane_move`].
+    /// Give a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
     /// Operations of which a batch does not get through, since the database refuses a row of it or the whole

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.hook.max_age = Duration::from_secs(1);
     Node::builder(store, transport)
         .options(options)
-        .handler("poison", |_: Running<serde_json::Value>| async {
+        .handler::<_, _, _, ()>("poison", |_: Running<serde_json::Value>| async {
             std::process::abort()
         })
         .handler("innocent", |_: Running<serde_json::Value>| async {

@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::workload::{Kind, Maker};
 use super::world::World;
 use crate::wait::within;
-use jobwire_core::{JobId, JobTransaction, Jobs, NewJob, PgStore, StoreError};
+use jobwire_core::{Client, JobId, JobTransaction, NewJob, PgStore, StoreError};
 use rand::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,7 @@ pub async fn deploy(world: Arc<World>, stop: Arc<AtomicBool>) {
 
 /// A creator that keeps its transactions open for long.
 pub(super) struct SlowCreator {
-    pub(super) jobs: Jobs<PgStore>,
+    pub(super) jobs: Client<PgStore>,
     pub(super) ledger: Ledger,
     pub(super) maker: Maker,
     pub(super) stop: Arc<AtomicBool>,
@@ -102,9 +102,9 @@ async fn create_in_savepoint(
 ) -> Result<(), StoreError> {
     let undone =
         "SAVEPOINT step; ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step; SAVEPOINT step";
-    sqlx::raw_sql(undone).execute(&mut ***transaction).await?;
+    sqlx::raw_sql(undone).execute(&mut **transaction).await?;
     transaction.create_many(jobs).await?;
     let release = sqlx::raw_sql("RELEASE SAVEPOINT step");
-    release.execute(&mut ***transaction).await?;
+    release.execute(&mut **transaction).await?;
     Ok(())
 }

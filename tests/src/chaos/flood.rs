@@ -4,7 +4,7 @@ use super::ledger::Ledger;
 use super::workload::Kind;
 use super::world::World;
 use crate::wait::within;
-use jobwire_core::{JobId, Jobs, NewJob, Store};
+use jobwire_core::{Client, JobId, NewJob, Store};
 use serde_json::json;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
     ledger.open(&ids);
     let store = world.store(None).await;
     let created = async {
-        let mut transaction = Jobs::without_hints(store.clone()).begin().await?;
+        let mut transaction = Client::without_hints(store.clone()).begin().await?;
         transaction.create_many(jobs).await?;
         transaction.commit().await
     };

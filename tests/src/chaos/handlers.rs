@@ -7,8 +7,8 @@ use crate::history::Answer;
 use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::{
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Jobs, NewJob, Outcome, PgStore,
-    Running, Verdict,
+    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, NewJob, Outcome,
+    PgStore, Running, Verdict,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool
         let handler = Recorded {
             kind,
             recorder: recorder.clone(),
-            jobs: Jobs::without_hints(store.clone()),
+            jobs: Client::without_hints(store.clone()),
             gate,
         };
         handlers.register(kind.job_type(), options, Arc::new(handler));
@@ -41,7 +41,7 @@ pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool
 struct Recorded {
     kind: Kind,
     recorder: Recorder,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
     gate: bool,
 }
 
@@ -130,7 +130,7 @@ impl Recorded {
                     })
                     .collect();
                 let mut guard = job.transaction::<PgStore>().await?;
-                let created = guard.get()?.create_many(children).await;
+                let created = guard.create_many(children).await;
                 created.map_err(|error| HandlerError::conflict(error.to_string()))?;
             }
             Kind::Outside => {
@@ -153,7 +153,7 @@ async fn leave_row(job: &Running) -> Result<(), HandlerError> {
     .bind(job.job.id.0)
     .bind(job.node.0)
     .bind(job.fence.0)
-    .execute(&mut ***guard.get()?)
+    .execute(&mut *guard)
     .await;
     // The database being away is nobody's failed attempt.
     written.map_err(|error| HandlerError::conflict(error.to_string()))?;

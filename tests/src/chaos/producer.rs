@@ -12,7 +12,7 @@ use super::workload::Maker;
 use super::world::World;
 use crate::history::Outcome;
 use jobwire_core::producer::commit_hook::HookOptions;
-use jobwire_core::{CommitHook, JobId, Jobs, NewJob, PgStore, StoreError, Transport};
+use jobwire_core::{Client, CommitHook, JobId, NewJob, PgStore, StoreError, Transport};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Producers {
             let random = SmallRng::seed_from_u64(options.seed.wrapping_mul(31) + number as u64);
             let producer = Producer {
                 way,
-                jobs: store.jobs(hook),
+                jobs: store.client(hook),
                 ledger: ledger.clone(),
                 maker: Maker::new(random, number, options, world.clock.clone()),
                 bulk: 2 * options.hints_per_message,
@@ -93,7 +93,7 @@ impl Producers {
                 let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
                 let hook = CommitHook::start(Arc::new(publisher), HookOptions::default());
                 let creator = SlowCreator {
-                    jobs: world.store(None).await.jobs(hook),
+                    jobs: world.store(None).await.client(hook),
                     ledger: ledger.clone(),
                     maker: Maker::new(random, number, options, world.clock.clone()),
                     stop: stop.clone(),
@@ -141,7 +141,7 @@ impl Cutter {
 
 struct Producer {
     way: Way,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
     ledger: Ledger,
     maker: Maker,
     /// The most jobs in one transaction.

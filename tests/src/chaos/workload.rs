@@ -215,9 +215,9 @@ impl Maker {
                     .exclusive();
             }
             Kind::Failing | Kind::Panicking | Kind::Hanging => {
-                job = job.retry_policy("PT0.2S,PT0.5S");
+                job = job.retry_policy_text("PT0.2S,PT0.5S");
             }
-            Kind::Repeating => job = job.repeat("R3/PT1S"),
+            Kind::Repeating => job = job.repeat_text("R3/PT1S"),
             _ => {}
         }
         if random.random_bool(0.04) {

@@ -77,7 +77,7 @@ impl Work {
             job = job.due(now + chrono::Duration::milliseconds(millis));
         }
         if let Some(repeat) = &self.repeat {
-            job = job.repeat(repeat.clone());
+            job = job.repeat_text(repeat.clone());
         }
         job
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
-use jobwire_core::{CommitHook, JobFilter, Jobs, NewJob, PgStore, Store, Transport};
+use jobwire_core::{Client, CommitHook, JobFilter, NewJob, PgStore, Store, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{Program, Running, eventually, http, shared};
 use serde_json::json;
@@ -20,7 +20,7 @@ pub(super) struct World {
     broker: String,
     prefix: String,
     pub(super) store: PgStore,
-    pub(super) jobs: Jobs<PgStore>,
+    pub(super) jobs: Client<PgStore>,
     created: std::cell::Cell<i64>,
 }
 
@@ -49,7 +49,7 @@ impl World {
         // Kept alive with the producer, as in a program of its own.
         let _: &'static Arc<dyn Transport> = Box::leak(Box::new(transport));
         Self {
-            jobs: store.jobs(hook),
+            jobs: store.client(hook),
             broker: nodes.to_owned(),
             created: std::cell::Cell::default(),
             database,
@@ -101,7 +101,7 @@ impl World {
 
     /// The same by a producer that tells nobody: the leader finds them.
     pub(super) async fn create_unhinted(&self, cases: i64, each: i64) {
-        let silent = self.store.jobs(CommitHook::disconnected());
+        let silent = self.store.client(CommitHook::disconnected());
         self.create_by(&silent, "default", cases, each).await;
     }
 
@@ -109,7 +109,7 @@ impl World {
         self.create_by(&self.jobs, lane, cases, each).await;
     }
 
-    async fn create_by(&self, jobs: &Jobs<PgStore>, lane: &str, cases: i64, each: i64) {
+    async fn create_by(&self, jobs: &Client<PgStore>, lane: &str, cases: i64, each: i64) {
         let batch = Uuid::new_v4();
         let events = (0..cases * each).map(|n| {
             NewJob::of("event", &json!({ "position": n / cases + 1 }))

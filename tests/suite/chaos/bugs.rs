@@ -9,7 +9,7 @@ use std::time::Duration;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, JobId, Jobs, NewJob, PgStore, SqlStore, Store, StoreError, Transport,
+    Client, CommitHook, JobId, NewJob, PgStore, SqlStore, Store, StoreError, Transport,
 };
 use jobwire_tests::chaos::ledger::{Ledger, NotingPublisher};
 use jobwire_tests::chaos::mutant::{Bug, Mutant};
@@ -31,7 +31,7 @@ struct Stage {
     store: PgStore,
     ledger: Ledger,
     transport: Arc<dyn Transport>,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
 }
 
 impl Stage {
@@ -48,7 +48,7 @@ impl Stage {
         let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
         let hook = CommitHook::start(Arc::new(publisher), HookOptions::default());
         Stage {
-            jobs: store.jobs(hook),
+            jobs: store.client(hook),
             url,
             space,
             store,
@@ -82,7 +82,7 @@ impl Stage {
         node
     }
 
-    async fn create<S: SqlStore>(&self, jobs: &Jobs<S>, job: NewJob) -> JobId {
+    async fn create<S: SqlStore>(&self, jobs: &Client<S>, job: NewJob) -> JobId {
         let id = job.id();
         self.ledger.open(&[id]);
         jobs.create(job).await.unwrap();
@@ -245,7 +245,7 @@ async fn hints_that_leave_before_the_commit_are_caught() {
     let stage = Stage::new().await;
     let publisher = NotingPublisher::new(stage.transport.publisher(), stage.ledger.clone());
     let hasty = Mutant::hasty(stage.store.clone(), Arc::new(publisher));
-    let jobs = Jobs::without_hints(hasty);
+    let jobs = Client::without_hints(hasty);
     let _node = stage.node(None, &[]).await;
     let undone = NewJob::of("chaos-noop", &json!({}));
     let ids = [undone.id()];
@@ -374,7 +374,7 @@ async fn a_transaction_id_that_a_crash_gave_away_proves_no_commit() {
         Arc::new(store.clone()),
         store.clone(),
     );
-    let jobs = Jobs::without_hints(reused);
+    let jobs = Client::without_hints(reused);
     let mut transaction = jobs.begin().await.unwrap();
     let job = NewJob::of("chaos-noop", &json!({}));
     let id = transaction.create(job).await.unwrap();

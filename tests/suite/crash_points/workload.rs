@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use jobwire_core::{CommitHook, JobId, Jobs, NewJob};
+use jobwire_core::{Client, CommitHook, JobId, NewJob};
 use jobwire_tests::wait::patience;
 use jobwire_tests::{Running, eventually};
 use serde_json::json;
@@ -53,9 +53,9 @@ impl Workload {
         tx.create(timer).await.unwrap();
         tx.commit().await.unwrap();
         // One whose hint is lost, and one that nobody hints.
-        let lost = Jobs::new(fleet.store.clone(), CommitHook::disconnected());
+        let lost = Client::new(fleet.store.clone(), CommitHook::disconnected());
         lost.create(event("lost", 1)).await.unwrap();
-        let silent = Jobs::without_hints(fleet.store.clone());
+        let silent = Client::without_hints(fleet.store.clone());
         silent.create(event("silent", 1)).await.unwrap();
         // And one that never was.
         let mut tx = fleet.jobs.begin().await.unwrap();
@@ -69,7 +69,7 @@ impl Workload {
         let service = Service::start().await;
         let paid = fleet.jobs.create(call(&service, "/paid")).await.unwrap();
         let failing = call(&service, "/failing");
-        let failing = failing.retries(2).retry_policy("PT0.2S");
+        let failing = failing.max_attempts(2).retry_policy_text("PT0.2S");
         let failing = fleet.jobs.create(failing).await.unwrap();
         Self {
             service,

@@ -38,7 +38,7 @@ async fn store() -> (String, PgStore) {
 
 async fn timers(store: &PgStore, many: usize, element: &str) {
     let mut tx = store
-        .jobs(CommitHook::disconnected())
+        .client(CommitHook::disconnected())
         .begin()
         .await
         .unwrap();
@@ -66,7 +66,7 @@ async fn shut(holder: &mut PgConnection) -> Transaction<'_, Postgres> {
 /// A node holds so many jobs, those of `waits` with a trigger that waits at their end.
 async fn held(store: &PgStore, owner: NodeId, elements: &[&str]) -> Vec<LockedJob> {
     let mut tx = store
-        .jobs(CommitHook::disconnected())
+        .client(CommitHook::disconnected())
         .begin()
         .await
         .unwrap();

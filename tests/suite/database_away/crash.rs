@@ -30,7 +30,7 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
 
 /// Creates a job and locks it.
 async fn lock_one(store: &PgStore, owner: NodeId) -> LockToken {
-    let jobs = store.jobs(CommitHook::disconnected());
+    let jobs = store.client(CommitHook::disconnected());
     let id = jobs.create(NewJob::of("noop", &json!({}))).await.unwrap();
     let locked = store.lock(&terms(owner), &[Hint::new(id)]).await.unwrap();
     locked.jobs.first().unwrap().held()
@@ -108,7 +108,7 @@ async fn a_completion_waits_for_the_disk_where_locks_do_not() {
             terms.rows.from = 1;
         }
         let instance = (kind == "exclusive").then(|| "i".to_owned());
-        let jobs = soon.jobs(CommitHook::disconnected());
+        let jobs = soon.client(CommitHook::disconnected());
         let id = jobs.create(job).await.unwrap();
         let hint = Hint {
             instance,

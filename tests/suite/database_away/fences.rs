@@ -24,7 +24,7 @@ async fn store(url: &str) -> PgStore {
 /// Fences of new jobs, the first and the last one; again where the connection was lost.
 async fn fences(store: &PgStore) -> (i64, i64) {
     eventually("jobs are locked", SOON, async || {
-        let jobs = store.jobs(CommitHook::disconnected());
+        let jobs = store.client(CommitHook::disconnected());
         let mut tx = jobs.begin().await.ok()?;
         let mut hints = Vec::new();
         for _ in 0..JOBS {
@@ -116,7 +116,7 @@ async fn fences_do_not_repeat_after_a_standby_was_promoted() {
     primary.kill().await;
     address.lead_to(&standby.address());
     // Connections that are opened now lead to a server that only reads.
-    let jobs = late.jobs(CommitHook::disconnected());
+    let jobs = late.client(CommitHook::disconnected());
     let refused = eventually("a standby to answer", SOON, async || {
         let error = jobs.create(NewJob::of("noop", &json!({}))).await.err()?;
         error.is_read_only().then_some(error)

@@ -46,7 +46,7 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
     let node = fleet.node(&settings).await;
     let mut gate = fleet.jobs.begin().await.unwrap();
     sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
-        .execute(&mut **gate)
+        .execute(&mut *gate)
         .await
         .unwrap();
     for case in 0..12 {

@@ -72,7 +72,7 @@ async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
         // The connections of the pool are inside transactions: the inserts wait.
         let mut gate = fleet.jobs.begin().await.unwrap();
         sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
-            .execute(&mut **gate)
+            .execute(&mut *gate)
             .await
             .unwrap();
         for case in 0..3 {

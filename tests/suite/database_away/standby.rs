@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jobwire_core::{JobId, Jobs, PgStore, Store};
+use jobwire_core::{Client, JobId, PgStore, Store};
 use jobwire_tests::{Flow, Postgres, Program, Proxy, Running, Stop, eventually, http, shared};
 
 use super::{SOON, endpoint, event, until_problem, until_ready};
@@ -35,7 +35,7 @@ async fn a_standby_is_refused_at_the_start_with_the_reason() {
 type Known = Arc<Mutex<Vec<JobId>>>;
 
 /// Creates jobs one after the other until it is aborted, whatever becomes of the database.
-async fn load(jobs: Jobs<PgStore>, known: Known) {
+async fn load(jobs: Client<PgStore>, known: Known) {
     for position in 1_i64.. {
         let job = event(&format!("case-{}", position % 7), position);
         if let Ok(id) = jobs.create(job).await {

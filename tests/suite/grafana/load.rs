@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::telemetry::metrics::{ALL, COUNT_BUCKETS, Kind, SECONDS_BUCKETS, describe};
-use jobwire_core::{CommitHook, Jobs, NewJob, PgStore, Transport};
+use jobwire_core::{Client, CommitHook, NewJob, PgStore, Transport};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{Program, Running};
 use metrics::LocalRecorderGuard;
@@ -29,7 +29,7 @@ pub(super) const UNSERVED: usize = 4;
 
 pub(super) struct Load {
     store: PgStore,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
     database: String,
     space: Space,
     producer: String,
@@ -96,7 +96,7 @@ impl Load {
         patient.max_age = Duration::from_secs(60);
         let hook = CommitHook::start(transport.publisher(), patient);
         Load {
-            jobs: store.jobs(hook),
+            jobs: store.client(hook),
             store,
             database,
             space,
@@ -155,11 +155,15 @@ impl Load {
         self.commit((0..TIMERS).map(timer).collect()).await;
         let refused = serde_json::json!({ "url": "http://not-allowed.example/" });
         // Another node might allow that host: each is an attempt.
-        let refused = |_| NewJob::of("http", &refused).retries(1);
+        let refused = |_| NewJob::of("http", &refused).max_attempts(1);
         self.commit((0..REFUSED).map(refused).collect()).await;
         // Port 9 is "discard": nobody listens there.
         let nobody = serde_json::json!({ "url": "http://127.0.0.1:9/" });
-        let retried = |_| NewJob::of("http", &nobody).retries(2).retry_policy("PT1S");
+        let retried = |_| {
+            NewJob::of("http", &nobody)
+                .max_attempts(2)
+                .retry_policy_text("PT1S")
+        };
         self.commit((0..RETRIED).map(retried).collect()).await;
         let unserved = |_| NewJob::of("nobody-serves-this", &());
         self.commit((0..UNSERVED).map(unserved).collect()).await;

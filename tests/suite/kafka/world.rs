@@ -8,8 +8,8 @@ use jobwire_core::hint::Marker;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Receiver, Subscription, Transport, TransportError};
 use jobwire_core::{
-    CommitHook, HandlerError, HandlerOptions, Handlers, Hint, JobFilter, Jobs, Lane, NewJob, Node,
-    NodeOptions, Outcome, PgStore, Running, Store,
+    Client, CommitHook, HandlerError, HandlerOptions, Handlers, Hint, JobFilter, Lane, NewJob,
+    Node, NodeOptions, Outcome, PgStore, Running, Store,
 };
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{KafkaAdmin, Program, eventually, shared};
@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) store: PgStore,
     /// The producer's.
     pub(super) transport: KafkaTransport,
-    pub(super) jobs: Jobs<PgStore>,
+    pub(super) jobs: Client<PgStore>,
     /// Lets a job of the type `hold` come to its end, in this process.
     pub(super) gate: Arc<Semaphore>,
     created: AtomicI64,
@@ -60,7 +60,7 @@ impl World {
         options.max_age = max_age;
         let hook = CommitHook::start(transport.publisher(), options);
         Self {
-            jobs: store.jobs(hook),
+            jobs: store.client(hook),
             gate: Arc::new(Semaphore::new(0)),
             created: AtomicI64::new(0),
             database,
@@ -137,7 +137,7 @@ impl World {
                         .instance(format!("{batch}-{case}"))
                         .element("step")
                         // A slow database costs attempts.
-                        .retries(1_000),
+                        .max_attempts(1_000),
                 );
             }
         }
@@ -317,7 +317,7 @@ fn handlers(gate: &Arc<Semaphore>) -> Handlers {
             .bind(job.payload["position"].as_i64())
             .bind(job.fence.0)
             .bind(job.node.0)
-            .execute(&mut ***guard.get()?)
+            .execute(&mut *guard)
             .await?;
             Ok(Outcome::Done)
         },

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use jobwire_core::{CommitHook, Jobs, LaneOrder, NewJob};
+use jobwire_core::{Client, CommitHook, LaneOrder, NewJob};
 use jobwire_tests::eventually;
 
 use super::world::{BACKLOG, SOON, World, lanes, noting, of, plugged};
@@ -94,7 +94,7 @@ pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_bu
     let node = node.start().await.unwrap();
     world.create("busy", BACKLOG as usize).await;
     notes.until_within(5, SOON).await;
-    let lost = Jobs::new(world.store.clone(), CommitHook::disconnected());
+    let lost = Client::new(world.store.clone(), CommitHook::disconnected());
     let mut tx = lost.begin().await.unwrap();
     let jobs = (0..20_u64).map(|number| NewJob::of("note", &number).lane("low"));
     tx.create_many(jobs.collect()).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_core::node::NodeBuilder;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, HandlerError, InProcessTransport, JobFilter, Jobs, LaneOrder, LaneShare, NewJob,
+    Client, CommitHook, HandlerError, InProcessTransport, JobFilter, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,
 };
 use jobwire_tests::{eventually, shared, shared::Space};
@@ -28,7 +28,7 @@ enum Broker {
 
 pub(super) struct World {
     pub(super) store: PgStore,
-    pub(super) jobs: Jobs<PgStore>,
+    pub(super) jobs: Client<PgStore>,
     pub(super) hook: CommitHook,
     broker: Broker,
     /// Keeps the producer's connection.
@@ -58,7 +58,7 @@ impl World {
         options.max_age = Duration::from_secs(60);
         let hook = CommitHook::start(producer.publisher(), options);
         Self {
-            jobs: store.jobs(hook.clone()),
+            jobs: store.client(hook.clone()),
             store,
             hook,
             broker,

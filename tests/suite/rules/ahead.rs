@@ -46,7 +46,7 @@ async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages
     let producer = AmqpTransport::connect(&fleet.space.url, options);
     let producer = producer.await.unwrap();
     let hook = CommitHook::start(producer.publisher(), HookOptions::default());
-    let mut tx = fleet.store.jobs(hook).begin().await.unwrap();
+    let mut tx = fleet.store.client(hook).begin().await.unwrap();
     let job = |_| NewJob::of("sleep", &json!({ "ms": 400 }));
     tx.create_many((0..600).map(job).collect()).await.unwrap();
     tx.commit().await.unwrap();

@@ -55,7 +55,7 @@ impl Publisher for Published {
 async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
     let world = World::new().await;
     let published = Published::default();
-    let jobs = world.store.jobs(published.hook());
+    let jobs = world.store.client(published.hook());
     for how in ["transaction", "hook", "savepoint"] {
         let mut tx = jobs.begin().await.unwrap();
         let mut own = world.store.pool().begin().await.unwrap();
@@ -70,14 +70,14 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
             }
             "transaction" => {
                 tx.create(job).await.unwrap();
-                let failed = sqlx::query("SELECT 1 / 0").execute(&mut **tx).await;
+                let failed = sqlx::query("SELECT 1 / 0").execute(&mut *tx).await;
                 assert!(failed.is_err());
                 tx.commit().await.unwrap_err()
             }
             // What fails in a savepoint that is given up costs nothing else.
             _ => {
                 tx.create(job).await.unwrap();
-                let mut part = sqlx::Connection::begin(&mut **tx).await.unwrap();
+                let mut part = sqlx::Connection::begin(&mut *tx).await.unwrap();
                 let failed = sqlx::query("SELECT 1 / 0").execute(&mut *part).await;
                 assert!(failed.is_err());
                 part.rollback().await.unwrap();
@@ -118,14 +118,14 @@ async fn on_sqlite_a_commit_of_a_transaction_that_has_ended_is_an_error_and_hint
         .execute(store.pool())
         .await
         .unwrap();
-    let jobs = store.jobs(published.hook());
+    let jobs = store.client(published.hook());
     for (statement, commits) in [
         ("INSERT OR ROLLBACK INTO one VALUES (1)", false),
         ("INSERT INTO one VALUES (1)", true),
     ] {
         let mut tx = jobs.begin().await.unwrap();
         tx.create(NewJob::of("note", "with it")).await.unwrap();
-        assert!(sqlx::query(statement).execute(&mut **tx).await.is_err());
+        assert!(sqlx::query(statement).execute(&mut *tx).await.is_err());
         assert_eq!(tx.commit().await.is_ok(), commits, "{statement}");
     }
     eventually("the hint of what was committed", SOON, async || {

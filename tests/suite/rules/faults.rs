@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobFilter, JobState,
-    Jobs, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
+    Client, CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobFilter,
+    JobState, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
 };
 use jobwire_tests::{Postgres, Stop, eventually, shared};
 use tokio::sync::Semaphore;
@@ -33,11 +33,10 @@ async fn run(
     killer: &PgStore,
     breaks: Option<Breaks>,
 ) -> Result<Outcome, HandlerError> {
-    let mut guard = job.transaction::<PgStore>().await?;
-    let tx = guard.get()?;
+    let mut tx = job.transaction::<PgStore>().await?;
     notes.add(format!("{} with {}", job.payload, job.job.retries));
     let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
-        .fetch_one(&mut ***tx)
+        .fetch_one(&mut *tx)
         .await?;
     let kill = async || {
         let gone = sqlx::query_scalar("SELECT pg_terminate_backend($1, 60000)").bind(process);
@@ -50,7 +49,7 @@ async fn run(
     }
     let written = sqlx::query("INSERT INTO effect VALUES ($1)")
         .bind(job.payload)
-        .execute(&mut ***tx)
+        .execute(&mut *tx)
         .await;
     if breaks == Some(Breaks::Panic) {
         written.unwrap();
@@ -65,7 +64,7 @@ async fn run(
 
 struct Fixture {
     store: PgStore,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
     transport: InProcessTransport,
 }
 
@@ -79,7 +78,7 @@ impl Fixture {
             .unwrap();
         let transport = InProcessTransport::new();
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-        let jobs = store.jobs(hook);
+        let jobs = store.client(hook);
         Self {
             store,
             jobs,
@@ -96,7 +95,7 @@ impl Fixture {
     async fn create(&self, count: i64) {
         let mut tx = self.jobs.begin().await.unwrap();
         for n in 1..=count {
-            let job = NewJob::of("effect", &n).instance("case").retries(5);
+            let job = NewJob::of("effect", &n).instance("case").max_attempts(5);
             tx.create(job).await.unwrap();
         }
         tx.commit().await.unwrap();

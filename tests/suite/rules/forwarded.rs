@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    CommitHook, Handlers, JobFilter, Jobs, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
+    Client, CommitHook, Handlers, JobFilter, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
     Store, Transport,
 };
 use jobwire_tests::eventually;
@@ -21,7 +21,7 @@ pub(super) const PARTITIONS: i32 = 6;
 pub(super) struct World {
     pub(super) store: PgStore,
     pub(super) space: Space,
-    jobs: Jobs<PgStore>,
+    jobs: Client<PgStore>,
     _transport: Arc<dyn Transport>,
 }
 
@@ -32,7 +32,7 @@ impl World {
         let transport = connect(&space, PARTITIONS).await;
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
         Self {
-            jobs: store.jobs(hook),
+            jobs: store.client(hook),
             store,
             space,
             _transport: transport,

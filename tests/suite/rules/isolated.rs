@@ -21,12 +21,11 @@ async fn a_sibling_that_a_stricter_transaction_does_not_see_is_hinted_after_it()
         move |job: Running<String>| {
             let (notes, gate) = (noted.clone(), opens.clone());
             async move {
-                let mut guard = job.transaction::<PgStore>().await?;
-                let tx = guard.get()?;
+                let mut tx = job.transaction::<PgStore>().await?;
                 sqlx::raw_sql(
                     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobwire.job",
                 )
-                .execute(&mut ***tx)
+                .execute(&mut *tx)
                 .await?;
                 notes.add(job.job.payload.get());
                 gate.acquire().await?.forget();

@@ -53,14 +53,14 @@ async fn jobs_of_a_long_transaction_are_not_called_lost() {
     let mut late = fleet.jobs.begin().await.unwrap();
     // As an application does that has a savepoint.
     sqlx::raw_sql("SAVEPOINT nested")
-        .execute(&mut **late)
+        .execute(&mut *late)
         .await
         .unwrap();
     late.create_many((0..50).map(|_| NewJob::of("noop", &())).collect())
         .await
         .unwrap();
     sqlx::raw_sql("RELEASE SAVEPOINT nested")
-        .execute(&mut **late)
+        .execute(&mut *late)
         .await
         .unwrap();
     tx.create_many(long.collect()).await.unwrap();
@@ -79,7 +79,7 @@ async fn lost_hints_are_found_beside_a_node_that_does_not_answer() {
     let (fleet, [_leader, other]) = fleet_of_two().await;
     other.signal(jobwire_tests::Signal::SIGSTOP);
     // No hint leaves for it.
-    let producer = jobwire_core::Jobs::without_hints(fleet.store.clone());
+    let producer = jobwire_core::Client::without_hints(fleet.store.clone());
     producer.create(NewJob::of("noop", &())).await.unwrap();
     sqlx::raw_sql("UPDATE jobwire.job SET hints = 1, ready_at = ready_at - interval '1 minute'")
         .execute(fleet.store.pool())

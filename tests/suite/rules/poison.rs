@@ -168,7 +168,7 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
         .node()
         .handler("note", |_: Running<()>| async { Ok(Outcome::Done) })
         .handler("doomed", |_: Running<()>| async {
-            Err(HandlerError::unrecoverable("doomed"))
+            Err::<(), _>(HandlerError::unrecoverable("doomed"))
         })
         .start()
         .await

@@ -50,7 +50,7 @@ async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
     // A slow machine is no reason to drop a hint: nobody would find its job.
     options.max_age = SOON;
     let hook = CommitHook::start(producer.publisher(), options);
-    let jobs = store.jobs(hook);
+    let jobs = store.client(hook);
     let gate = Arc::new(Semaphore::new(0));
     let (first, second) = (Notes::default(), Notes::default());
     let busy = node(&store, &space, 1, &first, &gate).await;

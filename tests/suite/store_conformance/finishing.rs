@@ -134,7 +134,9 @@ pub(super) async fn a_released_job_is_ready_again<S: Bench>(w: &World<S>) {
 }
 
 pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>(w: &World<S>) {
-    let hint = w.one(work().repeat("R3/PT10M").instance("order-17")).await;
+    let hint = w
+        .one(work().repeat_text("R3/PT10M").instance("order-17"))
+        .await;
     let worker = node();
     let job = w.hold(worker, &hint).await;
     let next = next_occurrence(&job.job, job.job.ready_at).unwrap();
@@ -163,7 +165,7 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
 }
 
 pub(super) async fn a_lost_lock_creates_no_next_occurrence<S: Bench>(w: &World<S>) {
-    let hint = w.one(work().repeat("R3/PT10M")).await;
+    let hint = w.one(work().repeat_text("R3/PT10M")).await;
     let worker = node();
     let job = w.hold(worker, &hint).await;
     w.die(hint.id).await;

@@ -109,7 +109,7 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
     let hints = w
         .ready(
             (0..3)
-                .map(|_| work().lane("old").repeat("R3/PT10M"))
+                .map(|_| work().lane("old").repeat_text("R3/PT10M"))
                 .collect(),
         )
         .await;

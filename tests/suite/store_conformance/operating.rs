@@ -173,7 +173,7 @@ pub(super) async fn many_jobs_are_deleted_at_once_and_each_is_accounted_for<S: B
 pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
     let worker = node();
     for left in [3, 1] {
-        let hint = w.one(work().retries(3).repeat("R/PT10M")).await;
+        let hint = w.one(work().max_attempts(3).repeat_text("R/PT10M")).await;
         let job = w.hold(worker, &hint).await;
         w.fail(worker, retry_after(&job, Duration::ZERO)).await;
         w.make_due(hint.id, 1).await;

@@ -87,7 +87,7 @@ async fn what_another_process_commits_is_noticed() {
     let other = SqliteStore::connect(&format!("sqlite:{file}"))
         .await
         .unwrap();
-    let jobs = jobwire_core::Jobs::without_hints(other);
+    let jobs = jobwire_core::Client::without_hints(other);
     let id = jobs.create(work()).await.unwrap();
     assert_ne!(w.store.data_version().await.unwrap(), before);
     let found = w.store.unhinted(10).await.unwrap();

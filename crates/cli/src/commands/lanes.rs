@@ -7,7 +7,7 @@ mod rules;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use jobwire_core::client::lane_move::DEFAULT_RATE;
+use jobwire_core::producer::lane_move::DEFAULT_RATE;
 
 use crate::connect::Database;
 use crate::error::Error;

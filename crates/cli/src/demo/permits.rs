@@ -19,7 +19,7 @@ mod tally;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jobwire_core::{CommitHook, JobId, Jobs, NewJob, SqlStore, StoreError};
+use jobwire_core::{Client, CommitHook, JobId, NewJob, SqlStore, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -128,7 +128,7 @@ async fn lose(creator: &Creator, run: Run, number: u32) -> Result<JobId, StoreEr
     }
 }
 
-async fn undone<S: SqlStore>(jobs: &Jobs<S>, job: NewJob) -> Result<JobId, StoreError> {
+async fn undone<S: SqlStore>(jobs: &Client<S>, job: NewJob) -> Result<JobId, StoreError> {
     let mut tx = jobs.begin().await?;
     let id = tx.create(job).await?;
     tx.rollback().await?;

@@ -63,7 +63,7 @@ pub(crate) async fn record<P: Sync>(job: &Running<P>, position: i64) -> Result<(
                 .bind(position)
                 .bind(job.fence.0)
                 .bind(job.node.0)
-                .execute(&mut ***guard.get()?)
+                .execute(&mut *guard)
                 .await?;
         }
         Err(TransactionError::OtherStore) => {
@@ -76,7 +76,7 @@ pub(crate) async fn record<P: Sync>(job: &Running<P>, position: i64) -> Result<(
                 .bind(job.fence.0)
                 .bind(job.node.to_string())
                 .bind(started_at)
-                .execute(&mut ***guard.get()?)
+                .execute(&mut *guard)
                 .await?;
         }
         Err(error) => return Err(error.into()),

@@ -7,7 +7,7 @@
 //! let job = NewJob::of("send-invoice", &serde_json::json!({ "order": 17 }))
 //!     .instance("order-17")
 //!     .delay(Duration::from_secs(60))
-//!     .retry_policy("PT10M,PT17M,PT20M");
+//!     .retry_policy_text("PT10M,PT17M,PT20M");
 //! assert!(job.validate().is_ok());
 //! ```
 
@@ -20,6 +20,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::job::args::JobArgs;
+use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
 use crate::job::{Job, JobId, JobKind, Lane};
 
@@ -36,9 +38,9 @@ pub const DEFAULT_RETRIES: i32 = 3;
 /// | [`instance`](Self::instance) | process instance; makes the job exclusive in it | none |
 /// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive where an instance is given |
 /// | [`due`](Self::due) / [`delay`](Self::delay) | not before | at once |
-/// | [`retries`](Self::retries) | attempts | 3 |
+/// | [`max_attempts`](Self::max_attempts) | attempts | 3 |
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, else 10 s |
-/// | [`repeat`](Self::repeat) | run again, for example `R3/PT10M` | once |
+/// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | 0 |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), else `default` |
 #[derive(Clone, Debug)]
@@ -79,6 +81,11 @@ macro_rules! text_options {
 }
 
 impl NewJob {
+    /// A typed job. A payload that fails to serialise is reported when the job is created.
+    pub fn new<A: JobArgs>(args: &A) -> Self {
+        Self::of(A::TYPE, args)
+    }
+
     /// A job of a type, with anything that serialises as its payload. A payload that fails to
     /// serialise is reported when the job is created.
     pub fn of(job_type: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Self {
@@ -135,10 +142,12 @@ impl NewJob {
         category => category,
         /// The deployment.
         deployment => deployment,
-        /// How to wait between attempts, for example `30s`, `R5/PT5M` or `PT10M,PT17M,PT20M`.
-        retry_policy => retry_policy,
-        /// Run again, for example `R3/PT10M`: three occurrences, ten minutes apart.
-        repeat => repeat,
+        /// How to wait between attempts, as text: for example `30s`, `R5/PT5M` or `PT10M,PT17M,PT20M`. Text
+        /// that is no [policy](crate::job::retry) is reported when the job is created.
+        retry_policy_text => retry_policy,
+        /// Run again, as text: for example `R3/PT10M` for three occurrences, ten minutes apart. Text that
+        /// is no [interval](crate::job::repeat) is reported when the job is created.
+        repeat_text => repeat,
         /// W3C trace context.
         trace_parent => trace_parent,
     }
@@ -176,9 +185,22 @@ impl NewJob {
         self
     }
 
-    /// Attempts before the job becomes a dead letter.
-    pub fn retries(mut self, retries: i32) -> Self {
-        self.retries = Some(retries);
+    /// The number of attempts before the job becomes a dead letter. The columns, SQL and JSON call it
+    /// `retries`, as the engines do.
+    pub fn max_attempts(mut self, attempts: i32) -> Self {
+        self.retries = Some(attempts);
+        self
+    }
+
+    /// How to wait between attempts.
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
+        self.retry_policy = Some(policy.to_string());
+        self
+    }
+
+    /// Run again: a repeating job.
+    pub fn repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = Some(repeat.to_string());
         self
     }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::job::{JobId, JobKind, JobState, Lane};
+use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
 /// Which jobs to list. Everything given must match; nothing given matches all.
 #[derive(Clone, Debug)]
@@ -110,6 +110,18 @@ pub struct JobView {
     pub locked_at: Option<DateTime<Utc>>,
     /// The token of the lock.
     pub fence: Option<i64>,
+}
+
+/// A job with all that its row holds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JobDetails {
+    /// State, lock and counters.
+    pub view: JobView,
+    /// Payload, policies and routing data.
+    pub job: Job,
+    /// The stack of the last failure.
+    pub stack: Option<String>,
 }
 
 /// What waits and runs in a lane.

@@ -4,6 +4,7 @@
 //! The next occurrence is a job of its own, with a new id and the same correlation id, created in the
 //! transaction that completes the one before (protocol rule 2). It carries the count that is left.
 
+use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -61,12 +62,29 @@ impl Repeat {
         })
     }
 
-    /// Write it so that [`parse`](Self::parse) reads the same one.
-    fn text(&self) -> String {
+    /// Repeats without end.
+    #[must_use]
+    pub const fn forever(every: Duration) -> Self {
+        Self { times: None, every }
+    }
+
+    /// Repeats this many times, the first occurrence included.
+    #[must_use]
+    pub const fn times(times: u32, every: Duration) -> Self {
+        Self {
+            times: Some(times),
+            every,
+        }
+    }
+}
+
+/// The text that [`parse`](Repeat::parse) reads as the same interval.
+impl fmt::Display for Repeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let every = duration::seconds(self.every);
         match self.times {
-            Some(n) => format!("R{n}/PT{every}S"),
-            None => format!("R/PT{every}S"),
+            Some(n) => write!(f, "R{n}/PT{every}S"),
+            None => write!(f, "R/PT{every}S"),
         }
     }
 }
@@ -120,7 +138,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
             times: left,
             every: repeat.every,
         }
-        .text(),
+        .to_string(),
     );
     next.repeat_until = job.repeat_until;
     next.correlation_id = Some(job.correlation_id);
@@ -155,7 +173,7 @@ mod tests {
     fn what_is_written_reads_back() {
         for text in ["R3/PT10M", "R/PT0.5S", "R/PT0.000000001S", "R/P36600D"] {
             let repeat = Repeat::parse(text).unwrap();
-            assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat));
+            assert_eq!(Repeat::parse(&repeat.to_string()), Ok(repeat));
         }
     }
 
@@ -167,7 +185,11 @@ mod tests {
                 times: None,
                 every: Duration::from_millis(millis),
             };
-            assert_eq!(Repeat::parse(&repeat.text()), Ok(repeat), "{millis} ms");
+            assert_eq!(
+                Repeat::parse(&repeat.to_string()),
+                Ok(repeat),
+                "{millis} ms"
+            );
         }
     }
 }

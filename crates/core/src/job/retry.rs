@@ -9,6 +9,8 @@
 //!
 //! The engines' default is a fixed wait of 10 s (`asyncFailedJobWaitTime`), and so is ours.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use rand::Rng;
@@ -151,6 +153,34 @@ impl RetryPolicy {
     }
 }
 
+/// The text that [`parse`](RetryPolicy::parse) reads as the same policy.
+impl fmt::Display for RetryPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |wait: &Duration| format!("PT{}S", duration::seconds(*wait));
+        match self {
+            Self::Fixed(wait) => f.write_str(&text(wait)),
+            Self::Exponential { first, factor, max } => {
+                write!(f, "exponential({}, {factor}, {})", text(first), text(max))
+            }
+            Self::Cycle { attempts, every } => write!(f, "R{attempts}/{}", text(every)),
+            // A single wait without a comma would be a fixed one.
+            Self::List(waits) if waits.len() == 1 => write!(f, "R2/{}", text(&waits[0])),
+            Self::List(waits) => {
+                let waits: Vec<String> = waits.iter().map(text).collect();
+                f.write_str(&waits.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for RetryPolicy {
+    type Err = BadRetryPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +201,23 @@ mod tests {
         let waits: Vec<_> = (1..=5).map(|n| list.wait(n)).collect();
         assert_eq!(waits, [10, 17, 20, 20, 20].map(|m| m * MINUTE));
         assert_eq!(RetryPolicy::parse("90s").unwrap().wait(7), 90 * MINUTE / 60);
+    }
+
+    #[test]
+    fn a_policy_is_written_as_it_is_read() {
+        for text in [
+            "90s",
+            "R5/PT5M",
+            "PT10M,PT17M,PT20M",
+            "exponential(1s, 1.5, 1h)",
+            "PT1.25S",
+        ] {
+            let policy = RetryPolicy::parse(text).unwrap();
+            assert_eq!(RetryPolicy::parse(&policy.to_string()).unwrap(), policy);
+        }
+        let one = RetryPolicy::List(vec![MINUTE]);
+        let read = RetryPolicy::parse(&one.to_string()).unwrap();
+        assert_eq!((read.attempts(), read.wait(5)), (Some(2), MINUTE));
     }
 
     #[test]

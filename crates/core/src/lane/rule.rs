@@ -3,7 +3,7 @@
 //! They live in the database, so that the library, SQL and every other writer obey the same ones. The first
 //! rule wins, by position, all of whose conditions hold; where none does, the lane is `default`. A job keeps
 //! its lane through retries, timers and revivals; new rules are for new jobs. What waits in a lane that
-//! shall go is moved by [`crate::client::lane_move`].
+//! shall go is moved by [`crate::producer::lane_move`].
 
 use serde::{Deserialize, Serialize};
 

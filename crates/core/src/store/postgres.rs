@@ -272,7 +272,7 @@ impl PgStore {
 
     /// The connection pool, for your own statements. A transaction that you begin on it is limited by
     /// [`PgOptions::idle_in_transaction_timeout`] and READ COMMITTED unless its BEGIN says otherwise; one of
-    /// [`Jobs::begin`] has no such limit, and the isolation that is the database's default.
+    /// [`Client::begin`] has no such limit, and the isolation that is the database's default.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.line.pool

@@ -25,8 +25,8 @@ pub trait AfterCommit: Send + Sync {
     fn committed(&self, created: Created);
 }
 
-/// A transaction in which jobs are created beside your own statements. Dereferences to
-/// [`sqlx::Transaction`]. Dropping it rolls back.
+/// A transaction in which jobs are created beside your own statements. It dereferences to the
+/// connection: `sqlx::query(…).execute(&mut *tx)`. Dropping it rolls back.
 pub struct JobTransaction<S: SqlStore> {
     inner: sqlx::Transaction<'static, S::Db>,
     created: Created,
@@ -38,7 +38,7 @@ pub struct JobTransaction<S: SqlStore> {
 }
 
 impl<S: SqlStore> Deref for JobTransaction<S> {
-    type Target = sqlx::Transaction<'static, S::Db>;
+    type Target = <S::Db as sqlx::Database>::Connection;
     fn deref(&self) -> &Self::Target {
         &self.inner
     }

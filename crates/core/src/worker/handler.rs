@@ -22,7 +22,7 @@
 //!
 //! | answer | the job |
 //! | --- | --- |
-//! | `Ok(Outcome::Done)` | is deleted; a repeating one gets its next occurrence |
+//! | `Ok(())`, `Ok(Outcome::Done)` | is deleted; a repeating one gets its next occurrence |
 //! | `Ok(Outcome::Snooze(d))` | waits so long; no attempt spent |
 //! | `Err(HandlerError::retry(…))`, or `?` on any error | waits by the retry policy; one attempt spent; none left: dead letter |
 //! | `Err(HandlerError::retry_in(d, …))` | waits so long; one attempt spent |
@@ -45,6 +45,7 @@ use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
 use crate::job::{Fence, Job, NodeId};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
@@ -59,6 +60,25 @@ pub enum Outcome {
     Done,
     /// Run it again after this time; no attempt is spent.
     Snooze(Duration),
+}
+
+/// What a handler may answer instead of an [`Outcome`].
+pub trait IntoOutcome {
+    /// The outcome of the attempt.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+/// The job is finished.
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Done
+    }
 }
 
 /// What a failed attempt means for the job.
@@ -114,12 +134,13 @@ impl HandlerError {
     }
 }
 
-/// Any error means "try again by the retry policy"; a database's serialization failure or deadlock is
-/// recognised as a conflict.
-impl<E: std::error::Error + 'static> From<E> for HandlerError {
+/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A serialization
+/// failure or deadlock of the database, in the error or among its sources, is a conflict.
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
     fn from(error: E) -> Self {
+        let error: Box<dyn std::error::Error + Send + Sync> = error.into();
         let mut causes = vec![error.to_string()];
-        let mut conflict = is_conflict(&error);
+        let mut conflict = is_conflict(&*error);
         let mut cause = error.source();
         while let Some(next) = cause {
             conflict |= is_conflict(next);
@@ -146,8 +167,8 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }
 
-/// What a handler answers.
-pub type HandlerResult = Result<Outcome, HandlerError>;
+/// What a handler answers: an [`Outcome`], or anything that [becomes one](IntoOutcome).
+pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;
 
 /// A job that runs: its data, and what the handler may ask of the node.
 pub struct Running<P = ()> {
@@ -226,11 +247,12 @@ struct Closure<F, P> {
 }
 
 #[async_trait]
-impl<F, Fut, P> Handler for Closure<F, P>
+impl<F, Fut, P, O> Handler for Closure<F, P>
 where
     F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send,
+    Fut: Future<Output = HandlerResult<O>> + Send,
     P: DeserializeOwned + Send + 'static,
+    O: IntoOutcome,
 {
     async fn run(&self, job: Running) -> HandlerResult {
         let payload = job.job.decode().map_err(|e| {
@@ -240,7 +262,8 @@ where
                 job.job.job_type
             ))
         })?;
-        (self.run)(job.with_payload(payload)).await
+        let answer = (self.run)(job.with_payload(payload)).await?;
+        Ok(answer.into_outcome())
     }
 }
 
@@ -329,31 +352,55 @@ pub struct Handlers {
 
 impl Handlers {
     /// Add an async closure over a typed payload, with default options.
-    pub fn add<P, F, Fut>(&mut self, job_type: impl Into<String>, run: F)
+    pub fn add<P, F, Fut, O>(&mut self, job_type: impl Into<String>, run: F)
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         self.add_with(job_type, HandlerOptions::default(), run);
     }
 
     /// Add an async closure over a typed payload.
-    pub fn add_with<P, F, Fut>(
+    pub fn add_with<P, F, Fut, O>(
         &mut self,
         job_type: impl Into<String>,
         options: HandlerOptions,
         run: F,
     ) where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         let handler = Closure {
             run,
             payload: PhantomData,
         };
         self.register(job_type, options, Arc::new(handler));
+    }
+
+    /// Add an async closure over a [typed job](JobArgs), with default options.
+    pub fn job<A, F, Fut, O>(&mut self, run: F)
+    where
+        A: JobArgs,
+        F: Fn(Running<A>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
+        O: IntoOutcome + 'static,
+    {
+        self.add(A::TYPE, run);
+    }
+
+    /// Add an async closure over a [typed job](JobArgs).
+    pub fn job_with<A, F, Fut, O>(&mut self, options: HandlerOptions, run: F)
+    where
+        A: JobArgs,
+        F: Fn(Running<A>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
+        O: IntoOutcome + 'static,
+    {
+        self.add_with(A::TYPE, options, run);
     }
 
     /// Add anything that implements [`Handler`].

@@ -1,14 +1,18 @@
 //! The transaction in which a handler works and which completes its job.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
+use crate::job::JobId;
+use crate::job::new_job::NewJob;
 use crate::store::transaction::JobTransaction;
-use crate::store::{CompletingTransaction, SqlStore};
+use crate::store::{CompletingTransaction, SqlStore, StoreError};
 
 /// The open transaction, until it is completed or rolled back.
-type Slot = Arc<Mutex<Option<Box<dyn CompletingTransaction>>>>;
+type Open = Option<Box<dyn CompletingTransaction>>;
+type Slot = Arc<Mutex<Open>>;
 
 /// Where a handler finds its transaction.
 #[derive(Clone, Default)]
@@ -21,15 +25,16 @@ impl HandlerTransaction {
 
     pub(crate) async fn lock<S: SqlStore>(&self) -> Result<TransactionGuard<S>, TransactionError> {
         let slot = self.0.clone().ok_or(TransactionError::NotRegistered)?;
-        let mut guard = slot.lock_owned().await;
-        let transaction = guard.as_mut().ok_or(TransactionError::Ended)?;
-        if !transaction.as_any().is::<JobTransaction<S>>() {
-            return Err(TransactionError::OtherStore);
+        let guard = slot.lock_owned().await;
+        if guard.is_none() {
+            return Err(TransactionError::Ended);
         }
-        Ok(TransactionGuard {
-            guard,
-            store: std::marker::PhantomData,
-        })
+        fn downcast<S: SqlStore>(open: &mut Open) -> Option<&mut JobTransaction<S>> {
+            open.as_mut()?.as_any().downcast_mut()
+        }
+        OwnedMutexGuard::try_map(guard, downcast)
+            .map(TransactionGuard)
+            .map_err(|_| TransactionError::OtherStore)
     }
 
     /// Take it back after the handler ended. `None` where the handler kept a guard alive in a task of
@@ -53,21 +58,43 @@ pub enum TransactionError {
     Ended,
 }
 
-/// The completing transaction, while the handler works in it.
-pub struct TransactionGuard<S: SqlStore> {
-    guard: OwnedMutexGuard<Option<Box<dyn CompletingTransaction>>>,
-    store: std::marker::PhantomData<S>,
-}
+/// The completing transaction, while the handler works in it. It dereferences to the connection:
+/// `sqlx::query(…).execute(&mut *tx)`. Drop it before the handler answers.
+pub struct TransactionGuard<S: SqlStore>(OwnedMappedMutexGuard<Open, JobTransaction<S>>);
 
 impl<S: SqlStore> TransactionGuard<S> {
-    /// The transaction.
+    /// Creates a job that exists if and only if this one is completed.
     ///
     /// # Errors
-    /// [`TransactionError::Ended`], never while the handler runs.
-    pub fn get(&mut self) -> Result<&mut JobTransaction<S>, TransactionError> {
-        self.guard
-            .as_mut()
-            .and_then(|tx| tx.as_any().downcast_mut())
-            .ok_or(TransactionError::Ended)
+    /// As [`JobTransaction::create`].
+    pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
+        self.0.create(job).await
+    }
+
+    /// Creates many jobs in few statements.
+    ///
+    /// # Errors
+    /// As [`JobTransaction::create`].
+    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+        self.0.create_many(jobs).await
+    }
+
+    /// The transaction, for code that producers share.
+    pub fn transaction(&mut self) -> &mut JobTransaction<S> {
+        &mut self.0
+    }
+}
+
+impl<S: SqlStore> Deref for TransactionGuard<S> {
+    type Target = <S::Db as sqlx::Database>::Connection;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<S: SqlStore> DerefMut for TransactionGuard<S> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }

@@ -89,10 +89,10 @@ pub(super) fn job(
         "category" String, "a string" => category;
         "deployment" String, "a string" => deployment;
         "priority" i64, "a whole number" => priority;
-        "retries" i32, "a whole number" => retries;
-        "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy;
+        "retries" i32, "a whole number" => max_attempts;
+        "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy_text;
         "due_at" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => due;
-        "repeat" String, "a string such as \"R3/PT10M\"" => repeat;
+        "repeat" String, "a string such as \"R3/PT10M\"" => repeat_text;
         "repeat_until" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => repeat_until;
         "correlation_id" Uuid, "a UUID" => correlation_id;
         "lane" String, "a string" => lane;

@@ -86,7 +86,7 @@ async fn receive(run: Run, job: Permit) -> HandlerResult {
     let receipt = run
         .job("send-receipt", number)
         .concurrent()
-        .retry_policy(SOON);
+        .retry_policy_text(SOON);
     create(&job, vec![receipt, run.job("check-documents", number)]).await
 }
 
@@ -101,7 +101,7 @@ async fn send_receipt(job: Permit) -> HandlerResult {
 async fn check(run: Run, job: Permit) -> HandlerResult {
     let number = job.payload.number;
     event::record(&job, 2).await?;
-    let advice = || run.job("ask-advice", number).retry_policy(SOON);
+    let advice = || run.job("ask-advice", number).retry_policy_text(SOON);
     let decision = run.job("decide", number).delay(WAITING_PERIOD);
     create(&job, vec![advice(), advice(), decision]).await
 }
@@ -122,8 +122,8 @@ async fn decide(run: Run, job: Permit) -> HandlerResult {
     let delivery = run
         .job("deliver-decision", number)
         .concurrent()
-        .retries(DELIVERIES)
-        .retry_policy(SOON);
+        .max_attempts(DELIVERIES)
+        .retry_policy_text(SOON);
     let archive = run.job("archive", number).delay(WAITING_PERIOD);
     create(&job, vec![delivery, archive]).await
 }
@@ -172,11 +172,10 @@ async fn work(ms: u64) {
 /// What comes next is created in the transaction that completes this job.
 async fn create(job: &Running<Application>, next: Vec<NewJob>) -> HandlerResult {
     match job.transaction::<PgStore>().await {
-        Ok(mut tx) => tx.get()?.create_many(next).await?,
+        Ok(mut tx) => tx.create_many(next).await?,
         Err(TransactionError::OtherStore) => {
             job.transaction::<SqliteStore>()
                 .await?
-                .get()?
                 .create_many(next)
                 .await?;
         }

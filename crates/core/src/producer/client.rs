@@ -1,33 +1,37 @@
-//! Jobs inside transactions: the creator's, and the one that completes a job.
+//! The client: creates jobs inside transactions, and operates on jobs.
 //!
 //! # Creating
-//! A job exists if and only if the transaction that created it committed; its hint leaves after the
-//! commit returned. Two ways, the same promise:
+//! A job exists if and only if the transaction that created it committed. Its hint is published after
+//! COMMIT has returned. Both forms give the same guarantee:
 //!
 //! ```no_run
-//! # async fn example(jobs: jobwire_core::Jobs<jobwire_core::PgStore>, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 //! use jobwire_core::NewJob;
 //!
-//! // Jobwire's transaction: `commit` publishes.
-//! let mut tx = jobs.begin().await?;
-//! sqlx::query("INSERT INTO orders (id) VALUES (17)").execute(&mut **tx).await?;
+//! // A transaction of the client: `commit` publishes.
+//! let mut tx = client.begin().await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES (17)").execute(&mut *tx).await?;
 //! tx.create(NewJob::of("send-invoice", &17).instance("order-17")).await?;
 //! tx.commit().await?;
 //!
-//! // Your own transaction: the hook commits it, or is fired after your commit. A hook that is dropped
-//! // instead costs latency, not the job: the sweeper finds it.
+//! // A transaction of your own: the hook commits it, or is fired after your commit. A hook that is
+//! // dropped instead costs latency, not the job: the sweeper finds it.
 //! let mut tx = pool.begin().await?;
-//! let mut hook = jobs.hook();
+//! let mut hook = client.hook();
 //! sqlx::query("INSERT INTO orders (id) VALUES (18)").execute(&mut *tx).await?;
 //! hook.create(&mut tx, NewJob::of("send-invoice", &18).instance("order-18")).await?;
-//! hook.commit(tx).await?; // or tx.commit().await?, then hook.fire(): see there
+//! hook.commit(tx).await?; // or tx.commit().await?, then hook.fire()
 //! # Ok(()) }
 //! ```
 //!
+//! # Operating
+//! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count), [`retry`](Client::retry),
+//! [`delete`](Client::delete), [`cancel`](Client::cancel), [`suspend`](Client::suspend),
+//! [`activate`](Client::activate). Each publishes the hints of the jobs that it made ready.
+//!
 //! # Completing
-//! A handler that is registered `in_transaction` gets the same [`JobTransaction`] from
-//! [`Running::transaction`](crate::Running::transaction): its writes, the jobs it creates and the
-//! completion of its own job commit together.
+//! A handler that is registered `in_transaction` creates jobs in the transaction that completes its own
+//! job: [`Running::transaction`](crate::Running::transaction).
 
 use std::sync::Arc;
 
@@ -41,16 +45,18 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
 use crate::store::{Created, Origin, SqlStore, StoreError};
 
-/// Creates jobs: a store, and the hook that publishes after commit. Cheap to clone.
+/// Creates jobs and operates on them: a store, and the hook that publishes hints. Needs no node. Cheap
+/// to clone.
 #[derive(Clone)]
-pub struct Jobs<S: SqlStore> {
-    store: S,
-    hook: CommitHook,
+pub struct Client<S: SqlStore> {
+    pub(super) store: S,
+    pub(super) hook: CommitHook,
     origin: Origin,
 }
 
-impl<S: SqlStore> Jobs<S> {
-    /// Jobs whose hints leave through `hook`.
+impl<S: SqlStore> Client<S> {
+    /// A client whose hints are published by `hook`: that of a [node](crate::Node::hook) of the same
+    /// process, or one that was [started](CommitHook::start) on a transport.
     #[must_use]
     pub fn new(store: S, hook: CommitHook) -> Self {
         Self {
@@ -60,7 +66,8 @@ impl<S: SqlStore> Jobs<S> {
         }
     }
 
-    /// Jobs of a process that has no transport: the sweeper hints them.
+    /// A client of a process that has no transport. The leader of the fleet publishes the hints in its
+    /// next cycle.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
         Self {
@@ -99,10 +106,20 @@ impl<S: SqlStore> Jobs<S> {
         Ok(id)
     }
 
+    /// Creates many jobs in one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidJob`], or what the database says. Then none of them exists.
+    pub async fn create_many(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        tx.create_many(jobs).await?;
+        tx.commit().await
+    }
+
     /// A hook for a transaction of your own.
     pub fn hook(&self) -> TransactionHook<S> {
         TransactionHook {
-            jobs: self.clone(),
+            client: self.clone(),
             created: Created::default(),
         }
     }
@@ -111,7 +128,7 @@ impl<S: SqlStore> Jobs<S> {
 /// Collects what is created in a transaction of yours; [`fire`](Self::fire) it after your commit.
 #[must_use = "fire the hook after your commit, else the sweeper has to find the jobs"]
 pub struct TransactionHook<S: SqlStore> {
-    jobs: Jobs<S>,
+    client: Client<S>,
     created: Created,
 }
 
@@ -139,11 +156,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         jobs: Vec<NewJob>,
     ) -> Result<(), StoreError> {
-        let created = self
-            .jobs
-            .store
-            .insert(connection, jobs, self.jobs.origin)
-            .await?;
+        let Client { store, origin, .. } = &self.client;
+        let created = store.insert(connection, jobs, *origin).await?;
         self.created.merge(created);
         Ok(())
     }
@@ -157,14 +171,14 @@ impl<S: SqlStore> TransactionHook<S> {
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,
     ) -> Result<(), StoreError> {
-        let Self { jobs, created } = self;
-        let intact = jobs.store.ensure_intact(&mut transaction);
-        answer(&jobs.store, 1, intact)
+        let Self { client, created } = self;
+        let intact = client.store.ensure_intact(&mut transaction);
+        answer(&client.store, 1, intact)
             .await
             .map_err(failed_before)?;
         let committing = async { Ok(transaction.commit().await?) };
-        committed(&jobs.store, &created, committing).await?;
-        jobs.hook.committed(created);
+        committed(&client.store, &created, committing).await?;
+        client.hook.committed(created);
         Ok(())
     }
 
@@ -174,24 +188,24 @@ impl<S: SqlStore> TransactionHook<S> {
     /// failed, COMMIT rolls back, and sqlx answers `Ok`. Commit only where every statement has succeeded, or let
     /// [`commit`](Self::commit) see to it. Hints of jobs that do not exist cost a refused lock each and nothing more.
     pub fn fire(self) {
-        self.jobs.hook.committed(self.created);
+        self.client.hook.committed(self.created);
     }
 }
 
 #[cfg(feature = "postgres")]
 impl PgStore {
-    /// Creates jobs in this store. Their hints are published through `hook`.
+    /// A [`Client`] of this store, whose hints are published by `hook`.
     #[must_use]
-    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
-        Jobs::new(self.clone(), hook)
+    pub fn client(&self, hook: CommitHook) -> Client<Self> {
+        Client::new(self.clone(), hook)
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl SqliteStore {
-    /// Creates jobs in this store. Their hints are published through `hook`.
+    /// A [`Client`] of this store, whose hints are published by `hook`.
     #[must_use]
-    pub fn jobs(&self, hook: CommitHook) -> Jobs<Self> {
-        Jobs::new(self.clone(), hook)
+    pub fn client(&self, hook: CommitHook) -> Client<Self> {
+        Client::new(self.clone(), hook)
     }
 }

@@ -1,3 +1,0 @@
-//! Operations on jobs from outside a node.
-
-pub mod lane_move;

@@ -1,0 +1,139 @@
+//! The client's operations on jobs that exist.
+
+use crate::job::query::{JobDetails, JobFilter, JobView};
+use crate::job::{JobId, JobState};
+use crate::producer::client::Client;
+use crate::producer::commit_hook::Cause;
+use crate::store::{Operated, OperatedJobs, SqlStore, StoreError, Suspended, SuspensionScope};
+use crate::transport::Control;
+
+impl<S: SqlStore> Client<S> {
+    /// Returns a job of any state; `None` where it is done, was deleted, or never existed.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn get(&self, id: JobId) -> Result<Option<JobDetails>, StoreError> {
+        let found = self.store.get(id).await?;
+        Ok(found.map(|(view, job, stack)| JobDetails { view, job, stack }))
+    }
+
+    /// Returns the jobs that match, of every state, oldest first.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn list(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+        self.store.find(filter).await
+    }
+
+    /// Counts the jobs that match.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn count(&self, filter: &JobFilter) -> Result<i64, StoreError> {
+        self.store.count(filter).await
+    }
+
+    /// Makes a dead letter, a waiting retry or a timer executable now, with this number of attempts.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
+        let (operated, ready) = self.store.retry(id, attempts).await?;
+        self.hook.publish(Cause::Operator, ready);
+        Ok(operated)
+    }
+
+    /// [Retries](Self::retry) many jobs in one transaction. A job that the database refuses to change
+    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn retry_many(
+        &self,
+        ids: &[JobId],
+        attempts: i32,
+    ) -> Result<OperatedJobs, StoreError> {
+        let operated = self.store.retry_many(ids, attempts).await?;
+        Ok(self.published(operated))
+    }
+
+    /// Deletes a job of any state that is not running.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
+        let (operated, ready) = self.store.delete(id).await?;
+        self.hook.publish(Cause::Operator, ready);
+        Ok(operated)
+    }
+
+    /// [Deletes](Self::delete) many jobs in one transaction. A job that the database refuses to delete
+    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+        let operated = self.store.delete_many(ids).await?;
+        Ok(self.published(operated))
+    }
+
+    /// Deletes a job; where it runs, asks its node to stop the handler instead. The handler sees
+    /// [`Running::stop`](crate::Running::stop) cancelled, and the attempt ends as its answer says; without
+    /// an answer the job is released and may run again.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
+        let operated = self.delete(id).await?;
+        if operated == Operated::Running {
+            self.hook.tell(Control::Cancel { job: id });
+        }
+        Ok(operated)
+    }
+
+    /// Suspends the jobs of a scope: those that exist, and those that are created later. Running jobs
+    /// go on.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended, StoreError> {
+        let mut suspended = self.store.suspend(scope).await?;
+        let ready = std::mem::take(&mut suspended.ready);
+        self.hook.publish(Cause::Operator, ready);
+        Ok(suspended)
+    }
+
+    /// Ends a suspension.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn activate(&self, scope: &SuspensionScope) -> Result<(), StoreError> {
+        let ready = self.store.activate(scope).await?;
+        self.hook.publish(Cause::Operator, ready);
+        Ok(())
+    }
+
+    /// Returns the dead letters of a type, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn dead_letters(
+        &self,
+        job_type: impl Into<String>,
+        limit: i64,
+    ) -> Result<Vec<JobView>, StoreError> {
+        let filter = JobFilter {
+            states: vec![JobState::DeadLetter],
+            job_type: Some(job_type.into()),
+            limit,
+            ..JobFilter::default()
+        };
+        self.list(&filter).await
+    }
+
+    fn published(&self, mut operated: OperatedJobs) -> OperatedJobs {
+        let ready = std::mem::take(&mut operated.ready);
+        self.hook.publish(Cause::Operator, ready);
+        operated
+    }
+}
