@@ -43,6 +43,8 @@ pub mod node;
 pub mod producer;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 pub mod worker;
 
@@ -72,3 +74,4 @@ pub use worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,
     Stop, Verdict,
 };
+pub use worker::middleware::{Middleware, Next};

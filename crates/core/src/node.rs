@@ -55,6 +55,7 @@ use crate::worker::finished::Finished;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
 use crate::worker::lease_book::LeaseBook;
+use crate::worker::middleware::Middleware;
 use crate::worker::next_timer::NextTimer;
 use crate::worker::quarantine::Suspects;
 use crate::worker::renewal;
@@ -158,6 +159,12 @@ impl NodeBuilder {
         O: IntoOutcome + 'static,
     {
         self.handlers.job_with(options, run);
+        self
+    }
+
+    /// Put a [middleware](crate::worker::middleware) around every handler that was added so far.
+    pub fn layer(mut self, middleware: impl Middleware) -> Self {
+        self.handlers.layer(middleware);
         self
     }
 

@@ -24,6 +24,7 @@ pub(crate) mod held_instances;
 pub(crate) mod inline_start;
 pub(crate) mod lease_book;
 pub(crate) mod lost_leases;
+pub mod middleware;
 pub(crate) mod next_timer;
 pub mod options;
 pub(crate) mod quarantine;

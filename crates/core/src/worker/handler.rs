@@ -51,6 +51,7 @@ use crate::job::{Fence, Job, NodeId};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::lease_book::Lease;
+use crate::worker::middleware::{Layered, Middleware};
 
 /// What became of an attempt that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -416,6 +417,17 @@ impl Handlers {
             first_turns: Arc::default(),
         };
         self.by_type.insert(job_type.into(), registration);
+    }
+
+    /// Put a [middleware](crate::worker::middleware) around every handler that was added so far.
+    pub fn layer(&mut self, middleware: impl Middleware) {
+        let middleware: Arc<dyn Middleware> = Arc::new(middleware);
+        for registration in self.by_type.values_mut() {
+            registration.handler = Arc::new(Layered {
+                middleware: middleware.clone(),
+                inner: registration.handler.clone(),
+            });
+        }
     }
 
     /// Add all of these.

@@ -1,0 +1,185 @@
+//! Testing handlers: without a broker, without a node, on a database in memory.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! use jobwire_core::{Client, CommitHook, Handlers, HandlerResult, JobArgs, NewJob, Running, testing};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct SendInvoice { order: u64 }
+//!
+//! impl JobArgs for SendInvoice {
+//!     const TYPE: &'static str = "send-invoice";
+//! }
+//!
+//! async fn send_invoice(job: Running<SendInvoice>) -> HandlerResult<()> {
+//!     if job.payload.order == 0 {
+//!         return Err("there is no order 0".into());
+//!     }
+//!     Ok(())
+//! }
+//!
+//! // The handler alone.
+//! let job = testing::running(NewJob::new(&SendInvoice { order: 17 }))?;
+//! assert!(send_invoice(job).await.is_ok());
+//!
+//! // Handlers over a database: run everything that is due.
+//! let store = testing::store().await?;
+//! let client = Client::new(store.clone(), CommitHook::disconnected());
+//! client.create(NewJob::new(&SendInvoice { order: 17 })).await?;
+//! let waiting = testing::jobs(&store, SendInvoice::TYPE).await?;
+//! assert_eq!(waiting[0].decode::<SendInvoice>()?.order, 17);
+//!
+//! let mut handlers = Handlers::default();
+//! handlers.job(send_invoice);
+//! let ran = testing::run_due(&store, &handlers).await?;
+//! assert_eq!(ran.done.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(()) }).map_err(|e| e.to_string())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::sync::Arc;
+
+use chrono::Utc;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::job::new_job::NewJob;
+use crate::job::query::{JobFilter, JobView};
+use crate::job::{Fence, Job, JobId, JobState, Lane, NodeId};
+use crate::node::{Executed, Node, StartError};
+#[cfg(feature = "sqlite")]
+use crate::store::sqlite::SqliteStore;
+use crate::store::{Store, StoreError};
+use crate::transport::in_process::InProcessTransport;
+use crate::worker::handler::{Handlers, Running, Stop, StopSignal};
+use crate::worker::handler_transaction::HandlerTransaction;
+
+/// How many jobs [`run_due`] runs at most: handlers that create a job like themselves would run without
+/// end.
+const MOST: usize = 10_000;
+
+/// A job as a handler gets it, for a test that calls the handler. It belongs to no database and has no
+/// transaction; cancel [`Running::stop`] to test how the handler stops.
+///
+/// # Errors
+/// The job is invalid, or its payload is not a `P`.
+pub fn running<P: DeserializeOwned>(
+    job: NewJob,
+) -> Result<Running<P>, Box<dyn std::error::Error + Send + Sync>> {
+    let job = job.into_job(1, Utc::now(), Lane::default())?;
+    Ok(Running {
+        payload: job.decode()?,
+        job: Arc::new(job),
+        fence: Fence(1),
+        node: NodeId::generate(),
+        stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
+        transaction: HandlerTransaction::default(),
+    })
+}
+
+/// A database in memory, with Jobwire's tables. It lives as long as the store.
+///
+/// # Errors
+/// What SQLite says.
+#[cfg(feature = "sqlite")]
+pub async fn store() -> Result<SqliteStore, StoreError> {
+    let store = SqliteStore::connect("sqlite::memory:").await?;
+    store.migrate().await?;
+    Ok(store)
+}
+
+/// The jobs of a type in any state, oldest first, at most 10,000.
+///
+/// # Errors
+/// What the database says.
+pub async fn jobs(store: &dyn Store, job_type: &str) -> Result<Vec<Job>, StoreError> {
+    let filter = JobFilter {
+        job_type: Some(job_type.to_owned()),
+        limit: 10_000,
+        ..JobFilter::default()
+    };
+    let mut jobs = Vec::new();
+    for view in store.find(&filter).await? {
+        jobs.extend(store.get(view.id).await?.map(|(_, job, _)| job));
+    }
+    Ok(jobs)
+}
+
+/// What [`run_due`] ran.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Ran {
+    /// Jobs that are done, in the order in which they ran.
+    pub done: Vec<JobId>,
+    /// Jobs that ran and are not done, as the database holds them now: a retry waits in the timer
+    /// table, a dead letter in that of dead letters.
+    pub left: Vec<JobView>,
+    /// Executable jobs that could not be locked: no handler serves them, their instance is held, or
+    /// they are suspended.
+    pub refused: Vec<JobId>,
+}
+
+/// Runs one executable job.
+///
+/// # Errors
+/// As [`NodeBuilder::execute`](crate::node::NodeBuilder::execute).
+pub async fn run_job<S: Store + Clone>(
+    store: &S,
+    handlers: &Handlers,
+    id: JobId,
+) -> Result<Executed, StartError> {
+    Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+        .handlers(handlers.clone())
+        .execute(id, std::future::pending())
+        .await
+}
+
+/// Runs all jobs that are due, one after the other in the order of their creation, and those that they
+/// create, until nothing is due. Nothing waits: a retry in ten seconds is [left](Ran::left).
+///
+/// # Errors
+/// As [`run_job`]; [`StoreError::Config`] where handlers create jobs without end.
+pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result<Ran, StartError> {
+    let mut ran = Ran::default();
+    let mut runs = 0;
+    loop {
+        store.move_due_timers(1_000).await?;
+        let filter = JobFilter {
+            states: vec![JobState::Executable],
+            limit: 1_000,
+            ..JobFilter::default()
+        };
+        let mut progress = false;
+        for view in store.find(&filter).await? {
+            if ran.refused.contains(&view.id) {
+                continue;
+            }
+            match run_job(store, handlers, view.id).await? {
+                Executed::Done => ran.done.push(view.id),
+                Executed::Left(view) => {
+                    ran.left.retain(|left| left.id != view.id);
+                    ran.left.push(*view);
+                }
+                Executed::Refused(_) => {
+                    ran.refused.push(view.id);
+                    continue;
+                }
+                Executed::SiblingFirst(_) => continue,
+            }
+            progress = true;
+            runs += 1;
+            if runs > MOST {
+                let text = format!(
+                    "more than {MOST} jobs became due: do handlers create jobs without end?"
+                );
+                return Err(StoreError::Config(text).into());
+            }
+        }
+        if !progress {
+            return Ok(ran);
+        }
+        // What could not be locked before may be free now.
+        ran.refused.clear();
+    }
+}

@@ -1,0 +1,69 @@
+//! Middleware: code around handlers, for tracing, tenant context, metrics of your own.
+//!
+//! ```
+//! use std::time::Instant;
+//! use jobwire_core::{Handlers, Next, Running};
+//!
+//! let mut handlers = Handlers::default();
+//! handlers.add("send-invoice", |_: Running<u64>| async { Ok(()) });
+//! handlers.layer(|job: Running, next: Next| async move {
+//!     let (job_type, started) = (job.job.job_type.clone(), Instant::now());
+//!     let answer = next.run(job).await;
+//!     println!("{job_type}: {:?}, ok: {}", started.elapsed(), answer.is_ok());
+//!     answer
+//! });
+//! ```
+//!
+//! A middleware sees the job before its payload is decoded. It may answer without running the handler,
+//! or change the answer. The layer that was added last runs first, as with tower's layers.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+
+use super::handler::{Handler, HandlerResult, Running};
+
+/// The handler behind a middleware, or its next middleware.
+#[derive(Clone)]
+pub struct Next(Arc<dyn Handler>);
+
+impl Next {
+    /// Runs the handler.
+    ///
+    /// # Errors
+    /// What the handler answers.
+    pub async fn run(self, job: Running) -> HandlerResult {
+        self.0.run(job).await
+    }
+}
+
+/// Code around a handler. Async closures over a job and [`Next`] implement it.
+pub trait Middleware: Send + Sync + 'static {
+    /// Runs the job, as a rule by [`Next::run`].
+    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult>;
+}
+
+impl<F, Fut> Middleware for F
+where
+    F: Fn(Running, Next) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send + 'static,
+{
+    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult> {
+        Box::pin(self(job, next))
+    }
+}
+
+/// A handler with a middleware around it.
+pub(super) struct Layered {
+    pub(super) middleware: Arc<dyn Middleware>,
+    pub(super) inner: Arc<dyn Handler>,
+}
+
+#[async_trait]
+impl Handler for Layered {
+    async fn run(&self, job: Running) -> HandlerResult {
+        self.middleware.run(job, Next(self.inner.clone())).await
+    }
+}
