@@ -266,14 +266,15 @@ mod tests {
 
     #[test]
     fn what_a_row_holds_is_told_from_what_ails_the_database() {
-        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big, mismatch.
+        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big,
+        // mismatch.
         for code in [
             "22003", "22021", "23505", "23514", "54000", "19", "2067", "275", "18", "20",
         ] {
             assert!(said(code).is_row_fault(), "{code}");
         }
-        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only,
-        // full.
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy,
+        // locked, read-only, full.
         for code in [
             "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
         ] {
