@@ -1,16 +1,17 @@
-//! The store: where jobs live, and who decides who runs them.
+//! The store: where jobs live and which node runs them.
 //!
-//! Every transition of a job's life is one method here, one statement or one transaction in an
+//! Every transition of a job is one method of [`Store`], and one statement or one transaction in an
 //! implementation. A conformance suite (tests/) holds every implementation to the same behaviour.
 //!
 //! Three rules hold for all methods:
-//! * **Guards name (id, owner, fence)**, and no time. A statement that changes a locked job names all three; it changes
-//!   nothing where the lease names another owner, another fence, or none. Only [`run_leader_cycle`](Store::run_leader_cycle) clears
-//!   an owner, so a lease that ran out is as good as any other until the leader's turn has looked at it.
-//! * **Time is the database's.** Leases and due dates are written and compared by its clock.
-//! * **Lock order** is instance rows, then leases, then job rows, each sorted by its key. A statement that takes jobs
-//!   locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the leader's turn wait for no row at
-//!   all.
+//! * **Guards name (id, owner, fence)**, and no time. A statement that changes a locked job names
+//!   all three. It changes nothing if the lease names another owner, another fence, or no owner.
+//!   Only [`run_leader_cycle`](Store::run_leader_cycle) clears an owner, so an expired lease stays
+//!   valid until the leader cycle ends it.
+//! * **Time is the database's.** Its clock writes and compares leases and due dates.
+//! * **Lock order** is instance rows, then leases, then job rows, each sorted by key. A statement
+//!   that takes jobs locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the
+//!   leader cycle wait for no row at all.
 
 pub(crate) mod allowance;
 mod answer;
@@ -73,46 +74,49 @@ pub use sweeping::{
 };
 use transaction::AfterCommit;
 
-/// Shorthand for this layer.
+/// The result of a store's methods.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Where jobs live. See the [module](self) for the rules; every method is one transition or question.
+/// The database of jobs. Every method is one transition or one query. See the [module](self) for
+/// the rules.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// `postgres` or `sqlite`.
+    /// Returns `postgres` or `sqlite`.
     fn name(&self) -> &'static str;
 
-    /// Can the database be reached, and does its schema fit this program?
+    /// Checks that the database can be reached, and returns whether its schema fits this program.
     async fn check(&self) -> Result<SchemaStatus>;
 
-    /// Does the database answer a statement of this node?
+    /// Checks that the database answers a statement of this node.
     async fn answers(&self) -> Result<()> {
         self.check().await.map(drop)
     }
 
-    /// A node is about to lock jobs through this store: from now on its fences lie beyond all that were handed out
-    /// before, also by a server that has crashed since (protocol rule 1). Locking does it, too; here what is missing
-    /// for it is said at the start.
+    /// Prepares this node for locking. From now on its fences are larger than all fences given out
+    /// before, also by a server that has crashed since (protocol rule 1). Locking does this, too;
+    /// this call reports at the start what is missing for it.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Lock what a batch of hints names (protocol rules 6 to 12). The caller asks for no more than it
-    /// has free slots.
+    /// Locks the jobs that a batch of hints names (protocol rules 6 to 12). The caller passes no
+    /// more hints than it has free slots.
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked>;
 
-    /// Lock ready jobs of a lane without a hint, by the same gates and in the order of their ids: those
-    /// that nobody else locks at this moment, so that nodes which claim at once take different ones.
+    /// Locks ready jobs of a lane without a hint, under the same conditions as
+    /// [`lock`](Self::lock), in the order of their ids. Skips jobs that another node locks at this
+    /// moment, so nodes that claim at once take different jobs.
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed>;
 
-    /// What such a page would hold, where the database refuses it: to be locked in parts.
+    /// Returns the jobs that a page of [`claim`](Self::claim) would hold. After the database has
+    /// refused the page, the caller locks them in parts.
     async fn claimable(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimable>;
 
-    /// Push the end of these leases to `lease` from now, also of those that ran out. Waits for no row.
+    /// Extends these leases to `lease` from now, expired ones included. Waits for no row.
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed>;
 
-    /// Leases that name this owner and have none of these fences, renewed: what the owner holds without knowing it,
-    /// since an answer was lost. One statement; it reads every lease.
+    /// Renews and returns the lost leases of this owner: leases that name it and have none of the
+    /// `known` fences, since an answer was lost. One statement; it reads every lease.
     async fn unknown(
         &self,
         owner: NodeId,
@@ -120,40 +124,42 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         known: &[Fence],
     ) -> Result<Vec<LockedJob>>;
 
-    /// When this much time has passed without an answer to a statement, it has taken effect or never will.
+    /// Returns the time after which an unanswered statement has taken effect or never will.
     fn outcome_within(&self) -> Duration;
 
-    /// Note that this job, whose earlier holders died, runs alone on its node from now on: if this one
-    /// dies too, the job is to blame (protocol rule 26). False where the lock is gone.
+    /// Records that this job, whose earlier holders died, runs alone on its node from now on. If
+    /// this holder dies too, the job is to blame (protocol rule 26). Returns false if the lock is
+    /// gone.
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
-    /// Take back the strikes that were counted against these locks: their node lives. Waits for no row; false where one
-    /// was locked. Asking again changes nothing.
+    /// Takes back the strikes that were counted for these locks, because their node lives. Waits
+    /// for no row; returns false if a row was locked. A repeated call changes nothing.
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
-    /// Delete what is done, create next occurrences, hand instances over.
+    /// Deletes completed jobs, creates their next occurrences, and hands instances over.
     async fn complete(&self, owner: NodeId, done: &[Completion], then: &Handoff)
     -> Result<Settled>;
 
-    /// Move what failed to the timer or the dead-letter table (or, where it has been suspended
-    /// meanwhile, to the suspended one); hand instances over.
+    /// Moves failed jobs to the timer or the dead-letter table, or to the suspended table if they
+    /// were suspended meanwhile. Hands instances over.
     async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled>;
 
-    /// Unlock without a trace: the jobs are ready again and to be hinted.
+    /// Unlocks jobs and leaves no trace of the attempt. The jobs are ready again and need hints.
     async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled>;
 
-    /// Open the transaction in which a handler works and which completes its job.
-    /// The hints of jobs that the handler creates leave through `hook`.
+    /// Opens the transaction in which a handler works and which completes its job. `after`
+    /// publishes the hints of the jobs that the handler creates.
     async fn begin_completing(
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>>;
 
-    /// Make due timers executable.
+    /// Makes due timers executable.
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers>;
 
-    /// The same, and lock those that `terms` allow, of these lanes, that are neither exclusive nor suspended: a timer
-    /// that is due alone costs one statement less. For a few; the others come back as ready.
+    /// Makes due timers executable and locks those of these lanes that `terms` allow and that are
+    /// neither exclusive nor suspended. This saves a statement for a timer that is due alone. Meant
+    /// for a few timers; those that it does not lock are returned as ready.
     async fn take_due_timers(
         &self,
         terms: &LockTerms,
@@ -161,143 +167,151 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         at_most: i64,
     ) -> Result<MovedTimers>;
 
-    /// The leader's turn: lead (or learn which node does), end leases that ran out, learn what there is.
+    /// Runs the leader cycle: leads (or learns which node does), ends expired leases, and reads the
+    /// backlog.
     async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome>;
 
-    /// Mark and return jobs that nobody hinted yet, without taking a turn.
+    /// Marks and returns jobs that have never had a hint, without a leader cycle.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;
 
-    /// A number that changes when another connection writes, where asking costs next to nothing
-    /// (SQLite); `None` where the store has no such number.
+    /// Returns a number that changes when another connection writes, if reading it costs next to
+    /// nothing (SQLite). `None` if the store has no such number.
     async fn data_version(&self) -> Result<Option<i64>> {
         Ok(None)
     }
 
-    /// A node that serves this database alone begins. Where the store can prove that the last such node has died, the
-    /// leases of that node, and its leadership, end at once. Where it can prove that another such node lives, it says
-    /// so.
+    /// Starts a node that serves this database alone. If the store can prove that the last such
+    /// node has died, it ends that node's leases and leadership at once. If it can prove that
+    /// another such node lives, it returns that node.
     async fn succeed(&self, node: NodeId) -> Result<Succession> {
         let _ = node;
         Ok(Succession::Unknown)
     }
 
-    /// Write what a node says of itself, and that it lives. A row that was removed meanwhile is there again.
+    /// Writes the row of a node, which also shows that the node lives. Creates the row again if it
+    /// was removed meanwhile.
     async fn write_node(&self, node: &Membership) -> Result<()>;
 
-    /// The node stops.
+    /// Removes the row of a node that stops.
     async fn remove_node(&self, node: NodeId) -> Result<()>;
 
-    /// Remove the rows of nodes that wrote none for so long and are not among those that were heard. Waits for no row.
+    /// Removes the rows of nodes that have not written for `silent_for` and are not in `heard`.
+    /// Waits for no row.
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64>;
 
-    /// The nodes that have a row, those that wrote it last first; at most [`MAX_NODES`].
+    /// Returns the nodes that have a row, the latest writers first; at most [`MAX_NODES`].
     async fn nodes(&self) -> Result<Vec<NodeView>>;
 
-    /// Stop leading.
+    /// Gives up the lead.
     async fn resign(&self, node: NodeId) -> Result<()>;
 
-    /// Jobs that are ready, unlocked and ungated although every hint sent before was decided; of an
-    /// instance only the first sibling.
+    /// Returns jobs that are ready, unlocked and ungated although every hint sent before was
+    /// decided. Of an instance it returns only the first sibling.
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage>;
 
-    /// Count what a sweep would look at, for people. Changes nothing; reads every executable job. A store
-    /// need not offer it.
+    /// Counts the jobs that a sweep would look at, for people. Changes nothing; reads every
+    /// executable job. Optional for a store.
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         let _ = services;
         Err(StoreError::Config(format!(
-            "the store `{}` can't be asked what a sweep would do",
+            "the store `{}` does not support a dry run of the sweeper",
             self.name()
         )))
     }
 
-    /// Free instances whose holder has neither a lease nor a row any more. Returns what became ready.
+    /// Frees instances whose holder no longer has a lease. Returns the jobs that became ready.
     async fn free_instances(&self) -> Result<Vec<Ready>>;
 
-    /// What became of a transaction whose COMMIT was not answered?
+    /// Returns the fate of a transaction whose COMMIT was not answered.
     async fn committed(&self, transaction: &TransactionId) -> Result<Fate>;
 
-    /// Jobs that match, of every state, oldest first.
+    /// Returns the jobs of every state that match, oldest first.
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>>;
 
-    /// How many match.
+    /// Returns the number of jobs that match.
     async fn count(&self, filter: &JobFilter) -> Result<i64>;
 
-    /// One job with its exception's stack.
+    /// Returns one job with the stack of its exception.
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>>;
 
-    /// Delete a job of any state that is not running.
+    /// Deletes a job of any state that is not running.
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)>;
 
-    /// The same for all of these, in one transaction. Where the database refuses it, it is tried in parts: a job that is
-    /// refused alone stays as it was, and the others are deleted.
+    /// Deletes these jobs in one transaction. If the database refuses it, the store tries it in
+    /// parts: a job that is refused alone stays as it was, and the others are deleted.
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs>;
 
-    /// Make a dead letter, a waiting retry or a timer executable now, with so many attempts.
+    /// Makes a dead letter, a waiting retry or a timer executable now, with this number of
+    /// attempts.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)>;
 
-    /// The same for all of these, in one transaction. Where the database refuses it, it is tried in parts, as in
-    /// [`delete_many`](Self::delete_many).
+    /// Retries these jobs in one transaction. If the database refuses it, the store tries it in
+    /// parts, as in [`delete_many`](Self::delete_many).
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs>;
 
-    /// Suspend: what runs goes on, everything else of the scope goes to the suspended table, now and when it is created
-    /// or fails later. A job that the database refuses to move stays where it is, and is not locked either.
+    /// Suspends a scope. Its waiting jobs move to the suspended table now, and running ones when
+    /// they fail. Jobs that are created later stay executable and are not locked, and neither is a
+    /// job that the database refuses to move.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended>;
 
-    /// Is the order of exclusive jobs strict?
+    /// Returns whether the order of exclusive jobs is strict.
     async fn strict_order(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Make the order of exclusive jobs strict, or not, for every node on this database: no job of an instance starts
-    /// while an elder sibling waits for a retry, is suspended, or is a dead letter. An operator who retries or deletes
-    /// the elder one lets the others go on. A store need not offer it.
+    /// Makes the order of exclusive jobs strict, or not, for every node on this database. If it is
+    /// strict, no job of an instance starts while an elder sibling waits for a retry, is suspended,
+    /// or is a dead letter. An operator who retries or deletes the elder sibling lets the others go
+    /// on. Optional for a store.
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
         let _ = strict;
         Err(StoreError::Config(format!(
-            "the store `{}` knows no strict order",
+            "the store `{}` does not support the strict order",
             self.name()
         )))
     }
 
-    /// Activate what [`suspend`](Self::suspend) put aside. Returns what became ready.
+    /// Ends a suspension and brings back the jobs that [`suspend`](Self::suspend) moved. Returns
+    /// the jobs that became ready.
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>>;
 
-    /// The rules for the lanes of jobs whose creator names none, in their order.
+    /// Returns the rules, in their order, for the lanes of jobs whose creator names none.
     async fn lane_rules(&self) -> Result<Vec<LaneRule>>;
 
-    /// Replace them all at once. Jobs that exist keep their lanes.
+    /// Replaces all rules at once. Existing jobs keep their lanes.
     ///
     /// # Errors
     /// [`StoreError::InvalidRules`] before anything is changed.
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()>;
 
-    /// Every lane of which there are jobs, and how many. Reads all of them.
+    /// Returns every lane that has jobs, and their number. Reads all jobs.
     async fn lanes(&self) -> Result<Vec<LaneView>>;
 
-    /// Unlocked executable jobs in other lanes than these, by lane, the deepest first. Reads all of them.
+    /// Returns the number of unlocked executable jobs in each lane other than these, the deepest
+    /// lane first. Reads all jobs.
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>>;
 
-    /// Give a page of jobs another lane. See [`crate::producer::lane_move`].
+    /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
-    /// Operations of which a batch does not get through, since the database refuses a row of it or the whole
-    /// (protocol rule 37). For people: nothing stops for it.
+    /// Returns the operations with a batch that does not get through, because the database refuses
+    /// a row of it or the whole batch (protocol rule 37). For people: nothing stops because of it.
     fn stuck(&self) -> Vec<StuckBatch> {
         Vec::new()
     }
 
-    /// Close every connection.
+    /// Closes every connection.
     async fn close(&self);
 }
 
-/// The transaction that a handler works in and that completes its job: effects and completion commit
-/// together or not at all.
+/// The transaction that a handler works in and that completes its job. Effects and completion
+/// commit together or not at all.
 #[async_trait]
 pub trait CompletingTransaction: Send {
-    /// The concrete [`JobTransaction`](crate::JobTransaction), for the handler.
+    /// Returns the concrete [`JobTransaction`](crate::JobTransaction), for the handler.
     fn as_any(&mut self) -> &mut (dyn Any + Send);
 
-    /// Complete the job and commit. Nothing is committed where the lock was lost.
+    /// Completes the job and commits. Commits nothing if the lock was lost.
     async fn complete(
         self: Box<Self>,
         owner: NodeId,
@@ -305,68 +319,72 @@ pub trait CompletingTransaction: Send {
         then: &Handoff,
     ) -> Result<Settled>;
 
-    /// Ready when the connection is not to be believed in any more: whatever the handler asks there may wait
-    /// for ever. Never before an answer on a living connection would have come.
+    /// Resolves when the connection is no longer trusted: a statement on it may wait for ever.
+    /// Never resolves before an answer on a living connection would have come.
     fn line_ends(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// Undo everything.
+    /// Undoes everything.
     ///
     /// # Errors
-    /// The connection is lost; the database undoes the transaction all the same.
+    /// The connection is lost. The database undoes the transaction all the same.
     async fn rollback(self: Box<Self>) -> Result<()>;
 }
 
-/// A store whose transactions a user can share: jobs are created inside them.
+/// A store whose transactions a user can share, to create jobs in them.
 #[async_trait]
 pub trait SqlStore: Store + Clone {
     /// The database.
     type Db: sqlx::Database;
 
-    /// How long the database may take to answer before its answer counts as lost.
+    /// Returns how long the database may take to answer before its answer counts as lost.
     fn deadline(&self) -> Duration;
 
-    /// No answer came within it: connections that are open now are not used again.
+    /// Marks the connections that are open now as suspect, after an answer did not come in time.
+    /// They are not used again.
     fn suspect_connections(&self) {}
 
-    /// Ready when the connections that are open now were suspected, and have said nothing since.
+    /// Resolves when the connections that are open now have been suspected, and the longest time
+    /// for an answer has passed since.
     fn line_ends(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// Wait for a permit to hold a connection for a transaction of an application or a handler. One connection has no
-    /// permit, so that the leader's turn, timers and failures get through.
+    /// Waits for a permit to hold a connection for a transaction of an application or a handler.
+    /// One connection has no permit, so that the leader cycle, timers and failures get through.
     ///
     /// # Errors
-    /// None ended in time.
+    /// No permit became free in time.
     async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
         Ok(None)
     }
 
-    /// Open a transaction that may write.
+    /// Opens a transaction that may write.
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Self::Db>>;
 
-    /// Can the transaction of this connection still commit?
+    /// Checks that the transaction of this connection can still commit.
     ///
     /// # Errors
-    /// [`StoreError::TransactionFailed`] where one of its statements has failed and the database will undo all.
+    /// [`StoreError::TransactionFailed`] if one of its statements has failed and the database will
+    /// undo all.
     async fn ensure_intact(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
     ) -> Result<()>;
 
-    /// Commit a transaction of [`begin`](Self::begin), or fail: COMMIT of a transaction in which a statement has failed
-    /// rolls back, and the answer is no error.
+    /// Commits a transaction of [`begin`](Self::begin). Fails if one of its statements has failed:
+    /// the database answers such a COMMIT with a rollback and no error.
     ///
     /// # Errors
-    /// What the database said. Whether anything was committed after a broken connection is not known.
+    /// The database's error. After a broken connection it is unknown whether anything was
+    /// committed.
     async fn commit(&self, transaction: sqlx::Transaction<'static, Self::Db>) -> Result<()>;
 
-    /// Insert jobs over a connection that is inside the caller's transaction.
+    /// Inserts jobs over a connection that is inside the caller's transaction.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`] before anything was written; else what the database said.
+    /// [`StoreError::InvalidJob`] before anything was written; otherwise the database's error.
     async fn insert(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
@@ -374,14 +392,14 @@ pub trait SqlStore: Store + Clone {
         origin: Origin,
     ) -> Result<Created>;
 
-    /// Who is next in each of these instances, where nobody holds it: asked after a transaction that
-    /// [could not see it](Settled::unseen).
+    /// Returns the next job of each of these instances that no job holds. Called after a
+    /// transaction that [could not see it](Settled::unseen).
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         let _ = instances;
         Ok(Vec::new())
     }
 
-    /// Complete one job over a connection inside the caller's transaction.
+    /// Completes one job over a connection inside the caller's transaction.
     async fn complete_in(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
@@ -391,28 +409,28 @@ pub trait SqlStore: Store + Clone {
     ) -> Result<Settled>;
 }
 
-/// What became of a transaction whose COMMIT was not answered.
+/// The fate of a transaction whose COMMIT was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It committed.
     Committed,
-    /// It did not.
+    /// It rolled back.
     RolledBack,
-    /// The database can't say (any more, or yet).
+    /// Not known to the database (any more, or yet).
     Unknown,
 }
 
 text_enum! {
-    /// Who hints a new job: the creating process, or somebody who finds it (protocol rule 20).
+    /// What hints a new job: the creating process or the sweeper (protocol rule 20).
     Origin {
-        /// The creating process, when its transaction has committed.
+        /// The creating process, after its transaction has committed.
         Hook = "hook",
         /// The sweeper (later: the tap).
         Sql = "sql",
     }
 }
 
-/// Refuse rules that can't work.
+/// Rejects rules that can't work.
 fn check_rules(rules: &[LaneRule]) -> Result<()> {
     rule::validate(rules).map_err(StoreError::InvalidRules)
 }

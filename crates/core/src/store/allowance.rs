@@ -1,39 +1,39 @@
-//! How many rows may be set aside, and when (protocol rule 37).
+//! Limits on the number of rows that are set aside (protocol rule 37).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// So many rows at most go within [`WINDOW`], whatever the operation.
+/// Maximum number of rows set aside within [`WINDOW`], over all operations.
 const AT_MOST: usize = 100;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// So many rows of a page may go: 1 %, but at least one.
+/// Returns how many rows of a page may be set aside: 1 %, but at least one.
 pub(crate) fn of_page(rows: usize) -> usize {
     (rows / 100).max(1)
 }
 
-/// What went, and what committed beside it.
+/// The rows that were set aside lately, and the last commit of each operation.
 #[derive(Default)]
 pub(crate) struct Allowance {
-    /// When rows were set aside, the oldest first.
+    /// The times at which rows were set aside, the oldest first.
     gone: VecDeque<Instant>,
-    /// When rows of an operation last committed.
+    /// The time at which rows of an operation last committed.
     committed: HashMap<&'static str, Instant>,
 }
 
 impl Allowance {
-    /// Rows of this operation have committed.
+    /// Records that rows of this operation have committed.
     pub(crate) fn committed(&mut self, operation: &'static str, now: Instant) {
         self.committed.insert(operation, now);
     }
 
-    /// Did rows of this operation commit after this moment?
+    /// Returns whether rows of this operation committed after `then`.
     pub(crate) fn has_committed_since(&self, operation: &'static str, then: Instant) -> bool {
         let last = self.committed.get(operation);
         last.is_some_and(|last| *last > then)
     }
 
-    /// May one more row go?
+    /// Returns whether one more row may be set aside.
     pub(crate) fn has_room(&mut self, now: Instant) -> bool {
         while self
             .gone
@@ -45,7 +45,7 @@ impl Allowance {
         self.gone.len() < AT_MOST
     }
 
-    /// A row went.
+    /// Records that a row was set aside.
     pub(crate) fn went(&mut self, now: Instant) {
         self.gone.push_back(now);
     }

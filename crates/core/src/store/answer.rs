@@ -1,4 +1,4 @@
-//! Waiting for the database: not for ever, measured, and again where two transactions met.
+//! Statements with a deadline, a measurement, and retries after conflicts.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,8 +7,9 @@ use super::Result;
 use crate::store::error::StoreError;
 use crate::telemetry::metrics as m;
 
-/// Wait for an answer as long as it may take. Connections are suspected, so that they are replaced, where no answer
-/// came (before this one is let go), and where the server only reads: the address may lead to the primary by now.
+/// Waits for an answer for at most `within`. Calls `suspect`, so that connections are replaced, if
+/// no answer came (before this connection is dropped), or if the server is read-only: the address
+/// may lead to the primary by now.
 pub(crate) async fn answer_within<T>(
     within: Duration,
     suspect: impl FnOnce(),
@@ -29,10 +30,11 @@ pub(crate) async fn answer_within<T>(
     }
 }
 
-/// How often a transition is tried when two transactions met (deadlock, serialization failure).
+/// Maximum number of attempts of a transition that meets conflicts (deadlock, serialization
+/// failure).
 const CONFLICT_ATTEMPTS: u32 = 4;
 
-/// Run one transition: with a deadline, measured, tried again where two transactions met.
+/// Runs one transition with a deadline, measures it, and retries it after a conflict.
 pub(super) async fn measured<T, F, Fut>(
     statement: &'static str,
     deadline: Duration,
@@ -60,11 +62,11 @@ where
         };
         metrics::counter!(m::STATEMENT_ERRORS, "statement" => statement, "class" => class)
             .increment(1);
-        // A row that stayed locked for as long as the statement waits is not free a moment later.
+        // A row that stayed locked for the whole lock timeout is not free a moment later.
         if !error.is_conflict() || error.is_lock_timeout() || attempt >= CONFLICT_ATTEMPTS {
             return Err(error);
         }
-        tracing::debug!(statement, attempt, %error, "two transactions met; trying again");
+        tracing::debug!(statement, attempt, %error, "the statement conflicted with another transaction; retrying");
         tokio::time::sleep(Duration::from_millis(u64::from(5 * attempt))).await;
         attempt += 1;
     }

@@ -1,26 +1,26 @@
-//! What a transaction created: hinted when it has committed, and not before.
+//! The jobs that a transaction created. They are hinted when it has committed, and not before.
 
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
 use crate::job::JobId;
 
-/// What was created in a transaction that has not committed yet.
+/// The jobs created in a transaction that has not committed yet.
 #[derive(Debug, Default)]
 pub struct Created {
-    /// To be hinted after the commit.
+    /// Jobs to hint after the commit.
     pub ready: Vec<Ready>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
-    /// One of the jobs, whatever its state: where it is there, the transaction has committed.
+    /// One of the jobs, in any state. If it exists, the transaction has committed.
     pub(crate) witness: Option<JobId>,
-    /// Names the transaction, so that a lost COMMIT answer can be asked after; see
+    /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
     /// [`Store::committed`](crate::Store::committed).
     pub transaction: Option<TransactionId>,
 }
 
 impl Created {
-    /// Add what another statement of the same transaction created.
+    /// Adds the jobs that another statement of the same transaction created.
     pub fn merge(&mut self, other: Self) {
         self.ready.extend(other.ready);
         self.timer = earliest(self.timer, other.timer);
@@ -29,11 +29,11 @@ impl Created {
     }
 }
 
-/// A transaction's name in the database.
+/// The name of a transaction in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionId(pub String);
 
-/// The earlier of two due dates, where there are two.
+/// Returns the earlier of two due dates, or the only one.
 pub(crate) fn earliest(
     a: Option<DateTime<Utc>>,
     b: Option<DateTime<Utc>>,

@@ -1,4 +1,4 @@
-//! What can go wrong with a store: what happened, to what, and what to do.
+//! Errors of a store. Each names what happened, to what, and the remedy.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::job::JobId;
 use crate::job::new_job::InvalidJob;
 use crate::lane::rule::BadRule;
 
-/// A store could not do what was asked.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The database said no, or could not be reached.
+    /// The database returned an error or could not be reached.
     #[error("database: {}", said(.0))]
     Database(#[source] sqlx::Error),
     /// The database did not answer in time. Whether the statement took effect is unknown.
@@ -18,19 +18,23 @@ pub enum StoreError {
         "the database did not answer within {0:?}; if this repeats, look at its load, or raise `statement_timeout`"
     )]
     Timeout(Duration),
-    /// COMMIT was sent and its answer was lost; the transaction's fate could not be learned.
-    #[error("the answer to COMMIT was lost and its fate is unknown: {}", said(.0))]
-    CommitUnknown(#[source] sqlx::Error),
-    /// A statement of this transaction had failed, so that the database rolled all of it back at its COMMIT.
+    /// The answer to COMMIT was lost, and the fate of the transaction could not be determined.
     #[error(
-        "an earlier statement of this transaction failed: nothing was committed; handle that statement's error, or run \
-         it in a savepoint (`tx.begin()`), then begin anew"
+        "the answer to COMMIT was lost, so it is unknown whether the transaction committed; look for its jobs before \
+         you repeat it: {}", said(.0)
+    )]
+    CommitUnknown(#[source] sqlx::Error),
+    /// A statement of this transaction had failed, so the database rolled all of it back at its
+    /// COMMIT.
+    #[error(
+        "an earlier statement of this transaction failed, so nothing was committed; handle that statement's error, or \
+         run it in a savepoint (`tx.begin()`), then start a new transaction"
     )]
     TransactionFailed,
-    /// A job can't be accepted as given.
+    /// A job is not valid as given.
     #[error("job {id}: {source}")]
     InvalidJob {
-        /// The id it would have had.
+        /// The id that the job would have had.
         id: JobId,
         /// The field and the remedy.
         source: InvalidJob,
@@ -38,7 +42,7 @@ pub enum StoreError {
     /// Rules for lanes that can't work.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     InvalidRules(Vec<BadRule>),
-    /// This node's lock on the job is gone: nothing was changed.
+    /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
     /// The schema is missing, older than this program needs, or too new for it.
@@ -48,14 +52,15 @@ pub enum StoreError {
     #[error("migration: {}", said_of_migration(.0))]
     Migration(#[source] Box<sqlx::migrate::MigrateError>),
     /// A row can't be read as a job.
-    #[error("job row can't be read: {0}; was it written by another program?")]
+    #[error("the row of a job can't be read: {0}; check whether another program wrote it")]
     BadRow(String),
     /// The database URL or an option is wrong.
     #[error("{0}")]
     Config(String),
 }
 
-/// What the database said, or what became of the connection, without the words of the client library around it.
+/// Returns the database's message, or the state of the connection, without the words of the client
+/// library around it.
 fn said(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(said) => match said.code() {
@@ -64,8 +69,8 @@ fn said(error: &sqlx::Error) -> String {
         },
         sqlx::Error::Io(error) => format!("the connection is lost or refused: {error}"),
         sqlx::Error::PoolTimedOut => {
-            "no connection in time: either the server is not reachable, or all connections are \
-            in use (`database_connections`)"
+            "no connection became free in time: the server is unreachable, or all connections are \
+            in use; check the server, or raise `database_connections`"
                 .to_owned()
         }
         error => error.to_string(),
@@ -97,15 +102,16 @@ impl StoreError {
         }
     }
 
-    /// The server itself says that it is going away, is down, or lost the connection: SQLSTATE class 08, and 57P0x for
-    /// a shutdown, a crash and a start. It may say so after a commit.
+    /// Returns whether the server reports that it shuts down, is down, or lost the connection:
+    /// SQLSTATE class 08, and 57P0x for a shutdown, a crash and a start. Such an error may come
+    /// after a commit.
     pub(crate) fn server_is_away(&self) -> bool {
         self.sqlstate()
             .is_some_and(|state| state.starts_with("08") || state.starts_with("57P0"))
     }
 
-    /// Two transactions were in each other's way (deadlock, serialization failure, SQLite busy): the
-    /// same call may work now.
+    /// Returns whether two transactions conflicted (deadlock, serialization failure, SQLite busy).
+    /// The same call may succeed now.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         match self.sqlstate().as_deref() {
@@ -118,18 +124,20 @@ impl StoreError {
         }
     }
 
-    /// The server answered, and not that it is going away, is a standby or lost the connection: a row may be the reason.
+    /// Returns whether the server answered, and did not report a shutdown, a standby or a lost
+    /// connection. A row may be the reason for the error.
     pub(crate) fn is_answer(&self) -> bool {
         let is_away = self.server_is_away() || self.is_read_only();
         self.sqlstate().is_some() && !is_away
     }
 
-    /// A row stayed locked for longer than the statement waits.
+    /// Returns whether a row stayed locked for longer than the statement waits.
     pub(crate) fn is_lock_timeout(&self) -> bool {
         self.sqlstate().as_deref() == Some("55P03")
     }
 
-    /// Goes away by itself: the database restarts, the network is cut, a statement was slow.
+    /// Returns whether the error should pass by itself: the database restarts, the network is cut,
+    /// a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         if self.is_conflict() || self.server_is_away() {
@@ -152,7 +160,8 @@ impl StoreError {
         }
     }
 
-    /// The server is going away or can't be reached. A slow statement and a full pool say nothing of that.
+    /// Returns whether the server shuts down or can't be reached. A slow statement and a full pool
+    /// do not count.
     #[must_use]
     pub(crate) fn is_absence(&self) -> bool {
         match self {
@@ -161,10 +170,11 @@ impl StoreError {
         }
     }
 
-    /// What a row holds is the reason: a value that does not fit, a constraint, a limit (SQLSTATE classes 22, 23 and
-    /// 54; SQLite's "constraint failed", "too big" and "mismatch"), a successor that is not valid, a column that can't
-    /// be read. The same statement may work for other rows. Rights, a missing table, a read-only server and everything
-    /// of the connection are not.
+    /// Returns whether the contents of a row are the reason: a value that does not fit, a
+    /// constraint, a limit (SQLSTATE classes 22, 23 and 54; SQLite's "constraint failed", "too big"
+    /// and "mismatch"), a next occurrence that is not valid, or a column that can't be read. The
+    /// same statement may succeed for other rows. Missing rights, a missing table, a read-only
+    /// server and errors of the connection do not count.
     #[must_use]
     pub fn is_row_fault(&self) -> bool {
         match self {
@@ -185,13 +195,15 @@ impl StoreError {
         }
     }
 
-    /// The server is a standby, or was made read-only: nothing can be written.
+    /// Returns whether the server is a standby or was made read-only, so that nothing can be
+    /// written.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.sqlstate().as_deref() == Some("25006")
     }
 
-    /// Nothing has changed in the database. Otherwise the statement may have taken effect, or may still do so.
+    /// Returns whether the database is certainly unchanged. Otherwise the statement may have taken
+    /// effect, or may still do so.
     #[must_use]
     pub fn changed_nothing(&self) -> bool {
         match self {
@@ -207,7 +219,7 @@ impl StoreError {
         }
     }
 
-    /// This node no longer owns the job.
+    /// Returns whether this node no longer holds the lock on the job.
     #[must_use]
     pub fn is_lost_lock(&self) -> bool {
         matches!(self, Self::LostLock(_))
@@ -254,14 +266,15 @@ mod tests {
 
     #[test]
     fn what_a_row_holds_is_told_from_what_ails_the_database() {
-        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big, mismatch.
+        // Out of range, unique, check, index row too large; SQLite: constraint, its kinds, too big,
+        // mismatch.
         for code in [
             "22003", "22021", "23505", "23514", "54000", "19", "2067", "275", "18", "20",
         ] {
             assert!(said(code).is_row_fault(), "{code}");
         }
-        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy, locked, read-only,
-        // full.
+        // Rights, missing table, read-only, shutdown, disk full, deadlock; SQLite: error, busy,
+        // locked, read-only, full.
         for code in [
             "42501", "42P01", "25006", "57P01", "53100", "40P01", "1", "5", "262", "8", "13",
         ] {

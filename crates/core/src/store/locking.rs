@@ -1,4 +1,4 @@
-//! Taking jobs: by their hints, or from the database.
+//! Locking jobs, by their hints or without them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,70 +8,74 @@ use crate::hint::Hint;
 use crate::job::scope::{Needs, Scope};
 use crate::job::{JobId, Lane, LockedJob, NodeId, text_enum};
 
-/// Under which terms a node locks jobs.
+/// The terms under which a node locks jobs.
 #[derive(Clone, Debug)]
 pub struct LockTerms {
     /// The node.
     pub owner: NodeId,
-    /// How long the lease lasts from the moment of the lock.
+    /// The length of the lease, from the moment of the lock.
     pub lease: Duration,
-    /// The handler types that the node serves; others are refused as [`Refusal::Unserved`].
+    /// The types that the node serves. Other jobs are refused as [`Refusal::Unserved`].
     pub types: Arc<[String]>,
-    /// Which jobs of these types it takes; others are refused so, too.
+    /// The jobs of these types that the node takes. Others are refused as [`Refusal::Unserved`],
+    /// too.
     pub scope: Arc<Scope>,
-    /// Which of them may be held by row locks.
+    /// The jobs that may be held by row locks.
     pub rows: RowTerms,
 }
 
 text_enum! {
-    /// Why a hinted job was not locked. All but [`Refusal::Busy`] settle the hint.
+    /// The reason why a hinted job was not locked. All but [`Refusal::Busy`] settle the hint.
     Refusal {
-        /// No such executable job: done, moved, deleted, or never there.
+        /// The executable job does not exist: it is done, moved or deleted, or never existed.
         Gone = "gone",
-        /// Another lock on it lives.
+        /// Another lock on the job is valid.
         Locked = "locked",
-        /// Another exclusive job of its instance runs; whoever finishes takes the next.
+        /// Another exclusive job of its instance runs. Its handoff takes the next one.
         InstanceHeld = "instance-held",
-        /// The job, or what it belongs to, is suspended.
+        /// The job, or its process instance, process definition, type or tenant, is suspended.
         Suspended = "suspended",
-        /// No handler for its type on this node, or not in its scope.
+        /// The node has no handler for its type, or the job is not in the node's scope.
         Unserved = "unserved",
-        /// The database refuses to lock it, and locks others: the sweeper hints it again, at growing distances.
+        /// The database refuses to lock it, and locks others. The sweeper hints it again, at
+        /// growing intervals.
         Refused = "refused",
-        /// Its row was busy for an instant: try again, here.
+        /// Its row was locked for a moment. The same node tries again.
         Busy = "busy",
     }
 }
 
-/// What became of a batch of hints.
+/// The result of locking a batch of hints.
 #[derive(Debug, Default)]
 pub struct Locked {
-    /// Ours to run now.
+    /// The locked jobs, which this node runs now.
     pub jobs: Vec<LockedJob>,
-    /// Ours, too, as long as a transaction lasts.
+    /// More locked jobs, held by row locks as long as a transaction lasts.
     pub rows: Option<HeldRows>,
-    /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the job taken may
-    /// be another one of the same instance; the hinted id then stands in neither list.
+    /// Each hinted job that is not in `jobs`, with the reason. For an exclusive hint the locked job
+    /// may be another one of the same instance. The hinted one is then refused as
+    /// [`Refusal::InstanceHeld`].
     pub refused: Vec<(JobId, Refusal)>,
-    /// What a node must serve, for each that is refused as [`Refusal::Unserved`]: to run the job itself, or the first
-    /// job of its instance.
+    /// What a node must serve to run the job, or the first job of its instance; for each job that
+    /// is refused as [`Refusal::Unserved`].
     pub unserved: Vec<(JobId, Needs)>,
-    /// A part of the batch was not decided for one of its rows, and all hints of that part are busy: ask for fewer.
+    /// A part of the batch is undecided because of one of its rows, and all hints of that part are
+    /// busy. The caller should ask for fewer.
     pub is_cut: bool,
 }
 
-/// An instance whose first ready job was tried.
+/// An instance whose first ready job the store tried to lock.
 #[derive(Debug)]
 pub(crate) struct Tried {
     pub(crate) instance: String,
     pub(crate) result: Result<Box<LockedJob>, Refusal>,
-    /// What its first job needs, where that is not served here.
+    /// What its first job needs, if this node does not serve it.
     pub(crate) unserved: Option<Needs>,
 }
 
 impl Locked {
-    /// What became of the hinted jobs of an instance that was tried. Only one of them is locked; the others are taken in
-    /// turn when that one ends.
+    /// Records the results of the hinted jobs of an instance that was tried. Only one of them is
+    /// locked; the others follow in turn when it ends.
     pub(crate) fn note_instance(&mut self, hinted: Vec<JobId>, tried: Tried) {
         match tried.result {
             Ok(job) => {
@@ -91,35 +95,35 @@ impl Locked {
     }
 }
 
-/// What a node that hints don't reach takes from a lane (protocol rule 28).
+/// A page of jobs that a node in fallback claims from a lane (protocol rule 28).
 #[derive(Clone, Debug)]
 pub struct ClaimPage {
     /// The lane.
     pub lane: Lane,
-    /// Which jobs of it.
+    /// The jobs of the lane to look at.
     pub of: ClaimOf,
-    /// At most so many: the free slots.
+    /// Maximum number of jobs: the free slots.
     pub at_most: i64,
 }
 
-/// Which jobs of a lane are looked at.
+/// The jobs of a lane that a claim looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimOf {
-    /// Those whose last node died: their lease lost its owner, and they are no suspects.
+    /// Jobs whose last holder died: their lease lost its owner, and they are no suspects.
     Rescued {
-        /// Go on behind this id.
+        /// Continue after this id.
         after: Option<JobId>,
     },
-    /// Those of which two nodes or more have died.
+    /// Jobs of which two or more holders have died.
     Suspects {
-        /// Go on behind this id.
+        /// Continue after this id.
         after: Option<JobId>,
     },
-    /// All others, in the order of their ids.
+    /// All other jobs, in the order of their ids.
     Next {
-        /// Go on behind this id.
+        /// Continue after this id.
         after: Option<JobId>,
-        /// Look at so many rows, however few of them can be taken.
+        /// Maximum number of rows to look at, even if few of them can be locked.
         look_at: i64,
     },
 }
@@ -127,14 +131,15 @@ pub enum ClaimOf {
 /// A page of jobs that could be locked.
 #[derive(Debug, Default)]
 pub struct Claimable {
-    /// These, in the order of their ids.
+    /// The jobs, in the order of their ids.
     pub hints: Vec<Hint>,
-    /// Behind which id to go on; `None` where the lane was looked through to its end.
+    /// The id after which to continue; `None` at the end of the lane.
     pub after: Option<JobId>,
 }
 
 impl Claimable {
-    /// Found in a slice that ends with this job, where there is more behind it.
+    /// Returns a page of `hints` that were found in a slice of the lane. `slice_end` is the last
+    /// job of the slice, if there is more behind it.
     pub(super) fn of(hints: Vec<Hint>, slice_end: Option<JobId>, page: &ClaimPage) -> Self {
         let full = i64::try_from(hints.len()).is_ok_and(|found| found >= page.at_most);
         let after = match hints.last() {
@@ -145,13 +150,14 @@ impl Claimable {
     }
 }
 
-/// What was taken.
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// Ours to run now.
+    /// The locked jobs, which this node runs now.
     pub jobs: Vec<LockedJob>,
-    /// Jobs of the page that nothing was decided about, since the database refused one of them: to be locked in parts.
+    /// Jobs of the page that are undecided because the database refused one of them. The caller
+    /// locks them in parts.
     pub undecided: Vec<Hint>,
-    /// Behind which id to go on; `None` where the lane was looked through to its end.
+    /// The id after which to continue; `None` at the end of the lane.
     pub after: Option<JobId>,
 }

@@ -1,4 +1,4 @@
-//! Membership: which nodes there are, and which jobs each of them takes.
+//! Membership: the nodes of a fleet, and the jobs that each of them takes.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use crate::job::scope::{Group, Names, Scope, Services};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
 
-/// The most nodes that are read.
+/// Maximum number of nodes that are read.
 pub const MAX_NODES: usize = 1_024;
-/// The most names of one kind that a node may take.
+/// Maximum number of names of one kind that a node takes.
 pub const MAX_NAMES: usize = 4_096;
-/// The most bytes of all names of a node.
+/// Maximum number of bytes of all names of a node.
 const MAX_NAME_BYTES: usize = 1024 * 1024;
 
-/// What a node says of itself.
+/// A node's own description, as it writes it to its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
     /// The node.
     pub id: NodeId,
-    /// Grows with every change.
+    /// The revision, which grows with every change.
     pub revision: i64,
-    /// Types that it serves.
+    /// The types that it serves.
     pub types: Vec<String>,
-    /// Lanes that it receives.
+    /// The lanes that it receives.
     pub lanes: Vec<Lane>,
-    /// Which jobs of these types it takes.
+    /// The jobs of these types that it takes.
     pub scope: Scope,
-    /// Where it runs.
+    /// The host on which it runs.
     pub host: String,
     /// The program's version.
     pub version: String,
@@ -36,41 +36,43 @@ pub struct Membership {
     pub transport: String,
 }
 
-/// A node as the database knows it.
+/// A node as recorded in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// What it says of itself.
+    /// The node's own description.
     pub membership: Membership,
-    /// When it started, by the database's clock.
+    /// The time of its start, by the database's clock.
     pub started_at: DateTime<Utc>,
-    /// When it last wrote its row.
+    /// The time at which it last wrote its row.
     pub seen_at: DateTime<Utc>,
-    /// So long before it was read, by the database's clock.
+    /// The time between that write and this read, by the database's clock.
     pub silent_for: Duration,
 }
 
-/// A node writes its row once a minute. One that missed two of them counts as dead where no beats are heard.
+/// A node writes its row once a minute. Where no beats are received, a node that missed two writes
+/// counts as dead.
 const LIVES: Duration = Duration::from_secs(150);
 
 impl NodeView {
-    /// The node has written its row lately.
+    /// Returns whether the node has written its row lately.
     #[must_use]
     pub fn lives(&self) -> bool {
         self.silent_for <= LIVES
     }
 }
 
-/// The rows that can be read. One that no node could have written makes its node unknown, and no other one.
+/// Returns the rows that can be read. A row that no node could have written hides its own node, and
+/// no other.
 pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>) -> Vec<NodeView> {
     let told = rows.map(|row| {
         row.inspect_err(|error| {
-            tracing::warn!(%error, "a row of the table `node` can't be read; its node is not known");
+            tracing::warn!(%error, "a row of the table `node` can't be read; its node is ignored");
         })
     });
     told.flatten().collect()
 }
 
-/// What the living ones of these nodes serve.
+/// Returns what the living ones of these nodes serve.
 #[must_use]
 pub fn services_of(nodes: &[NodeView]) -> Services {
     let living = nodes.iter().filter(|node| node.lives());
@@ -82,7 +84,7 @@ pub fn services_of(nodes: &[NodeView]) -> Services {
 }
 
 impl Membership {
-    /// Refuse what the tables refuse, with a message that names the field.
+    /// Rejects values that the tables refuse, with a message that names the field.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let named = |names: &Names| names.iter().flatten().map(String::len).collect::<Vec<_>>();
         let kinds = [

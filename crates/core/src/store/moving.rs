@@ -1,4 +1,4 @@
-//! Jobs that change their lane.
+//! Moving jobs to another lane.
 
 use uuid::Uuid;
 
@@ -6,39 +6,40 @@ use super::Origin;
 use crate::hint::Ready;
 use crate::job::{JobId, JobState, Lane};
 
-/// A page of jobs that change their lane.
+/// A page of jobs that move to another lane.
 #[derive(Clone, Debug)]
 pub struct LanePage {
     /// The lane that they leave.
     pub from: Lane,
     /// The lane that they get.
     pub to: Lane,
-    /// Those of this state; of executable ones the unlocked.
+    /// The state of the jobs. Of executable jobs only unlocked ones move.
     pub state: JobState,
-    /// Go on behind this id.
+    /// Continue after this id.
     pub after: Option<JobId>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub at_most: i64,
-    /// Who hints what is ready: the caller, or a leader that finds it.
+    /// What hints the ready ones: the caller, or the leader, which finds them.
     pub origin: Origin,
 }
 
-/// What became of it.
+/// The result of moving a page.
 #[derive(Debug, Default)]
 pub struct MovedPage {
-    /// Jobs that changed their lane.
+    /// Number of jobs that moved.
     pub moved: u64,
-    /// Those of them to hint; of an instance only the first ready one.
+    /// The moved jobs to hint; of an instance only the first ready one.
     pub ready: Vec<Ready>,
-    /// Behind which id to go on; `None` where everything has been looked at.
+    /// The id after which to continue; `None` if all rows have been looked at.
     pub after: Option<JobId>,
 }
 
-/// Rows that a page looks at, however few of them are of its lane.
+/// Maximum number of rows that a page looks at, even if few of them are in its lane.
 pub(crate) const LANE_SLICE: i64 = 20_000;
 
 impl LanePage {
-    /// Behind which id to go on, having found these among `seen` rows up to `last`.
+    /// Returns the id after which to continue, if `found` are the jobs among `seen` rows up to
+    /// `last`.
     pub(crate) fn next(&self, found: &[Uuid], last: Option<Uuid>, seen: i64) -> Option<Uuid> {
         if i64::try_from(found.len()).is_ok_and(|n| n >= self.at_most) {
             found.last().copied()

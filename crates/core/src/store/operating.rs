@@ -1,9 +1,9 @@
-//! What operators ask for.
+//! Requests of operators.
 
 use crate::hint::Ready;
 use crate::job::JobId;
 
-/// What a suspension names.
+/// The scope of a suspension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuspensionScope {
     /// One process instance.
@@ -17,7 +17,7 @@ pub enum SuspensionScope {
 }
 
 impl SuspensionScope {
-    /// The word in the table, and the value.
+    /// Returns the word in the table, and the value.
     #[must_use]
     pub fn parts(&self) -> (&'static str, &str) {
         match self {
@@ -29,36 +29,36 @@ impl SuspensionScope {
     }
 }
 
-/// What an operator's call did.
+/// The result of an operator's request for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operated {
     /// Done.
     Done,
-    /// No such job.
+    /// No such job exists.
     NotFound,
-    /// The job runs; it has to finish or lose its lock first.
+    /// The job is running. It has to finish or lose its lock first.
     Running,
 }
 
-/// What a call did to many jobs. Each job that was asked for is in one of the two lists.
+/// The result of a request for many jobs. Each requested job is in one of `operated` and `refused`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatedJobs {
-    /// What became of each.
+    /// The result for each job.
     pub operated: Vec<(JobId, Operated)>,
-    /// Jobs that the database refused to change, and why. They are as they were.
+    /// Jobs that the database refused to change, with the reason. They are as they were.
     pub refused: Vec<(JobId, String)>,
-    /// What is to be hinted.
+    /// Jobs to hint.
     pub ready: Vec<Ready>,
 }
 
-/// What a suspension did.
+/// The result of a suspension.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
-    /// So many jobs were put aside.
+    /// Number of jobs that moved to the suspended table.
     pub moved: u64,
-    /// What is to be hinted: where the first job of an instance was put aside, the next one is ready.
+    /// Jobs to hint: where the first job of an instance was suspended, the next one is ready.
     pub ready: Vec<Ready>,
-    /// Jobs that the database refused to put aside, and why. They stay where they are, and no node locks them before the
-    /// suspension ends.
+    /// Jobs that the database refused to move, with the reason. They stay where they are, and no
+    /// node locks them before the suspension ends.
     pub refused: Vec<(JobId, String)>,
 }

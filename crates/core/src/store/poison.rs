@@ -1,29 +1,31 @@
-//! Poison: a row's fault is the row's (protocol rule 37).
+//! Rows that the database refuses (protocol rule 37).
 //!
-//! A page of rows that the database refuses is tried again in halves, each half in a transaction of its own, until the
-//! refused rows stand alone. Their neighbours are committed on the way. A refused row becomes a dead letter, with the
-//! reason, under three conditions:
+//! A page of rows that the database refuses is tried again in halves, each half in a transaction of
+//! its own, until the refused rows stand alone. Their neighbours are committed on the way. A
+//! refused row becomes a dead letter, with the reason, under three conditions:
 //!
-//! * The error is of the row's making ([`StoreError::is_row_fault`]). A row that is refused for another reason (a right, a
-//!   trigger of the application) stays, and its neighbours commit all the same. An error that goes away by itself ends the
-//!   search, and so does one that nothing gets past.
-//! * Other rows of the page are taken. A page of which no row is taken shows a fault of the
-//!   database: a constraint was added, a trigger is wrong. One of them goes once other rows of the
-//!   operation were taken after it had first been refused for what it holds.
-//! * At most 1 % of a page, but at least one row, and at most 100 rows a minute go.
+//! * The contents of the row are the reason ([`StoreError::is_row_fault`]). A row that is refused
+//!   for another reason (a right, a trigger of the application) stays, and its neighbours commit
+//!   all the same. A transient error ends the search, and so does an error that every part meets.
+//! * The database accepts other rows of the page. A page of which it accepts no row shows a fault
+//!   of the database: a constraint was added, a trigger is wrong. A row of such a page is set aside
+//!   once other rows of the operation were accepted after it was first refused for its contents.
+//! * At most 1 % of a page, but at least one row, and at most 100 rows a minute are set aside.
 //!
-//! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and the health of the node
-//! name the operation. It is tried again after four minutes, or after five seconds where nothing else is
-//! to be done, behind all others. Where the reason should go away by itself it is tried sooner: after
-//! as long as it has been refused so far, five seconds at least. Until then an operation that finds
-//! its own rows leaves it out: such an operation does not try its plain statement, but begins with the
-//! search, which looks at the oldest and at the newest rows and commits the newest ones first. So rows
-//! get through beside any number of stuck ones, unless they lie between more stuck rows than a search
-//! tells apart; those wait until it has (a few hundred rows a second). `jobwire_jobs_set_aside_total`
-//! counts what was set aside.
+//! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and
+//! the health of the node name the operation. It is retried after four minutes, or after five
+//! seconds if there is nothing else to do, behind all others. If the reason should pass by itself,
+//! it is retried sooner: after as long as it has been refused so far, at least five seconds.
 //!
-//! A page that commits costs one uncontended lock here, and its statement is the same as without refusals. Statements
-//! that choose their own rows have a second text for a page of given rows, which only the search uses.
+//! Until then an operation that finds its own rows passes it over. Such an operation does not try
+//! its plain statement, but begins with the search, which reads the oldest and the newest rows and
+//! commits the newest first. So rows get through beside any number of stuck ones, unless they lie
+//! between more stuck rows than one search separates. Those wait until it has (a few hundred rows a
+//! second). `jobwire_jobs_set_aside_total` counts the rows that were set aside.
+//!
+//! A page that commits costs one uncontended lock here, and its statement is the same as without
+//! refusals. Statements that choose their own rows have a second text for a page of given rows,
+//! which only the search uses.
 
 mod outcome;
 mod search;
@@ -46,7 +48,7 @@ pub(super) use outcome::{Activated, Outcome, Told};
 pub use stuck::StuckBatch;
 use stuck::{Lasts, Refused, StuckBatches};
 
-/// What a store knows of pages that were refused. Cheap to clone.
+/// The refused pages of a store. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Refusals(Arc<Mutex<State>>);
 
@@ -54,7 +56,7 @@ pub(super) struct Refusals(Arc<Mutex<State>>);
 struct State {
     allowance: Allowance,
     stuck: StuckBatches,
-    /// Where the last search of an operation has ended: the parts that were still to be tried.
+    /// The parts that the last search of each operation left untried.
     unfinished: HashMap<&'static str, Vec<Vec<JobId>>>,
 }
 
@@ -63,30 +65,31 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The operations of which a page does not get through.
+    /// Returns the operations with a page that does not get through.
     pub(super) fn stuck(&self) -> Vec<StuckBatch> {
         self.state().stuck.list(Instant::now())
     }
 
-    /// The next page of rows that the operation finds itself would fail, too.
+    /// Returns whether the next page that the operation finds itself would fail, too.
     fn searches_first(&self, operation: &'static str) -> bool {
         self.state().stuck.comes_again(operation, None)
     }
 
-    /// The rows that were refused lately.
+    /// Returns the rows that were refused lately.
     fn lately(&self, operation: &str) -> HashMap<JobId, Refused> {
         self.state().stuck.lately(operation, Instant::now())
     }
 
-    /// A search has ended; the next one goes on with these parts. A page of held jobs has a name, and does not come again.
+    /// Stores the parts with which the next search continues. A page of held jobs has a name and
+    /// does not come again, so its parts are not stored.
     fn goes_on_with(&self, operation: &'static str, name: Option<JobId>, parts: Vec<Vec<JobId>>) {
         if name.is_none() {
             self.state().unfinished.insert(operation, parts);
         }
     }
 
-    /// The parts of a search, the first one last: rows of which nothing is known yet, what the last
-    /// search has left, and at the end `again`, which were refused before.
+    /// Returns the parts of a search, the first one last: new rows, then the parts that the last
+    /// search left, and at the end `again`, which were refused before.
     fn parts(&self, operation: &str, rows: Vec<JobId>, again: Vec<JobId>) -> Vec<Vec<JobId>> {
         let mut parts = self
             .state()
@@ -102,7 +105,8 @@ impl Refusals {
         parts
     }
 
-    /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
+    /// Records that a page got through: these rows or, without a list, all that the operation
+    /// found.
     fn passed(
         &self,
         operation: &'static str,
@@ -116,20 +120,22 @@ impl Refusals {
         state.stuck.passed(operation, rows);
     }
 
-    /// The database has taken other rows of this operation since it refused this one first.
+    /// Returns whether the database has accepted other rows of this operation since it first
+    /// refused this one.
     fn takes_others_since(&self, operation: &'static str, row: JobId) -> bool {
         let state = self.state();
         let refused = state.stuck.first_refused(operation, row);
         refused.is_some_and(|first| state.allowance.has_committed_since(operation, first))
     }
 
-    /// A row is there no more; that says nothing of what the database takes.
+    /// Forgets a row that is gone. This does not show that the database accepts any.
     fn is_gone(&self, operation: &'static str, row: JobId) {
         self.state().stuck.is_gone(operation, row);
     }
 
-    /// Whether a page that was refused by this error is tried in parts. An error that goes away by itself is waited for,
-    /// unless the server has answered so again and again: then a row may be the reason (a lock that its trigger waits for).
+    /// Returns whether a page that was refused with this error is tried in parts. A transient error
+    /// is waited out, unless the server has answered with it again and again: then a row may be the
+    /// reason (a lock that its trigger waits for).
     fn is_searched(
         &self,
         operation: &'static str,
@@ -142,7 +148,8 @@ impl Refusals {
         error.is_answer() && self.state().stuck.keeps_failing(operation, page)
     }
 
-    /// A page failed as a whole, by no row's fault. What goes away by itself is no alarm, unless it comes again and again.
+    /// Records that a whole page failed and no row is the reason. A transient error raises no alarm
+    /// unless it comes again and again.
     fn failed(
         &self,
         operation: &'static str,
@@ -156,7 +163,7 @@ impl Refusals {
         error
     }
 
-    /// Nothing was done about this row, which was refused by this error.
+    /// Records that this row was refused with this error and left unchanged.
     fn left(&self, operation: &'static str, row: JobId, error: &StoreError, reason: String) {
         self.note(operation, Some(row), reason, Lasts::of(error));
     }
@@ -170,8 +177,8 @@ impl Refusals {
                 operation,
                 job,
                 reason = text,
-                "a batch does not get through; it is tried again and again. Correct what the reason names (a right, a \
-                 constraint, a trigger, or the row of the job), or delete the job"
+                "a batch does not get through and is retried; correct what `reason` names (a right, a constraint, a \
+                 trigger, or the row of the job), or delete the job"
             );
         }
     }
@@ -179,9 +186,9 @@ impl Refusals {
 
 /// A row that became a dead letter.
 pub(super) struct Aside {
-    /// The dead letter's id; a new one where the row's own stands in another table.
+    /// The id of the dead letter; a new one if another table has the row's own id.
     pub(super) letter: JobId,
-    /// What is next in its instance.
+    /// The next ready job of its instance.
     pub(super) ready: Vec<Ready>,
 }
 
@@ -190,10 +197,10 @@ pub(super) struct Aside {
 pub(super) trait SetsAside: Sync {
     fn refusals(&self) -> &Refusals;
 
-    /// Those of these jobs whose rows another transaction has locked.
+    /// Returns those of these jobs whose rows another transaction has locked.
     async fn locked_rows(&self, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Make a dead letter of a job that this node holds. `None` where the lock is gone.
+    /// Makes a dead letter of a job that this node holds. Returns `None` if the lock is gone.
     async fn set_held_aside(
         &self,
         owner: NodeId,
@@ -201,7 +208,8 @@ pub(super) trait SetsAside: Sync {
         reason: &str,
     ) -> Result<Option<Aside>>;
 
-    /// Make a dead letter of a job of this state that no living lock protects. `None` where there is none.
+    /// Makes a dead letter of a job of this state that no valid lock protects. Returns `None` if
+    /// there is no such job.
     async fn set_row_aside(
         &self,
         state: JobState,
@@ -210,10 +218,10 @@ pub(super) trait SetsAside: Sync {
     ) -> Result<Option<Aside>>;
 }
 
-/// Something that acts on a job by a lock.
+/// An outcome that acts on a job by its lock.
 pub(super) trait Holds: Clone + Send + Sync {
     fn held(&self) -> &LockToken;
-    /// What the holder had to say of it, for the dead letter.
+    /// Returns the holder's message about the job, for the dead letter.
     fn message(&self) -> Option<&str> {
         None
     }
@@ -241,10 +249,11 @@ impl Holds for Failure {
     }
 }
 
-/// How a page of rows is tried in parts.
+/// A function that runs a part of a page.
 type Part<'a, R, T> = dyn Fn(Vec<R>) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
-/// A page of jobs that this node holds: `whole` is its one transaction, `part` the same for fewer rows.
+/// Runs an operation on a page of jobs that this node holds. `whole` is its one transaction; `part`
+/// is the same for fewer rows.
 pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     store: &'a S,
     operation: &'static str,
@@ -266,7 +275,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             let aside = move |row: R, reason: String| -> BoxFuture<'_, Result<Option<Aside>>> {
                 Box::pin(async move {
                     let reason = match row.message() {
-                        Some(message) => format!("{reason}; the attempt had ended with: {message}"),
+                        Some(message) => format!("{reason}; the attempt ended with: {message}"),
                         None => reason,
                     };
                     store.set_held_aside(owner, row.held(), &reason).await
@@ -275,7 +284,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             let mut settled = Settled::default();
             let mut first = rows.to_vec();
             if error.is_lock_timeout() && rows.len() > 1 {
-                // All rows that wait are found at once; in parts each of them would be waited for.
+                // This finds all locked rows at once. The search would wait for each of them.
                 let ids: Vec<JobId> = rows.iter().map(|row| row.held().id).collect();
                 let locked: HashSet<JobId> = store.locked_rows(&ids).await?.into_iter().collect();
                 first.retain(|row| !locked.contains(&row.held().id));
@@ -288,7 +297,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
             if let [whole] = &mut parts[..]
                 && whole.len() == rows.len()
             {
-                // It has just been tried.
+                // The whole page has just been tried.
                 let second = whole.split_off(whole.len() / 2);
                 parts.push(second);
             }
@@ -316,34 +325,35 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     }
 }
 
-/// Where only refused rows are left they are tried again so soon.
+/// Time after which refused rows are retried if there are no others.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// A search looks at so many of the oldest rows, and at as many of the newest ones.
+/// Number of the oldest rows that a search looks at, and of the newest ones.
 const LOOKED_AT: i64 = 2_000;
 
-/// So many rows, and those that are known to be refused.
+/// Returns the number of rows to look for, including those that are known to be refused.
 fn page_and(rows: i64, refused: usize) -> i64 {
     rows.saturating_add(i64::try_from(refused).unwrap_or(i64::MAX))
 }
 
-/// Rows that an operation would act on, the oldest first.
+/// The rows that an operation would act on, the oldest first.
 pub(super) struct Found {
     rows: Vec<JobId>,
-    /// There may be more.
+    /// Whether there may be more.
     is_cut: bool,
 }
 
 impl Found {
-    /// What a statement found that was asked for so many.
+    /// Returns the rows that a statement with the limit `at_most` found.
     pub(super) fn of(rows: Vec<JobId>, at_most: i64) -> Self {
         let is_cut = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
         Self { rows, is_cut }
     }
 }
 
-/// A page of jobs in this state that the statement `whole` finds itself. `found` finds the same and more, asked for so many
-/// rows, and `part` is the statement for given ones. What a page leads to without any row is asked first.
+/// Runs an operation on a page of jobs in this state that the statement `whole` finds itself.
+/// `found` finds the same rows and more, up to a given number, and `part` is the statement for
+/// given rows. `part` runs first without rows, for the results that need none.
 pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     store: &'a S,
     operation: &'static str,
@@ -415,9 +425,10 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     Box::pin(search).await
 }
 
-/// A page of jobs whose caller waits for the answer: `whole` is its one transaction, `rows` are the jobs that it acts
-/// on, and `part` is the same for given ones. What is refused alone stays as it is and is told with the reason: nothing is
-/// set aside, and no row counts as stuck, since nobody tries again.
+/// Runs an operation on a page of jobs whose caller waits for the answer. `whole` is its one
+/// transaction, `rows` are its jobs, and `part` is the same for given ones. A job that is refused
+/// alone stays as it is and is returned with the reason. No row is set aside or counts as stuck,
+/// because nothing retries it.
 pub(super) async fn told_page<'a, T: Told>(
     operation: &'static str,
     whole: impl Future<Output = Result<T>>,

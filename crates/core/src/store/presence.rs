@@ -1,4 +1,4 @@
-//! One line in the log when the database goes, and one when it is back.
+//! Logs one line when the database stops answering, and one when it answers again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::store::error::StoreError;
 pub(super) struct Presence(Arc<Mutex<Option<Instant>>>);
 
 impl Presence {
-    /// A statement was answered, or was not.
+    /// Records the result of a statement.
     pub(super) fn note<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) => {
@@ -23,7 +23,7 @@ impl Presence {
                 let mut gone = self.gone();
                 if gone.is_none() {
                     *gone = Some(Instant::now());
-                    tracing::warn!(%error, "the database does not answer; what it should do is tried again until it does");
+                    tracing::warn!(%error, "the database does not answer; statements are retried until it does");
                 }
             }
             Err(_) => {}

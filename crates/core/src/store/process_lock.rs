@@ -1,9 +1,10 @@
-//! A lock on a file that ends with the process, and so proves its death.
+//! A lock on a file that ends with the process, and so proves the death of the node in it.
 //!
-//! A node whose transport reaches no other process serves its database alone. It holds this lock and leaves its id in
-//! the file. The next process that gets the lock knows that the node which is named there has died, and ends its leases
-//! at once instead of waiting for them (protocol rule 33). Where the lock is taken, the process of the node that is
-//! named there lives: a second node is refused at once. Without the lock, leases end by time, as on every other store.
+//! A node whose transport reaches no other process serves its database alone. It holds this lock
+//! and writes its id to the file. When the next process gets the lock, the node that the file names
+//! has died, and its leases end at once instead of expiring (protocol rule 33). If the lock is
+//! taken, the process of that node lives, and a second node is refused at once. Without the lock,
+//! leases expire, as on every other store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -11,31 +12,33 @@ use std::path::Path;
 
 use crate::job::NodeId;
 
-/// More than an id and [`DROPPED`] have letters.
+/// Maximum number of bytes that are read from the file; more than an id and [`DROPPED`] have.
 const NAME_AT_MOST: u64 = 64;
-/// Stands behind the id of a node that was dropped in a process that lives on.
+/// Follows the id of a node that was dropped in a process that lives on.
 const DROPPED: &str = "dropped";
 
-/// Who has the lock.
+/// The holder of the lock.
 #[derive(Debug)]
 pub enum Succession {
-    /// This node. The proof of its death for the next one has to be kept until the node has ended.
+    /// This node. Keep the lock until the node has ended: it proves the node's death to the next
+    /// one.
     Ours(ProcessLock),
-    /// This one, whose process lives.
+    /// This other node, whose process lives.
     HeldBy(NodeId),
-    /// Nobody knows: there is no such lock, or its holder does not say whether it still runs anything.
+    /// Unknown: there is no such lock, or the file does not show whether its holder still runs
+    /// anything.
     Unknown,
 }
 
-/// LockToken until it is dropped, or, where it is kept, until the process ends.
+/// The lock, held until it is dropped, or, after `keep`, until the process ends.
 #[derive(Debug)]
 pub struct ProcessLock(File);
 
 impl ProcessLock {
-    /// Take the lock, where no other process, nor another node of this one, has it.
+    /// Takes the lock, unless another process or another node of this process has it.
     ///
     /// # Errors
-    /// The file can't be opened, or its file system knows no locks.
+    /// The file can't be opened, or its file system does not support locks.
     pub(crate) fn take(path: &Path) -> io::Result<Succession> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -52,12 +55,12 @@ impl ProcessLock {
         }
     }
 
-    /// The node that held the lock before and did not release it.
+    /// Returns the node that held the lock before and did not release it.
     pub(crate) fn predecessor(&self) -> Option<NodeId> {
         named(&self.0).map(|(node, _)| node)
     }
 
-    /// Leave the id of the node that holds the lock from now on.
+    /// Writes the id of the node that holds the lock from now on.
     pub(crate) fn name(&mut self, node: NodeId) -> io::Result<()> {
         self.write(&node.to_string())
     }
@@ -68,13 +71,14 @@ impl ProcessLock {
         self.0.write_all(name.as_bytes())
     }
 
-    /// The node has ended, and left nothing behind that runs.
+    /// Releases the lock of a node that has ended and left nothing running.
     pub(crate) fn release(mut self) {
         let _ = self.write("");
     }
 
-    /// What the node ran may still run: only the end of the process proves that nothing does. The node itself leads no
-    /// more, so that another one may follow it when its leases have ended.
+    /// Keeps the lock until the process ends. Jobs of the node may still run, and only the end of
+    /// the process proves that none does. The node no longer leads, so another one may follow it
+    /// when its leases have ended.
     pub(crate) fn keep(mut self) {
         if let Some(node) = self.predecessor() {
             let _ = self.write(&format!("{node} {DROPPED}"));
@@ -83,7 +87,7 @@ impl ProcessLock {
     }
 }
 
-/// The node that the file names, and whether it was dropped.
+/// Returns the node that the file names, and whether it was dropped.
 fn named(mut file: &File) -> Option<(NodeId, bool)> {
     let mut name = String::new();
     file.rewind().ok()?;

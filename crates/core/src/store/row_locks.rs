@@ -1,4 +1,5 @@
-//! Jobs that are held by locks of their rows, in a transaction that stays open while they run (protocol rule 35).
+//! Jobs that are held by row locks, in a transaction that stays open while they run (protocol rule
+//! 35).
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +10,13 @@ use async_trait::async_trait;
 use super::Result;
 use crate::job::{JobId, LockToken, LockedJob};
 
-/// Which jobs may be held by row locks, and when that is worth it.
+/// The jobs that may be held by row locks, and the number of hints from which that pays.
 #[derive(Clone, Debug)]
 pub struct RowTerms {
-    /// Types whose handlers declared themselves short. Empty: none.
+    /// Types whose handlers are declared short. Empty: none.
     pub types: Arc<[String]>,
-    /// With fewer hints at once there are leases: a transaction of its own takes more statements than they do.
+    /// Minimum number of hints. Fewer hints get leases, which take fewer statements than a
+    /// transaction of their own.
     pub from: usize,
 }
 
@@ -28,7 +30,7 @@ impl Default for RowTerms {
 }
 
 impl RowTerms {
-    /// Whether it is worth trying with so many hints.
+    /// Returns whether row locks are worth trying for this number of hints.
     pub(crate) fn admit(&self, hints: usize) -> bool {
         !self.types.is_empty() && hints >= self.from
     }
@@ -36,11 +38,11 @@ impl RowTerms {
 
 /// Jobs held by a transaction.
 pub struct HeldRows {
-    /// Ours to run now.
+    /// The held jobs, which this node runs now.
     pub jobs: Vec<LockedJob>,
-    /// How long they are held at most, from before they were asked for.
+    /// Maximum time for which they are held, counted from before the lock statement was sent.
     pub at_most: Duration,
-    /// The transaction. Dropped, it is rolled back and everything is free again.
+    /// The transaction. If it is dropped, it is rolled back, and all rows are free again.
     pub hold: Box<dyn RowHold>,
 }
 
@@ -53,13 +55,15 @@ impl fmt::Debug for HeldRows {
     }
 }
 
-/// The transaction that holds them.
+/// The transaction that holds jobs by row locks.
 #[async_trait]
 pub trait RowHold: Send {
-    /// Commit: `done` are finished and gone, and `leased` are held by leases of the lock's terms from now on.
+    /// Commits. The `done` jobs are deleted, and leases under the terms of the lock hold the
+    /// `leased` ones from now on.
     ///
     /// # Errors
-    /// The transaction is lost, and with it every lock; after
-    /// [`StoreError::CommitUnknown`](crate::StoreError::CommitUnknown) perhaps not its commit. Nothing else has changed.
+    /// The transaction is lost, and every lock with it. After
+    /// [`StoreError::CommitUnknown`](crate::StoreError::CommitUnknown) it may have committed.
+    /// Nothing else has changed.
     async fn commit(self: Box<Self>, done: &[JobId], leased: &[LockToken]) -> Result<()>;
 }

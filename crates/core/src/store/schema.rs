@@ -1,32 +1,32 @@
-//! Whether the tables fit the program.
+//! The version of the schema, and whether it fits the program.
 
 use super::Result;
 use crate::store::error::StoreError;
 
-/// Does the database's schema fit this program?
+/// Whether the database's schema fits this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchemaStatus {
-    /// It does.
+    /// The schema fits.
     Ready {
         /// The schema's version.
         version: i32,
-        /// The server's own version, for people.
+        /// The server's version, for people.
         server: String,
     },
-    /// No Jobwire tables, or older ones than this program works with.
+    /// There are no Jobwire tables, or they are older than this program needs.
     Outdated {
-        /// What is there.
+        /// The version in the database; 0 without tables.
         found: i32,
-        /// What this program brings.
+        /// The version that this program needs.
         wanted: i32,
     },
-    /// Written by a newer program that older ones can't work with.
+    /// A newer program wrote the schema, and older ones can't work with it.
     TooNew {
-        /// What is there.
+        /// The version in the database.
         found: i32,
-        /// The oldest program that may still work with it.
+        /// The oldest version that a program must know to work with it.
         readable_by: i32,
-        /// What this program knows.
+        /// The version that this program knows.
         known: i32,
     },
 }
@@ -34,7 +34,7 @@ pub enum SchemaStatus {
 /// The schema version that this program brings.
 pub const SCHEMA_VERSION: i32 = 3;
 
-/// Judge the newest row of `schema_version`.
+/// Evaluates the newest row of `schema_version`.
 pub(super) fn schema_status(newest: Option<(i32, i32)>, server: String) -> SchemaStatus {
     match newest {
         Some((version, readable_by)) if readable_by > SCHEMA_VERSION => SchemaStatus::TooNew {
@@ -51,7 +51,7 @@ pub(super) fn schema_status(newest: Option<(i32, i32)>, server: String) -> Schem
 }
 
 impl SchemaStatus {
-    /// Go on, or say what to do.
+    /// Returns an error unless the schema fits.
     ///
     /// # Errors
     /// [`StoreError::Schema`] with the remedy.
@@ -69,8 +69,8 @@ impl SchemaStatus {
                 readable_by,
                 known,
             } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, written for programs that know version {readable_by} or \
-                 newer; this one knows {known}: upgrade it"
+                "the database has schema version {found}, which needs a program that knows version {readable_by} or \
+                 newer; this program knows {known}: upgrade it"
             ))),
         }
     }

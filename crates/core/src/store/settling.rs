@@ -1,4 +1,4 @@
-//! What becomes of jobs that were taken.
+//! Arguments and results of completing, failing, releasing and renewing jobs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,26 +10,28 @@ use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, LockToken, LockedJob};
 
-/// What a finished or given-back batch led to.
+/// The result of completing, failing or releasing a batch.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// The jobs whose guard held: the change is committed. The lock of a job that is missing here is lost.
+    /// Jobs whose guard held: the change is committed. A job in neither `applied` nor `left` has
+    /// lost its lock.
     pub applied: Vec<JobId>,
-    /// The next exclusive jobs of the instances that were released, locked for the same node.
+    /// The next exclusive jobs of the released instances, locked for the same node.
     pub next: Vec<LockedJob>,
-    /// Jobs that became ready and were not taken: to be hinted.
+    /// Jobs that became ready and were not locked; to hint.
     pub ready: Vec<Ready>,
-    /// Jobs that the database refuses, and that could not be set aside either: they are held as before, and their
-    /// outcome is to be tried again. The others of the batch are committed.
+    /// Jobs that the database refuses and that could not be set aside. They are held as before, and
+    /// the caller must retry their outcome. The others of the batch are committed.
     pub left: Vec<JobId>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
-    /// Instances that were released in a transaction that can't see who is next: to be looked at when it has committed.
+    /// Instances released in a transaction that can't see which job is next. The caller looks for
+    /// it after the commit.
     pub unseen: Vec<String>,
 }
 
 impl Settled {
-    /// What the change led to: the jobs to start, the hints, and the timer.
+    /// Takes the results that the node acts on: the jobs to start, the hints, and the timer.
     pub(crate) fn take_next(&mut self) -> Settled {
         Settled {
             next: std::mem::take(&mut self.next),
@@ -40,31 +42,32 @@ impl Settled {
     }
 }
 
-/// What became of leases that were to be renewed. One that is in neither list is lost.
+/// The result of a renewal. A lease in neither list is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {
-    /// They last for another lease.
+    /// Jobs whose leases were renewed.
     pub renewed: Vec<JobId>,
-    /// They are held, and another transaction has their rows locked: to be renewed again soon.
+    /// Jobs whose leases are held, but whose rows another transaction has locked; to renew again
+    /// soon.
     pub busy: Vec<JobId>,
 }
 
 /// A job that is done.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// The proof.
+    /// The lock token.
     pub held: LockToken,
-    /// The next occurrence of a repeating job, created in the same transaction. Boxed: few have one, and every
-    /// completion is passed on several times.
+    /// The next occurrence of a repeating job, created in the same transaction. Boxed, because few
+    /// jobs have one and every completion is passed on several times.
     pub next: Option<Box<NewJob>>,
-    /// An earlier attempt failed: its stack has to go too.
+    /// Whether an earlier attempt failed, so that its stack has to be deleted, too.
     pub failed_before: bool,
 }
 
 /// Where a failed or interrupted job goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Waits this long in the timer table, with so many attempts left.
+    /// The timer table, to wait for the next attempt.
     Retry {
         /// Time to wait.
         delay: Duration,
@@ -73,33 +76,33 @@ pub enum Destination {
         /// Failures so far, this one included if it counts.
         failures: i32,
     },
-    /// An operator decides.
+    /// The dead-letter table, until an operator decides.
     DeadLetter,
 }
 
 /// A job that did not finish.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The proof.
+    /// The lock token.
     pub held: LockToken,
-    /// Where it goes.
+    /// The table that it goes to.
     pub to: Destination,
-    /// For people; `None` keeps the last message (a snooze is no failure).
+    /// The message for people; `None` keeps the last one (a snooze is no failure).
     pub message: Option<String>,
     /// The stack or the chain of causes.
     pub stack: Option<String>,
 }
 
-/// What happens with an instance that is released.
+/// How a released instance is handed over.
 #[derive(Clone, Debug)]
 pub enum Handoff {
     /// Lock the next sibling for this node, in the same transaction.
     Take(LockTerms),
-    /// Only say who is next: the node takes no more work.
+    /// Only return the next sibling, to hint it: the node takes no more work.
     Hint,
 }
 
-/// The instances that a batch holds, sorted, each once.
+/// Returns the instances that a batch holds, sorted, each once.
 pub(super) fn instances<'a>(held: impl Iterator<Item = &'a LockToken>) -> Vec<String> {
     let mut names: Vec<String> = held.filter_map(|h| h.instance.clone()).collect();
     names.sort_unstable();
@@ -107,7 +110,7 @@ pub(super) fn instances<'a>(held: impl Iterator<Item = &'a LockToken>) -> Vec<St
     names
 }
 
-/// The instances whose holders were among `applied`: only those may be passed on.
+/// Returns the instances whose holders are in `applied`. Only these may be handed over.
 pub(super) fn released<'a>(
     held: impl Iterator<Item = &'a LockToken>,
     applied: &[JobId],

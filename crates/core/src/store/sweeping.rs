@@ -1,4 +1,4 @@
-//! What the leader asks of the database, and what it learns.
+//! Arguments and results of the leader's statements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +10,33 @@ use crate::hint::Ready;
 use crate::job::scope::{Needs, Services};
 use crate::job::{JobId, Lane, LockedJob, NodeId};
 
-/// What the leader asks of the database in one turn.
+/// The arguments of a leader cycle.
 #[derive(Clone, Debug)]
 pub struct LeaderCycle {
-    /// Who asks.
+    /// The node that asks.
     pub node: NodeId,
-    /// How long it leads from now on.
+    /// How long the node leads from now on.
     pub lease: Duration,
     /// The transport's name, for the record.
     pub transport: &'static str,
-    /// Clear the owners of up to so many expired leases; 0 clears none.
+    /// Maximum number of expired leases whose owners are cleared; 0 clears none.
     pub reset_at_most: i64,
-    /// Clear none while the database's clock is outside (protocol rule 25).
+    /// No owner is cleared while the database's clock is outside this window (protocol rule 25).
     pub clock: Option<ClockWindow>,
-    /// Clear none while the server has been up for less: its holders may not have renewed yet since it came back.
+    /// No owner is cleared while the server has been up for less: holders may not have renewed yet
+    /// since it came back.
     pub grace: Duration,
-    /// What some node serves: other jobs, whose lease lost its owner, wait without a hint.
+    /// What the fleet serves. Other jobs whose lease lost its owner wait without a hint.
     pub services: Services,
-    /// A job whose lease has had no owner for so long is hinted again, then at growing distances.
+    /// The time after which a job whose lease has no owner is hinted again; after that, at growing
+    /// intervals.
     pub again_after: Duration,
-    /// Hint up to so many jobs that nobody hinted yet (created by plain SQL).
+    /// Maximum number of jobs without any hint yet (created by plain SQL) to hint.
     pub hint_at_most: i64,
 }
 
 impl LeaderCycle {
-    /// The same, asked so much later.
+    /// Returns the arguments of the same cycle, `passed` later.
     pub(super) fn after(&self, passed: Duration) -> Self {
         let passed = chrono::Duration::from_std(passed).unwrap_or(chrono::Duration::MAX);
         let later = |at: DateTime<Utc>| at.checked_add_signed(passed).unwrap_or(at);
@@ -48,7 +50,7 @@ impl LeaderCycle {
     }
 }
 
-/// What the database's clock may show, judging by what it showed before and the time since.
+/// The times that the database's clock may show, given an earlier reading and the time since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockWindow {
     /// Not before.
@@ -57,49 +59,51 @@ pub struct ClockWindow {
     pub until: DateTime<Utc>,
 }
 
-/// What the database answered.
+/// The result of a leader cycle.
 #[derive(Debug)]
 pub enum CycleOutcome {
     /// The asking node leads.
     Leads(Box<CycleReport>),
-    /// Another node does.
+    /// Another node leads.
     Follows {
         /// The leader.
         leader: NodeId,
         /// Its transport.
         transport: String,
-        /// How long its lease still lasts.
+        /// The rest of its lease.
         remaining: Duration,
     },
 }
 
-/// What the leader learned in its turn.
+/// The data that a leader cycle reads.
 #[derive(Debug, Default)]
 pub struct CycleReport {
-    /// Grows with every change of leader.
+    /// The term, which grows with every change of leader.
     pub term: i64,
-    /// The database's clock when the turn began: what the turn itself marked became ready later.
+    /// The database's clock at the start of the cycle. Jobs that the cycle marks became ready
+    /// later.
     pub now: DateTime<Utc>,
-    /// The transactions that had ended then.
+    /// The transactions that had ended by then.
     pub horizon: Option<Horizon>,
-    /// Jobs whose lease has no owner any more, to be hinted first of all: since this turn, or since an earlier one and
-    /// not locked again.
+    /// Jobs whose lease has no owner, to hint before all others. The owner was cleared in this
+    /// cycle, or in an earlier one and no node has locked the job since.
     pub rescued: Vec<Rescued>,
-    /// Jobs that nobody hinted yet; to be hinted.
+    /// Jobs that have never had a hint; to hint.
     pub unhinted: Vec<Ready>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
-    /// Jobs with a living lock.
+    /// Number of jobs with a valid lease.
     pub leased: i64,
-    /// Executable jobs, exact up to [`COUNT_LIMIT`], an estimate beyond.
+    /// Number of executable jobs, exact up to [`COUNT_LIMIT`]. Beyond it an estimate, or
+    /// `COUNT_LIMIT` + 1.
     pub executable: i64,
-    /// Timers and waiting retries, likewise.
+    /// Number of timers and waiting retries, at most [`COUNT_LIMIT`] + 1.
     pub timers: i64,
-    /// Dead letters, likewise.
+    /// Number of dead letters, at most [`COUNT_LIMIT`] + 1.
     pub dead_letters: i64,
-    /// Since when the oldest executable job has been ready.
+    /// The time since which the oldest executable job has been ready.
     pub oldest_ready_at: Option<DateTime<Utc>>,
-    /// The turn was cut: more could be marked at once.
+    /// Whether the cycle was cut short, so that another one can mark more jobs at once.
     pub has_more: bool,
 }
 
@@ -110,50 +114,54 @@ pub struct Rescued {
     pub ready: Ready,
     /// What a node must serve to run it.
     pub needs: Needs,
-    /// How many holders have died, by what is counted (protocol rule 26).
+    /// Number of holders that died and count (protocol rule 26).
     pub strikes: i32,
-    /// The holder whose lease this turn has ended.
+    /// The holder whose lease this cycle has ended.
     pub owner: Option<NodeId>,
 }
 
-/// Up to here a turn counts exactly.
+/// Number up to which a leader cycle counts exactly.
 pub const COUNT_LIMIT: i64 = 10_000;
 
-/// All transactions before this one had ended. Of a database that gives every write a number.
+/// The number of a transaction before which all transactions had ended. Only for a database that
+/// numbers every write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Horizon(pub i64);
 
-/// A row that has been ready for so long before the marker left is suspected whatever transaction wrote it: a transaction
-/// that never ends keeps no lost hint from being found.
+/// A row that has been ready for this long before the marker left is suspected, whichever
+/// transaction wrote it. So a transaction that never ends hides no lost hint.
 pub(super) const LONG_READY: Duration = Duration::from_secs(600);
 
-/// The question after jobs whose hint was lost.
+/// A query for jobs whose hint was lost.
 #[derive(Clone, Debug)]
 pub struct OrphanQuery {
-    /// Ready at or before this moment (the database's clock).
+    /// The jobs were ready at or before this time, by the database's clock.
     pub ready_before: DateTime<Utc>,
-    /// What some node serves; other jobs are gated, not orphaned.
+    /// What the fleet serves. Other jobs are gated, not orphaned.
     pub services: Services,
-    /// Rows that were written by a transaction from this one on are not suspected, unless they have been ready for ten
-    /// minutes: they may have been committed after the marker left, whatever they say of when they became ready.
+    /// Rows written by this transaction or a later one are not suspected unless they have been
+    /// ready for ten minutes: they may have been committed after the marker left, although they
+    /// became ready before.
     pub horizon: Option<Horizon>,
-    /// The hints of these jobs are known to be on their way.
+    /// Jobs whose hints are known to be on their way.
     pub held: Arc<[JobId]>,
-    /// The lane asked after.
+    /// The lane of the jobs.
     pub lane: Lane,
-    /// Go on behind this id.
+    /// Continue after this id.
     pub after: Option<JobId>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: i64,
-    /// Also look at ids from the future, of creators whose clocks run ahead: reads every row of the table.
+    /// Also look at ids from the future, of creators whose clocks run ahead. Reads every row of the
+    /// table.
     pub whole: bool,
-    /// Write `ready_at` and count the hint, so that the row is not suspected again at once; otherwise
-    /// only look (dry run).
+    /// Write `ready_at` and count the hint, so that the row is not suspected again at once.
+    /// Otherwise only look (dry run).
     pub mark: bool,
 }
 
 impl OrphanQuery {
-    /// Look at all rows of a lane that were ready then, at most so many in one page, and change none.
+    /// Returns a query for all rows of a lane that were ready then, at most `limit` in one page. It
+    /// changes none of them.
     #[must_use]
     pub fn new(
         lane: Lane,
@@ -178,14 +186,14 @@ impl OrphanQuery {
 /// A page of jobs whose hint was lost.
 #[derive(Debug, Default)]
 pub struct OrphanPage {
-    /// In the order of their ids; to be hinted.
+    /// The jobs to hint, in the order of their ids.
     pub ready: Vec<Ready>,
-    /// Behind which id to go on, where there may be more.
+    /// The id after which to continue, if there may be more.
     pub next: Option<JobId>,
 }
 
 impl OrphanPage {
-    /// The answer to a query for so many.
+    /// Returns the page of a query for `at_most` jobs.
     pub(super) fn of(ready: Vec<Ready>, at_most: i64) -> Self {
         let is_full = i64::try_from(ready.len()).is_ok_and(|found| found >= at_most);
         let next = ready.last().map(|last| last.hint.id).filter(|_| is_full);
@@ -196,9 +204,9 @@ impl OrphanPage {
 /// Timers that were due.
 #[derive(Debug, Default)]
 pub struct MovedTimers {
-    /// Executable now; to be hinted.
+    /// Jobs that are executable now; to hint.
     pub ready: Vec<Ready>,
-    /// Executable and locked by who asked; ours to run now.
+    /// Jobs that are executable and locked for the caller, which runs them now.
     pub locked: Vec<LockedJob>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
@@ -207,8 +215,8 @@ pub struct MovedTimers {
 }
 
 impl OrphanQuery {
-    /// The smallest version-7 id of a moment a minute after the question's: behind it no row can be old
-    /// enough, unless its creator's clock ran ahead by more than that.
+    /// Returns the smallest version-7 id of a moment one minute after `ready_before`. No row behind
+    /// it is old enough, unless its creator's clock ran ahead by more than that.
     pub(crate) fn ceiling(&self) -> Uuid {
         if self.whole {
             return Uuid::max();

@@ -1,4 +1,4 @@
-//! What pages lead to, put together from their parts.
+//! Outcomes of pages, put together from their parts.
 
 use chrono::Duration;
 
@@ -10,38 +10,42 @@ use crate::store::{
     CycleOutcome, MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended,
 };
 
-/// Timers behind one that is due and stays are moved after this time, and not in a busy loop.
+/// The wait before timers behind a refused one are moved, to avoid a busy loop.
 const PAUSE: Duration = Duration::milliseconds(200);
 
-/// What a page led to.
+/// The outcome of a page.
 pub(in crate::store) trait Outcome: Send {
-    /// Whether the outcome names the rows about which nothing was done. Else a page of which nothing commits is an error.
+    /// Whether the outcome names the rows that were left unchanged. If not, a page of which nothing
+    /// commits is an error.
     const TELLS_WHAT_IS_LEFT: bool = false;
 
-    /// Whether a page of which nothing commits has an outcome all the same, and is no error: who leads does not depend on the
-    /// rows that a turn marks.
+    /// Whether a page of which nothing commits still has an outcome and is no error: the lead does
+    /// not depend on the rows that a leader cycle marks.
     const STANDS_WITHOUT_ROWS: bool = false;
 
-    /// Whether the operation comes again by itself: then rows that were refused a short while ago are passed over.
+    /// Whether the operation repeats by itself, so that rows that were refused a short while ago
+    /// are passed over.
     const PASSES_OVER: bool = true;
 
-    /// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
+    /// Number of parts to try while nothing commits and no row is at fault. After that everything
+    /// counts as refused.
     const HOPELESS: usize = search::HOPELESS;
 
     /// Whether a page is one of several, so that a row that is not in it may be in another one.
     const IS_PAGED: bool = false;
 
-    /// Rows were changed: a part in which nothing was to be done does not show that the database takes any.
+    /// Returns whether rows were changed. A part without anything to do does not show that the
+    /// database accepts rows.
     fn changed_rows(&self) -> bool;
-    /// A part of the page committed.
+    /// Adds a part of the page that committed.
     fn add(&mut self, part: Self);
-    /// A row became a dead letter, and these became ready by it.
+    /// Records that a row became a dead letter, which made the `ready` jobs ready.
     fn set_aside(&mut self, id: JobId, ready: Vec<Ready>);
-    /// Nothing was done about a row.
+    /// Records that a row was left unchanged.
     fn left(&mut self, id: JobId);
-    /// The search looked at rows up to this one, behind which there may be more.
+    /// Records the row up to which the search looked, if there may be more behind it.
     fn looked_at(&mut self, _last: Option<JobId>) {}
-    /// Rows wait that were not tried, and the next page gets some of them through.
+    /// Records that untried rows wait, and that the next page gets some of them through.
     fn has_more(&mut self) {}
 }
 
@@ -106,7 +110,8 @@ impl Outcome for CycleOutcome {
                 part.now = all.now;
                 *all = part;
             }
-            // What the earlier parts marked has to be hinted by this node; its next turn tells who leads.
+            // This node has to hint what the earlier parts marked. Its next cycle shows which node
+            // leads.
             (Self::Leads(_), Self::Follows { .. }) => {}
             (all, part) => *all = part,
         }
@@ -173,9 +178,9 @@ impl Outcome for OrphanPage {
 
 /// How a suspension was ended.
 pub(in crate::store) enum Activated {
-    /// In one transaction; `None` where nothing was suspended.
+    /// In one transaction; `None` if nothing was suspended.
     AtOnce(Option<Vec<Ready>>),
-    /// Its jobs were brought back in parts, and it is still noted.
+    /// Its jobs were brought back in parts, and the suspension is still recorded.
     InParts(Vec<Ready>),
 }
 
@@ -230,14 +235,14 @@ impl Outcome for MovedPage {
 
 /// An outcome that names the refused jobs to the caller.
 pub(in crate::store) trait Told: Outcome + Default {
-    /// These stay as they were.
+    /// Adds jobs that were refused and stay as they were.
     fn refused(&mut self, jobs: Vec<(JobId, String)>);
 }
 
 impl Outcome for OperatedJobs {
     const PASSES_OVER: bool = false;
 
-    /// Its pages are small, and each job is named.
+    /// No limit: its pages are small, and each job is named.
     const HOPELESS: usize = usize::MAX;
 
     fn changed_rows(&self) -> bool {

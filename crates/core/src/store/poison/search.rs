@@ -12,33 +12,36 @@ use crate::store::allowance;
 use crate::store::error::StoreError;
 use crate::telemetry::metrics as m;
 
-/// Parts that one search tries: enough to find 50 rows of 5,000. What is not told apart then waits for the next page.
+/// Maximum number of parts that one search tries: enough to find 50 rows of 5,000. Rows that it
+/// does not separate wait for the next page.
 const PARTS: usize = 1_000;
 
-/// Once a row is known to commit or to be refused, the rest waits for the next page after this time: the leader's turn must
-/// not outlast its lease.
+/// Maximum duration of a search after a row has committed or was refused alone. The rest waits for
+/// the next page: the leader cycle must not outlast its lease.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// After this time a search ends in any case.
+/// Maximum duration of a search before that.
 const HOPELESS_AFTER: Duration = Duration::from_secs(5);
 
-/// Parts of an operation that does not come again by itself.
+/// Maximum number of parts of an operation that does not repeat by itself.
 const MOST_PARTS: usize = 20 * PARTS;
 
-/// Parts that are tried where nothing commits and no row is at fault: then everything is refused.
+/// Number of parts to try while nothing commits and no row is at fault. After that everything
+/// counts as refused.
 pub(super) const HOPELESS: usize = 200;
 
-/// How a refused row becomes a dead letter.
+/// A function that makes a dead letter of a refused row.
 type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
 
-/// A page of rows, and what was found out about them.
+/// The findings of a search.
 struct Search<R> {
     committed: bool,
-    /// A part that committed has changed rows.
+    /// Whether a part that committed has changed rows.
     changed_rows: bool,
-    /// Rows that were refused alone, and why.
+    /// The rows that were refused alone, and why.
     refused: Vec<(R, StoreError)>,
-    /// Parts that are still to be tried, the first one last. At most it is known that more rows with them were refused.
+    /// The untried parts, the first one last. At most it is known that they were refused together
+    /// with other rows.
     untold: Vec<Vec<R>>,
     /// The first error that is not a row's fault. It ended the search.
     fault: Option<StoreError>,
@@ -49,13 +52,14 @@ pub(super) struct RefusedPage<R> {
     pub(super) operation: &'static str,
     /// The parts to begin with, the first one last.
     pub(super) parts: Vec<Vec<R>>,
-    /// The name of a page of held jobs.
+    /// The name of a page of held jobs: its first job.
     pub(super) name: Option<JobId>,
-    /// An error that should go away by itself has come again and again: a row may be the reason.
+    /// Whether a transient error has come again and again, so that a row may be the reason.
     pub(super) searches_transient: bool,
 }
 
-/// Try a refused page in parts, and set aside what stays refused. `outcome` is that of a page without rows.
+/// Tries a refused page in parts, and sets aside rows that stay refused. `outcome` is that of a
+/// page without rows.
 pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     refusals: &Refusals,
     asked: RefusedPage<R>,
@@ -82,7 +86,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         && !found.untold.is_empty()
         && found.refused.iter().all(|(_, error)| !error.is_row_fault())
     {
-        // Nothing shows that the database takes anything.
+        // Nothing shows that the database accepts any row.
         for (row, error) in std::mem::take(&mut found.refused) {
             refusals.left(operation, id(&row), &error, error.to_string());
             outcome.left(id(&row));
@@ -90,13 +94,14 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         }
     }
     if let Some(fault) = found.fault {
-        // The page without rows has committed: the database is there.
+        // The page without rows has committed, so the database works.
         let is_answer = fault.is_answer();
         let stands = T::STANDS_WITHOUT_ROWS && (!fault.is_transient() || is_answer);
         let names_left = T::TELLS_WHAT_IS_LEFT && is_answer;
         let is_complete = T::PASSES_OVER && (found.committed || stands || names_left);
         let fault = refusals.failed(operation, name, fault);
-        // What was refused alone is passed over next time, and the rest of the page is tried.
+        // Rows that were refused alone are passed over next time, and the rest of the page is
+        // tried.
         for (row, error) in &found.refused {
             refusals.left(operation, id(row), error, error.to_string());
             outcome.left(id(row));
@@ -110,8 +115,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         return Ok(outcome);
     }
     let now = Instant::now();
-    // Where other rows of the page are taken, a refused one has itself to blame. Where none is, it
-    // waits until the database has taken others after it had first refused this one.
+    // If other rows of the page are accepted, a refused one is to blame. If none is, the row waits
+    // until the database has accepted others after it first refused this one.
     let is_to_blame =
         |row: JobId| found.changed_rows || refusals.takes_others_since(operation, row);
     let mut tried = 0;
@@ -120,13 +125,13 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     for (row, error) in found.refused {
         let job = id(&row);
         let reason = if !error.is_row_fault() {
-            format!("{error}; that is not the row's fault, so it is not set aside")
+            format!("{error}; the row's contents are not the reason, so it is not set aside")
         } else if !is_to_blame(job) {
-            format!("{error}; no other row is taken, so none is set aside")
+            format!("{error}; the database accepts no other row, so none is set aside")
         } else if tried >= allowance::of_page(page) {
             format!("{error}; more than 1 % of {page} rows are refused, so no more are set aside")
         } else if !refusals.state().allowance.has_room(now) {
-            format!("{error}; 100 rows were set aside within a minute, so no more are")
+            format!("{error}; 100 rows were set aside within a minute, so this one is not")
         } else {
             tried += 1;
             match set_aside(row, reason(operation, &error)).await {
@@ -138,7 +143,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
                     refusals.is_gone(operation, job);
                     continue;
                 }
-                // Somebody else has changed it meanwhile.
+                // It was changed meanwhile.
                 Ok(None) => {
                     refusals.is_gone(operation, job);
                     continue;
@@ -151,7 +156,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         first.get_or_insert(error);
     }
     if found.changed_rows {
-        // That counts for the rows that were refused beside them, too: they are tried alone next.
+        // This commit counts for the rows that were refused in the same page, too: they are tried
+        // alone next.
         let now = Instant::now();
         refusals.state().allowance.committed(operation, now);
     }
@@ -160,7 +166,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         refusals.note(
             operation,
             None,
-            format!("{rows} rows of a page wait, since too many are refused"),
+            format!("{rows} rows of a page wait, because too many others are refused"),
             Lasts::UntilCorrected,
         );
     }
@@ -170,8 +176,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
     if !T::PASSES_OVER && !untold.is_empty() {
         return Err(StoreError::Config(format!(
-            "`{operation}` was refused for too many rows: {} of {page} were not tried; correct the first ones \
-             (`jobwire_stuck_batches` and the log name them), then run it again",
+            "the database refused too many rows of `{operation}`: {} of {page} were not tried; correct the refused \
+             ones (`jobwire_stuck_batches` and the log name the first), then run it again",
             waiting().count()
         )));
     }
@@ -189,8 +195,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
 }
 
-/// Try a refused page in parts, and tell what stays refused. An error is returned where nothing shows that the database takes
-/// anything.
+/// Tries a refused page in parts, and adds the rows that stay refused to the outcome. Returns an
+/// error if nothing committed and a transient error ended the search.
 pub(super) async fn told<T: Told>(
     operation: &'static str,
     rows: Vec<JobId>,
@@ -203,8 +209,8 @@ pub(super) async fn told<T: Told>(
     let found = halve(vec![first, second], false, &mut outcome, part).await;
     let untried = match found.fault {
         Some(fault) if !found.committed && fault.is_transient() => return Err(fault),
-        Some(fault) => format!("not tried alone, since others failed: {fault}"),
-        None => "not tried alone, since too many were refused".to_owned(),
+        Some(fault) => format!("not tried alone, because others failed: {fault}"),
+        None => "not tried alone, because too many were refused".to_owned(),
     };
     let refused = found.refused.into_iter();
     let refused = refused.map(|(row, error)| (row, error.to_string()));
@@ -215,18 +221,20 @@ pub(super) async fn told<T: Told>(
     if let Some((job, reason)) = refused.first() {
         tracing::warn!(
             operation, jobs = refused.len(), %job, reason,
-            "the database refused jobs; they stay as they were, and the others are done"
+            "the database refused jobs of a request; they are unchanged, and the others are done; correct what `reason` \
+             names, then repeat the request"
         );
     }
     outcome.refused(refused);
     Ok(outcome)
 }
 
-/// Try parts, then their halves, and so on: what can commit does. An error that goes away by itself ends the search, unless it
-/// has come again and again.
+/// Tries parts, then their halves, and so on, and commits what the database accepts. A transient
+/// error ends the search, unless it has come again and again.
 ///
-/// The second half comes first. The rows of a page are sorted by age, and refused rows stay: they gather at its beginning,
-/// so the rows behind thousands of them commit after a few parts. Where nothing does, the search goes on from the other end.
+/// The second half comes first. The rows of a page are sorted by age, and refused rows stay, so
+/// they gather at its beginning. The rows behind thousands of them commit after a few parts. If
+/// nothing commits, the search continues from the other end.
 async fn halve<R: Clone, T: Outcome>(
     mut open: Vec<Vec<R>>,
     searches_transient: bool,
@@ -299,17 +307,19 @@ async fn halve<R: Clone, T: Outcome>(
     search
 }
 
-/// What the dead letter says.
+/// Returns the message of the dead letter.
 fn reason(operation: &str, error: &StoreError) -> String {
-    format!("set aside, since `{operation}` was refused: {error}; the stack has the row as it was")
+    format!(
+        "set aside, because the database refused `{operation}`: {error}; the stack has the row as it was"
+    )
 }
 
 fn tell(operation: &'static str, job: JobId, aside: &Aside, error: &StoreError) {
     counter!(m::SET_ASIDE, "operation" => operation).increment(1);
     tracing::error!(
         %job, dead_letter = %aside.letter, operation, %error,
-        "a job was set aside as a dead letter: the database refuses its row and takes the others of its page; look at it with \
-         `jobwire jobs show`, correct what the error names, then `jobwire jobs retry` it or delete it"
+        "a job was set aside as a dead letter: the database refuses its row and accepts others of its page; see \
+         `jobwire jobs show`, correct what `error` names, then run `jobwire jobs retry` or `jobwire jobs delete`"
     );
 }
 
@@ -334,8 +344,8 @@ mod tests {
         .await
     }
 
-    /// A page of which `bad` rows are refused, on a database that answers `parts` times; what came of it, and what was set
-    /// aside.
+    /// Searches a page of which the `bad` rows are refused, on a database that answers `parts`
+    /// times. Returns the outcome and the rows that were set aside.
     async fn searched_for(
         rows: &[JobId],
         bad: &[JobId],
@@ -430,12 +440,12 @@ mod tests {
         assert_eq!(settled.applied.len(), 298);
         assert_eq!(set(&settled.left), set(&bad));
         assert_eq!(refusals.stuck()[0].jobs, 2);
-        // Everything is refused: no row is tried for long.
+        // Everything is refused: the search ends early.
         let (settled, gone, _) = searched_for(&rows, &rows, HOPELESS, refusal).await;
         assert!(matches!(settled, Err(StoreError::Config(_))) && gone.is_empty());
     }
 
-    /// However many rows at the beginning of a page are refused, few parts lead to those behind them.
+    /// A few parts lead to the rows behind any number of refused ones.
     #[tokio::test]
     async fn rows_behind_many_refused_ones_commit_first() {
         let refusal = || StoreError::Config("a trigger raises".to_owned());
@@ -448,7 +458,8 @@ mod tests {
     #[tokio::test]
     async fn an_error_that_goes_away_by_itself_ends_the_search_and_sets_nothing_aside() {
         let rows = page(8);
-        // The page is refused, its second half commits, its first half is refused, and the second quarter commits.
+        // The page is refused, its second half commits, its first half is refused, and the second
+        // quarter commits.
         let (settled, gone, _) = searched(&rows, &rows[..1], 4).await;
         let settled = settled.unwrap();
         assert!(gone.is_empty(), "{gone:?}");
@@ -458,7 +469,7 @@ mod tests {
         assert!(matches!(settled, Err(StoreError::Timeout(_))) && gone.is_empty());
     }
 
-    /// What the server says of a row that stays locked.
+    /// The server's error for a row that stays locked.
     #[derive(Debug, thiserror::Error)]
     #[error("canceling statement due to lock timeout")]
     struct StaysLocked;
@@ -489,7 +500,7 @@ mod tests {
         }
     }
 
-    /// Each row is committed, or named as left, however soon the search ends.
+    /// Each row is committed or named as left, even if the search ends early.
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "a statement that takes its time")]
     async fn no_row_of_a_page_that_stays_locked_is_forgotten() {
@@ -570,7 +581,8 @@ mod tests {
         assert_eq!(gone, [*left[0]]);
     }
 
-    /// It was refused by a lock before, and others were taken; then a constraint was added.
+    /// The row was refused because of a lock, and others were accepted. Then a constraint was
+    /// added.
     #[tokio::test]
     async fn a_row_that_is_refused_for_another_reason_is_not_blamed_for_the_first_one() {
         let refusals = Refusals::default();

@@ -1,4 +1,4 @@
-//! Which operations have a page that does not get through.
+//! Operations with a page that does not get through.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,26 +11,28 @@ use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::telemetry::metrics as m;
 
-/// A row that was not tried again for so long is not stuck any more: another node has it, or it was corrected.
+/// Time after which a row that was not retried no longer counts as stuck: another node has it, or
+/// it was corrected.
 const FORGOTTEN: Duration = Duration::from_secs(300);
-/// A refused row is passed over for so long at most while others wait. It is tried again before it is forgotten.
+/// Maximum time for which a refused row is passed over while others wait. Shorter than
+/// [`FORGOTTEN`], so that it is retried before it is forgotten.
 const PASSED_OVER: Duration = Duration::from_secs(240);
-/// Rows that are remembered of one operation.
+/// Maximum number of rows that are remembered for one operation.
 const ROWS: usize = 10_000;
 
-/// An operation of which a page does not get through.
+/// An operation with a page that does not get through.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StuckBatch {
-    /// What was to be done: `complete`, `fail`, `move_due_timers`, …
+    /// The operation: `complete`, `fail`, `move_due_timers`, …
     pub operation: &'static str,
-    /// A row that is refused; none where the whole page is.
+    /// A row that is refused; `None` if the whole page is.
     pub job: Option<JobId>,
-    /// So many rows are refused.
+    /// Number of rows that are refused.
     pub jobs: usize,
-    /// For so many seconds.
+    /// Seconds for which the operation has been stuck.
     pub seconds: u64,
-    /// What the database said last, and why nothing is set aside.
+    /// The last error of the database, and why nothing is set aside.
     pub reason: String,
 }
 
@@ -41,7 +43,7 @@ struct Operation {
     rows: HashMap<Option<JobId>, Refused>,
 }
 
-/// When a row was refused.
+/// When a row was refused, and how long the refusal lasts.
 #[derive(Clone, Copy)]
 pub(super) struct Refused {
     first: Instant,
@@ -54,7 +56,7 @@ pub(super) struct Refused {
 pub(super) enum Lasts {
     /// Until a correction.
     UntilCorrected,
-    /// It should go away by itself: memory is short, a statement is slow, a lock is held.
+    /// It should pass by itself: memory is short, a statement is slow, a lock is held.
     AWhile,
 }
 
@@ -69,13 +71,13 @@ impl Lasts {
 }
 
 impl Refused {
-    /// It was refused within this time.
+    /// Returns whether the row was refused within this time.
     fn is_within(&self, time: Duration, now: Instant) -> bool {
         now.duration_since(self.last) < time
     }
 
-    /// It is passed over while others wait: four minutes, or as long as it has been refused so far,
-    /// where the reason should go away by itself.
+    /// Returns whether the row is passed over while others wait: for four minutes or, if the reason
+    /// should pass by itself, for as long as it has been refused so far.
     pub(super) fn is_passed_over(&self, now: Instant) -> bool {
         let time = match self.lasts {
             Lasts::UntilCorrected => PASSED_OVER,
@@ -84,7 +86,7 @@ impl Refused {
         self.is_within(time, now)
     }
 
-    /// It is passed over even where nothing else is to be done.
+    /// Returns whether the row is passed over even if there is nothing else to do.
     pub(super) fn has_just_been_tried(&self, now: Instant) -> bool {
         self.is_within(AGAIN, now)
     }
@@ -93,16 +95,18 @@ impl Refused {
 #[derive(Default)]
 pub(super) struct StuckBatches {
     operations: BTreeMap<&'static str, Operation>,
-    /// Operations whose last pages all failed by an error that should go away by itself, and how often. A page of held jobs
-    /// has a name, its first job: others of its kind get through meanwhile.
+    /// Operations whose last pages all failed with a transient error, and the number of failures. A
+    /// page of held jobs is named by its first job, because others of its kind get through
+    /// meanwhile.
     failing: HashMap<(&'static str, Option<JobId>), u32>,
 }
 
-/// So many failures in a row do not look like what goes away by itself.
+/// Number of failures in a row after which an error no longer counts as passing by itself.
 const AGAIN_AND_AGAIN: u32 = 3;
 
 impl StuckBatches {
-    /// A row was refused, or a whole page. True where the operation was not stuck before.
+    /// Records that a row was refused, or a whole page. Returns whether the operation was not stuck
+    /// before.
     pub(super) fn note(
         &mut self,
         operation: &'static str,
@@ -134,7 +138,7 @@ impl StuckBatches {
         if entry.rows.len() < ROWS || entry.rows.contains_key(&row) {
             let seen = entry.rows.entry(row).or_insert(refused);
             if seen.lasts != lasts {
-                // The reason is another one, and earlier commits prove nothing of it.
+                // The reason has changed, and earlier commits prove nothing about the new one.
                 *seen = refused;
             }
             seen.last = now;
@@ -143,7 +147,8 @@ impl StuckBatches {
         new
     }
 
-    /// A page failed by an error that should go away by itself. True where that does not look so any more.
+    /// Records that a page failed with a transient error. Returns whether the error no longer
+    /// counts as passing by itself.
     pub(super) fn failed(&mut self, operation: &'static str, page: Option<JobId>) -> bool {
         if self.failing.len() >= ROWS {
             self.failing.clear();
@@ -153,13 +158,14 @@ impl StuckBatches {
         *failures >= AGAIN_AND_AGAIN
     }
 
-    /// Its last pages all failed by an error that should go away by itself.
+    /// Returns whether the last pages all failed with a transient error.
     pub(super) fn keeps_failing(&self, operation: &'static str, page: Option<JobId>) -> bool {
         let failures = self.failing.get(&(operation, page));
         failures.is_some_and(|failures| *failures >= AGAIN_AND_AGAIN)
     }
 
-    /// The page would fail again: its last ones all failed, or rows of the operation are refused.
+    /// Returns whether the page would fail again: its last ones all failed, or rows of the
+    /// operation are refused.
     pub(super) fn comes_again(&self, operation: &'static str, page: Option<JobId>) -> bool {
         let now = Instant::now();
         let is_refused = |(row, refused): (&Option<JobId>, &Refused)| {
@@ -170,8 +176,8 @@ impl StuckBatches {
         refused || self.keeps_failing(operation, page)
     }
 
-    /// A search has ended that began then. Rows that it refused were noted since; of the others those are forgotten that
-    /// `is_settled` names.
+    /// Records the end of a search. Rows that it refused were noted since `began`; of the others,
+    /// forgets those that `is_settled` names.
     pub(super) fn searched(
         &mut self,
         operation: &'static str,
@@ -191,7 +197,8 @@ impl StuckBatches {
         self.forget_empty();
     }
 
-    /// A page got through: these rows, or, where there is no list, whatever the operation found to do.
+    /// Records that a page got through: these rows or, without a list, all that the operation
+    /// found.
     pub(super) fn passed(
         &mut self,
         operation: &'static str,
@@ -215,7 +222,7 @@ impl StuckBatches {
         self.forget_empty();
     }
 
-    /// The rows that were refused lately.
+    /// Returns the rows that were refused lately.
     pub(super) fn lately(&self, operation: &str, now: Instant) -> HashMap<JobId, Refused> {
         let rows = self
             .operations
@@ -227,14 +234,14 @@ impl StuckBatches {
             .collect()
     }
 
-    /// When a row that is refused until it is corrected was refused first.
+    /// Returns when a row that is refused until a correction was first refused.
     pub(super) fn first_refused(&self, operation: &str, row: JobId) -> Option<Instant> {
         let rows = &self.operations.get(operation)?.rows;
         let refused = rows.get(&Some(row))?;
         (refused.lasts == Lasts::UntilCorrected).then_some(refused.first)
     }
 
-    /// A row is there no more; that says nothing of what the database takes.
+    /// Forgets a row that is gone. This does not show that the database accepts any.
     pub(super) fn is_gone(&mut self, operation: &'static str, row: JobId) {
         if let Some(entry) = self.operations.get_mut(operation) {
             entry.rows.remove(&Some(row));
@@ -242,12 +249,12 @@ impl StuckBatches {
         }
     }
 
-    /// A page of held jobs got through that had failed.
+    /// Records that a page of held jobs got through, whose outcome may have failed before.
     pub(super) fn page_passed(&mut self, operation: &'static str, page: Option<JobId>) {
         self.failing.remove(&(operation, page));
     }
 
-    /// What is stuck now.
+    /// Returns the operations that are stuck now.
     pub(super) fn list(&mut self, now: Instant) -> Vec<StuckBatch> {
         for entry in self.operations.values_mut() {
             entry
@@ -270,7 +277,7 @@ impl StuckBatches {
             let keep = !entry.rows.is_empty();
             if !keep {
                 gauge!(m::STUCK_BATCHES, "operation" => *operation).set(0.0);
-                tracing::info!(operation, "batches get through again");
+                tracing::info!(operation, "the batches of an operation get through again");
             }
             keep
         });
@@ -290,7 +297,7 @@ mod tests {
         assert!(stuck.note("complete", Some(a), "why".to_owned(), UntilCorrected, now));
         assert!(!stuck.note("complete", Some(b), "why".to_owned(), UntilCorrected, now));
         assert_eq!(stuck.list(now)[0].jobs, 2);
-        // A page of other rows says nothing of these.
+        // A page of other rows does not clear these.
         stuck.passed("complete", Some([JobId::generate()].into_iter()));
         stuck.passed("complete", Some([a].into_iter()));
         assert_eq!(stuck.list(now)[0].job, Some(b));
@@ -325,7 +332,7 @@ mod tests {
         assert!(stuck.lately("move_due_timers", later).is_empty());
     }
 
-    /// Its reason is gone, as a rule, when it has been there for as long again.
+    /// As a rule, the reason is gone after as long again as it has lasted.
     #[test]
     fn a_row_whose_reason_should_go_away_is_passed_over_for_as_long_as_it_was_refused() {
         let mut stuck = StuckBatches::default();
