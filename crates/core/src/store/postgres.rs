@@ -112,10 +112,10 @@ pub struct PgOptions {
     /// statements. Creators' transactions are not limited. Use the length of the nodes' lease.
     /// Default 30 s, the default lease.
     pub idle_in_transaction_timeout: Duration,
-    /// Whether a lock waits until it is on disk. Without this, a job starts earlier by the time of
-    /// one flush, but a crash of the server loses the locks of its last half second and their
-    /// strikes. Those jobs run again, and the outcomes of their first runs are refused, as after
-    /// the end of a lease. Completions and the locks of exclusive jobs always wait. Default true.
+    /// Whether a lock waits until it is on disk. If false, a job starts earlier by the time of one
+    /// flush, but a crash of the server loses the locks of its last half second and their strikes.
+    /// Those jobs run again, and the outcomes of their first runs are refused, as after the end of
+    /// a lease. Completions and the locks of exclusive jobs always wait. Default true.
     pub durable_locks: bool,
     /// Where connections without verified TLS are allowed: to this machine only, or anywhere, for
     /// networks that are trusted or encrypted. For another machine, `sslmode` is `verify-full` if
@@ -223,8 +223,8 @@ impl PgStore {
                 within,
             }
         };
-        // Two connections lock and two complete. All but one may hold rows, for a tenth of a
-        // second: with one fewer, a drain with row locks was a tenth slower.
+        // Two connections lock and two complete. All but one may hold rows, each time for a tenth
+        // of a second: with one fewer, a drain with row locks was a tenth slower.
         let hot = (options.max_connections / 2).clamp(1, 4);
         let rest = options.max_connections.max(hot + 2) - hot;
         let hot_commits = if options.durable_locks {

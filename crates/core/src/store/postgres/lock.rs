@@ -75,9 +75,9 @@ fn lock_new_statement(suspended: &Lately) -> &'static str {
     }
 }
 
-/// How long no row is waited for after an instance's row stayed locked for longer than
-/// [`begin_impatiently`] waits. So a transaction that hangs delays at most one lock statement a
-/// second.
+/// After an instance's row stayed locked for longer than [`begin_impatiently`] waits, lock
+/// statements wait for no row during this time. So a transaction that hangs delays at most one lock
+/// statement a second.
 const UNWAITED: Duration = Duration::from_secs(1);
 
 /// Like [`LOCK_NEW`], for jobs that may have leases: takes a lease without an owner. Each lease has
