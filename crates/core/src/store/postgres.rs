@@ -1,16 +1,18 @@
-//! Jobs in PostgreSQL, in a schema of their own (`jobwire`).
+//! Jobs in PostgreSQL, in the schema `jobwire`.
 //!
-//! The statements live one file a transition, each as one readable block. How they stay out of each
-//! other's way:
+//! Each transition has its statements in one file. These rules keep concurrent statements apart:
 //!
-//! * A **plain** job is locked by one statement: its row is row-locked with SKIP LOCKED (so that a
-//!   concurrent completion or move is seen), then its lease is inserted or, where it has no owner, taken.
-//! * An **exclusive** job is locked under its instance's row: first the instance rows, sorted; then, in
-//!   a statement with a fresh snapshot, the first ready sibling. Whoever finishes does the same, so a
-//!   release and a refusal can't miss each other.
-//! * A guard names lease, owner and fence, and deletes the lease first: the turn that clears the owner in between
-//!   changes that very row, so PostgreSQL checks the guard again and the former holder changes nothing.
-//! * **Lock order**: instance rows, leases, job rows, each by key. Renewal and the leader's turn skip locked rows.
+//! * A **plain** job is locked by one statement. It locks the row with SKIP LOCKED, so that it sees
+//!   a concurrent completion or move. Then it inserts the lease, or takes one that has no owner.
+//! * An **exclusive** job is locked under the row of its instance. The transaction locks the
+//!   instance rows in sorted order; then a statement with a fresh snapshot selects the first ready
+//!   sibling. The end of a job takes the same steps, so a release and a refusal can't miss each
+//!   other.
+//! * A guard names lease, owner and fence, and deletes the lease first. The leader cycle that
+//!   clears the owner changes the same row, so PostgreSQL checks the guard again and the former
+//!   holder changes nothing.
+//! * **Lock order**: instance rows, leases, job rows, each by key. Renewal and the leader cycle
+//!   skip locked rows.
 
 pub mod address;
 mod aside;
@@ -78,8 +80,9 @@ use crate::transport::Plaintext;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// The migrations, with their history inside Jobwire's own schema. Newer ones in the database are
-/// accepted here: [`Store::check`] decides by `schema_version` whether this program works with them.
+/// Returns the migrations, with their history in Jobwire's own schema. Newer migrations in the
+/// database are accepted here: [`Store::check`] decides by `schema_version` whether this program
+/// works with them.
 #[must_use]
 pub fn migrator() -> Migrator {
     Migrator {
@@ -91,30 +94,33 @@ pub fn migrator() -> Migrator {
     }
 }
 
-/// How to use the database.
+/// Options for the use of the database.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PgOptions {
-    /// The most connections for jobs, at least 3; one more is kept for renewing leases. Default 8.
+    /// Maximum number of connections for jobs, at least 3. One more is kept for renewing leases.
+    /// Default 8.
     pub max_connections: u32,
-    /// The server ends a statement that takes longer; the client gives up two seconds later.
+    /// The time after which the server ends a statement. The client gives up two seconds later.
     /// Default 15 s.
     pub statement_timeout: Duration,
-    /// How long to wait for a free connection. Default 10 s.
+    /// The time to wait for a free connection. Default 10 s.
     pub acquire_timeout: Duration,
-    /// The server ends a transaction of a node that asks nothing for so long, as when the node is frozen:
-    /// what it locked could not be taken over else. A handler that runs inside the completing transaction
-    /// must not pause longer between two of its statements. Creators' transactions are not limited.
-    /// Give it the nodes' lease. Default 30 s, as that one's.
+    /// The time after which the server ends an idle transaction of a node, such as a frozen node.
+    /// Without this limit, the rows that the transaction locked could not be taken over. A handler
+    /// that runs inside the completing transaction must not pause longer between two of its
+    /// statements. Creators' transactions are not limited. Use the length of the nodes' lease.
+    /// Default 30 s, the default lease.
     pub idle_in_transaction_timeout: Duration,
-    /// Whether a lock waits until the disk has it. Without, jobs start sooner by the time of one flush, and a crash of
-    /// the server forgets the locks of its last half second, and the strikes that came with them: those jobs run again,
-    /// and what their first runs say is refused, as where a lease has ended. Completions always wait, and so do the
-    /// locks of exclusive jobs. Default true.
+    /// Whether a lock waits until it is on disk. If false, a job starts earlier by the time of one
+    /// flush, but a crash of the server loses the locks of its last half second and their strikes.
+    /// Those jobs run again, and the outcomes of their first runs are refused, as after the end of
+    /// a lease. Completions and the locks of exclusive jobs always wait. Default true.
     pub durable_locks: bool,
-    /// Where a connection may go without verified TLS: to this machine only, or anywhere, for networks that are trusted
-    /// or encrypt by themselves. To another machine the URL's `sslmode` is `verify-full` where it names none, and a
-    /// weaker one is refused unless this allows it. Default: this machine.
+    /// Where connections without verified TLS are allowed: to this machine only, or anywhere, for
+    /// networks that are trusted or encrypted. For another machine, `sslmode` is `verify-full` if
+    /// the URL names none, and a weaker mode is refused unless this option allows it. Default: this
+    /// machine.
     pub plaintext: Plaintext,
 }
 
@@ -134,25 +140,26 @@ impl Default for PgOptions {
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct PgStore {
-    /// Renewals never queue behind jobs.
+    /// For renewals, which never queue behind jobs.
     renewals: Line,
-    /// Locks and plain completions: the same few statements, whose plans are kept.
+    /// For locks and plain completions: few statements, whose plans are kept.
     hot: HotLine,
-    /// Everything else.
+    /// For all other statements.
     line: Line,
-    /// Something suspended was seen beside free jobs.
+    /// When a free job was last seen while any suspension existed.
     suspended: Lately,
-    /// The row of an instance was locked for longer than a lock statement waits.
+    /// When a lock statement last timed out on the row of an instance.
     rows_stay_locked: Lately,
-    /// Who may hold rows on a connection of `hot`: one connection stays free for locks and completions.
+    /// Permits to hold rows on a connection of `hot`. One connection has none: it stays free for
+    /// locks and completions.
     row_turns: Option<Arc<Semaphore>>,
-    /// Permits for transactions of applications and handlers on `line`. One connection has none: it stays free for the
-    /// node.
+    /// Permits for transactions of applications and handlers on `line`. One connection has none: it
+    /// stays free for the node.
     turns: Arc<Semaphore>,
-    /// The longest silence in a transaction on `hot`.
+    /// The maximum idle time of a transaction on `hot`.
     silence: Duration,
     fences: Arc<Fences>,
-    /// Of creators' transactions, as the newest connection was told.
+    /// The default isolation of creators' transactions, as the newest connection reported it.
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
@@ -165,22 +172,23 @@ impl std::fmt::Debug for PgStore {
 }
 
 impl PgStore {
-    /// Connect with default options.
+    /// Connects with default options.
     ///
     /// # Errors
-    /// A URL that can't be read or leads to another machine without verified TLS, or what the server says.
+    /// Fails if the URL can't be read, if it leads to another machine without verified TLS, or if
+    /// the server refuses the connection.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, PgOptions::default()).await
     }
 
-    /// Connect.
+    /// Connects.
     ///
     /// # Errors
-    /// A URL that can't be read or leads to another machine without verified TLS ([`PgOptions::plaintext`]), or what
-    /// the server says.
+    /// Fails if the URL can't be read, if it leads to another machine without verified TLS
+    /// ([`PgOptions::plaintext`]), or if the server refuses the connection.
     pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
         let connect = address::connect_options(url, options.plaintext)?;
-        // Poolers refuse start-up parameters that they don't know, this one among them; we need it nowhere.
+        // Poolers refuse unknown start-up parameters, such as this one. Jobwire does not need it.
         let connect = connect.application_name("jobwire").extra_float_digits(None);
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
@@ -204,8 +212,8 @@ impl PgStore {
                 })
                 .max_connections(size)
                 .acquire_timeout(options.acquire_timeout)
-                // A ping before every statement would double the round trips; a broken connection
-                // shows itself at its next statement, which is tried again.
+                // A ping before every statement would double the round trips. A broken connection
+                // fails at its next statement, which is tried again.
                 .test_before_acquire(false)
                 .max_lifetime(None)
                 .idle_timeout(None);
@@ -215,8 +223,8 @@ impl PgStore {
                 within,
             }
         };
-        // Two lock and two complete. All but one may hold rows, for a tenth of a second: with one less, a drain with
-        // row locks was a tenth slower.
+        // Two connections lock and two complete. All but one may hold rows, each time for a tenth
+        // of a second: with one fewer, a drain with row locks was a tenth slower.
         let hot = (options.max_connections / 2).clamp(1, 4);
         let rest = options.max_connections.max(hot + 2) - hot;
         let hot_commits = if options.durable_locks {
@@ -225,7 +233,8 @@ impl PgStore {
             Commits::Soon
         };
         let store = Self {
-            // One is enough, and is kept; the second steps in where the first one leads nowhere.
+            // One connection is enough and stays open. The second one is for when the first gets no
+            // answer.
             renewals: line(
                 2,
                 Plans::Fresh,
@@ -249,8 +258,8 @@ impl PgStore {
             refusals: Refusals::default(),
             presence: Presence::default(),
         };
-        // Say at once what is wrong with the address, the password or the server: the pool would try
-        // again until its time has passed, and then no longer know.
+        // Report a wrong address or password, or an error of the server, at once. The pool would
+        // retry until its timeout and lose the reason.
         let first = async {
             let mut first = PgConnection::connect_with(&connect).await?;
             let (_, isolation) = session::begin(&mut first, "").await?;
@@ -270,15 +279,16 @@ impl PgStore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection pool, for your own statements. A transaction that you begin on it is limited by
-    /// [`PgOptions::idle_in_transaction_timeout`] and READ COMMITTED unless its BEGIN says otherwise; one of
-    /// [`Client::begin`] has no such limit, and the isolation that is the database's default.
+    /// Returns the connection pool, for your own statements. A transaction that you begin on it is
+    /// limited by [`PgOptions::idle_in_transaction_timeout`], and is READ COMMITTED unless its
+    /// BEGIN names another isolation. A transaction of [`Client::begin`](crate::Client::begin) has no
+    /// such limit and has the default isolation of the database.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.line.pool
     }
 
-    /// Connections that are open, and how many of them idle.
+    /// Returns the number of open connections, and how many of them are idle.
     #[must_use]
     pub fn connections(&self) -> (u32, usize) {
         let lines = [&self.renewals, self.hot.line(), &self.line];
@@ -287,10 +297,10 @@ impl PgStore {
         (open, idle.iter().sum::<usize>() + self.hot.idle())
     }
 
-    /// Bring the schema up to this program's version.
+    /// Migrates the schema to this program's version.
     ///
     /// # Errors
-    /// What the database says; each migration is one transaction.
+    /// Fails if the database refuses a migration. Each migration is one transaction.
     pub async fn migrate(&self) -> Result<()> {
         migrator()
             .run(&self.line.pool)
@@ -298,10 +308,10 @@ impl PgStore {
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
 
-    /// Take the schema back to a version; 0 removes everything.
+    /// Migrates the schema down to a version; 0 removes everything.
     ///
     /// # Errors
-    /// What the database says.
+    /// Fails if the database refuses a migration.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
         migrator()
             .undo(&self.line.pool, version)
@@ -309,7 +319,8 @@ impl PgStore {
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
 
-    /// What locks and what completes is there from now on, however full the server becomes.
+    /// Opens the connections for locks and completions. They stay open, even if the server runs out
+    /// of connections later.
     async fn open_hot(&self) -> Result<()> {
         let locks = self.hot.lend().await?;
         if self.hot.line().pool.options().get_max_connections() > 1 {
@@ -319,16 +330,18 @@ impl PgStore {
         Ok(())
     }
 
-    /// Run one transition: with a deadline, measured, tried again where two transactions met.
+    /// Runs one transition with a deadline, measures it, and retries it after a conflict between
+    /// transactions.
     async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
     where
         F: Fn() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send,
     {
-        // The line's own deadline comes first: it suspects the connection before it is let go.
+        // The line's own deadline comes first: it suspects the connection before the connection is
+        // dropped.
         let deadline = self.line.within + Duration::from_secs(1);
         let line = &self.line;
-        // Boxed: it passes through several hands, and is many kilobytes large.
+        // Boxed: the future is moved several times and takes many kilobytes.
         let answer = super::measured(statement, deadline, move || {
             line.answer(transition().boxed())
         })
@@ -337,7 +350,8 @@ impl PgStore {
         answer
     }
 
-    /// Move due timers by this statement, or, where it is refused, in parts and without locks.
+    /// Moves due timers with the statement `whole`. If the database refuses it, moves them in parts
+    /// and locks none of them.
     async fn timers(
         &self,
         whole: impl Future<Output = Result<MovedTimers>> + Send,
@@ -359,11 +373,12 @@ impl PgStore {
         .await
     }
 
-    /// Delete these in one transaction; then, one by one, those whose rows somebody was working with.
+    /// Deletes these jobs in one transaction, then, one by one, those whose rows were locked.
     async fn delete_page(&self, ids: Vec<JobId>) -> Result<OperatedJobs> {
         let delete = || operate::delete_many(&self.line, &ids);
         let (mut deleted, busy) = self.run("delete", delete).await?;
-        // The others are gone all the same. Where one is waited for in vain, the rest is not tried.
+        // The other jobs are deleted already. After a transient error for one row, the rest is not
+        // tried.
         let mut waited: Option<StoreError> = None;
         for id in busy {
             let error = match waited {
@@ -386,7 +401,7 @@ impl PgStore {
         Ok(deleted)
     }
 
-    /// End a suspension, or, where that is refused, bring its jobs back in parts first.
+    /// Ends a suspension. If the database refuses that, brings its jobs back in parts first.
     async fn end_suspension(&self, scope: &SuspensionScope) -> Result<Option<Vec<Ready>>> {
         let (line, pool) = (&self.line, &self.line.pool);
         let whole = async move {
@@ -410,7 +425,8 @@ impl PgStore {
         });
         match activated.await? {
             Activated::AtOnce(ready) => Ok(ready),
-            // The suspension ends in one transaction with the rows that are still put aside: it forgets none.
+            // The suspension ends in the transaction that brings back the remaining rows, so it
+            // leaves none.
             Activated::InParts(mut ready) => {
                 let end = || suspend::activate(line, scope);
                 let rest = self.run("activate", end).await?;
@@ -476,7 +492,7 @@ impl Store for PgStore {
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
-        // A renewal that comes late is worth nothing: it may not wait as long as other statements.
+        // A late renewal is useless, so it must not wait as long as other statements.
         let deadline = self.line.within.min(lease);
         super::measured("renew", deadline, || {
             renew::on_a_living_line(&self.renewals, owner, lease, held)
@@ -802,7 +818,7 @@ impl Store for PgStore {
         });
         match waited.await {
             Ok(waited) => ready.extend(waited),
-            // The suspension has ended all the same.
+            // The suspension has ended regardless.
             Err(error) => tracing::warn!(
                 %error,
                 "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
@@ -858,7 +874,7 @@ impl Store for PgStore {
     }
 
     async fn close(&self) {
-        // A connection that somebody still waits on is not waited for longer than that one may.
+        // Each line waits for its busy connections no longer than one statement may take.
         self.hot.clear();
         for line in [&self.renewals, self.hot.line(), &self.line] {
             let _ = tokio::time::timeout(line.within, line.pool.close()).await;
@@ -936,7 +952,7 @@ impl SqlStore for PgStore {
     }
 }
 
-/// The newest version of the schema that this program brings.
+/// The schema version of this program's newest migration.
 const _: () = assert!(
     SCHEMA_VERSION == 3,
     "add the migration's row to schema_version"

@@ -1,9 +1,10 @@
-//! The database's URL: what it may say, and how the connection is secured.
+//! The database's URL: the parameters that it may have, and how the connection is secured.
 //!
-//! sqlx, like libpq, encrypts where the server offers it and verifies nothing (`sslmode=prefer`), so a server
-//! that declines TLS, or anybody who pretends to be the server, gets the password; and sqlx only logs a
-//! parameter that it does not know, such as `sslmod=verify-full`. So: off this machine the default is
-//! `sslmode=verify-full`, less is refused unless [`Plaintext::Allow`] says so, and unknown parameters are refused.
+//! sqlx, like libpq, defaults to `sslmode=prefer`: it encrypts if the server offers TLS, and it
+//! verifies nothing. So a server that declines TLS, or an impostor, gets the password. sqlx also
+//! only logs an unknown parameter, such as `sslmod=verify-full`. Therefore the default for another
+//! machine is `sslmode=verify-full`, a weaker mode is refused unless [`Plaintext::Allow`] is set,
+//! and unknown parameters are refused.
 
 use std::borrow::Cow;
 
@@ -13,7 +14,7 @@ use url::Url;
 use crate::store::error::StoreError;
 use crate::transport::{Plaintext, is_loopback};
 
-/// What sqlx knows.
+/// The parameters that sqlx accepts.
 const PARAMETERS: [&str; 17] = [
     "application_name",
     "dbname",
@@ -34,20 +35,20 @@ const PARAMETERS: [&str; 17] = [
     "statement-cache-capacity",
 ];
 const FORM: &str = "write postgres://user:password@host:5432/database";
-/// Names of parameters in errors are cut here.
+/// Maximum length of a parameter's name in an error, in characters.
 const SHOWN: usize = 40;
 
-/// What to connect with.
+/// Returns the options for a connection to this URL.
 ///
 /// # Errors
-/// [`StoreError::Config`]: the URL can't be read, has a parameter that is not known, or would send the password
-/// over a network where others can read it.
+/// [`StoreError::Config`]: the URL can't be read, has an unknown parameter, or would send the
+/// password over a network where others can read it.
 pub fn connect_options(url: &str, plaintext: Plaintext) -> Result<PgConnectOptions, StoreError> {
     let environment = std::env::var("PGSSLMODE").ok();
     read(url, plaintext, environment.as_deref()).map_err(StoreError::Config)
 }
 
-/// The host that a connection goes to, if that is another machine.
+/// Returns the host of the URL if it is another machine.
 ///
 /// # Errors
 /// As [`connect_options`].
@@ -72,20 +73,20 @@ fn read(
     let behind_the_host = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name.contains('@');
     if url.path().contains('@') || url.query_pairs().any(behind_the_host) {
         return Err(format!(
-            "the database URL can't be read: there is an `@` behind the host; {FORM}, and `/`, `?`, `#` and `@` in a \
-             password as %2F, %3F, %23 and %40"
+            "the database URL can't be read: there is an `@` after the host; {FORM}, with `/`, `?`, `#` and `@` in the \
+             password encoded as %2F, %3F, %23 and %40"
         ));
     }
     for (name, _) in url.query_pairs() {
         if !PARAMETERS.contains(&&*name) && !name.starts_with("options[") {
             let shown: String = name.escape_debug().take(SHOWN).collect();
             return Err(format!(
-                "the parameter `{shown}` of the database URL is not known; leave it out, or write one of {}",
+                "the database URL has the unknown parameter `{shown}`; remove it, or use one of {}",
                 PARAMETERS.join(", ")
             ));
         }
     }
-    // Read from the text, for sqlx tells no default from a choice.
+    // Read from the text, since sqlx does not distinguish its default from an explicit mode.
     let written = url
         .query_pairs()
         .filter(|(name, _)| matches!(&**name, "sslmode" | "ssl-mode"))
@@ -113,14 +114,14 @@ fn read(
             let host = host.escape_debug();
             let risk = match options.get_ssl_mode() {
                 PgSslMode::Require | PgSslMode::VerifyCa => {
-                    "does not check that the server is the one that the URL names"
+                    "does not verify that the server is the one in the URL"
                 }
-                _ => "sends the password and every job unencrypted where the server declines TLS",
+                _ => "sends the password and every job unencrypted if the server declines TLS",
             };
             Err(format!(
-                "sslmode={mode} {risk}, and '{host}' is another machine; write sslmode=verify-full (with \
-                 sslrootcert=FILE where this machine does not trust the authority that signed the server's \
-                 certificate), or, where the network itself can be trusted, set `database_plaintext` to `allow`"
+                "sslmode={mode} {risk}, and '{host}' is another machine; set sslmode=verify-full (with \
+                 sslrootcert=FILE if this machine does not trust the authority that signed the server's \
+                 certificate), or, if the network itself can be trusted, set `database_plaintext` to `allow`"
             ))
         }
     }
@@ -216,7 +217,7 @@ mod tests {
     fn the_environment_chooses_as_the_url_does() {
         let url = "postgres://me@db/jobs";
         let with = |mode_: &str| mode(url, Plaintext::Loopback, Some(mode_));
-        // sqlx reads the variable itself: here only whether it counts as a choice.
+        // sqlx reads the variable itself; this test checks only whether it counts as a choice.
         assert!(with("prefer").is_err());
         assert_eq!(with("nonsense").as_deref(), Ok("VerifyFull"));
     }

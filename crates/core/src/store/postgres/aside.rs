@@ -1,4 +1,5 @@
-//! Setting a row aside: it becomes a dead letter, whatever is in it (`jobwire.set_aside`, migration 0002).
+//! Setting a row aside: it becomes a dead letter, regardless of its content (`jobwire.set_aside`,
+//! migration 0002).
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -30,10 +31,10 @@ WHERE l.job_id = ANY($1) AND NOT EXISTS (SELECT FROM free WHERE free.job_id = l.
 const INSTANCE: &str =
     "SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1";
 
-/// The row first; whether it is locked is asked in a later statement, so that a lock which was being taken is seen.
+/// Locks the row. A later statement checks the lease, so that it sees a lock that was being taken.
 const ENTER: &str = "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED";
-/// A lease that ran out protects no longer: only the leader's turn sets such a job aside, which would have cleared its
-/// owner.
+/// An expired lease does not protect the job. Only the leader cycle sets such a job aside, and it
+/// would have cleared the owner.
 const IS_UNLOCKED: &str = concat!(
     "
 SELECT NOT EXISTS (SELECT FROM jobwire.job_lease l
@@ -42,8 +43,9 @@ SELECT NOT EXISTS (SELECT FROM jobwire.job_lease l
     ")"
 );
 
-/// The rows that a statement returns. The server tells of an error before it lets go of the rows that the statement had
-/// locked, and others would skip them: so where it has refused a statement, this waits until it has.
+/// Returns the rows of a statement. The server reports an error before it releases the rows that
+/// the statement locked, and other statements would skip those rows. So after an error of the
+/// server, this function waits until they are released.
 pub(super) async fn rows(
     connection: &mut PgConnection,
     query: Query<'_, Postgres, PgArguments>,
@@ -53,7 +55,7 @@ pub(super) async fn rows(
         Err(error) => StoreError::from(error),
     };
     if refused.sqlstate().is_some() {
-        // Where this fails the connection is broken, and the locks go with it.
+        // If the ping fails, the connection is broken and its locks end with it.
         let _ = connection.ping().await;
     }
     Err(refused)

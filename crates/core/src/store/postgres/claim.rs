@@ -1,4 +1,4 @@
-//! Taking ready jobs without a hint, while the broker is away (protocol rule 28).
+//! Claiming: taking ready jobs without a hint while the broker is away (protocol rule 28).
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -14,10 +14,10 @@ use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
-/// The primary key is the order, so no other index is needed. `slice` bounds what one statement reads where
-/// few of the rows can be taken. Rows that another node claims at the same moment are locked, and passed over. So are jobs
-/// with strikes, which have a share of the slots of their own. Of an instance only the first ready sibling counts, and
-/// only while nobody holds the instance.
+/// Selects jobs in the order of the primary key, so no other index is needed. `slice` bounds how
+/// many rows one statement reads where few of them can be taken. Skips rows that another node has
+/// locked, and jobs with strikes, which have a share of the slots of their own. Of an instance,
+/// selects only the first ready sibling, and only while no job holds the instance.
 macro_rules! find {
     ($lock:literal) => {
         concat!(
@@ -49,7 +49,7 @@ ORDER BY f.id"
     };
 }
 
-/// Every lease is looked at; few have no owner.
+/// Selects rescued jobs or suspects. Reads every lease; few have no owner.
 macro_rules! find_struck {
     ($lock:literal) => {
         concat!(
@@ -98,7 +98,7 @@ fn ask<'q>(
     }
 }
 
-/// What a page of jobs that can be claimed holds, in the order of their ids.
+/// Reads a page of claimable jobs, in the order of their ids.
 fn read(rows: &[PgRow], page: &ClaimPage) -> Result<Claimable, StoreError> {
     let mut hints = Vec::with_capacity(rows.len());
     let mut slice_end = None;
@@ -141,8 +141,8 @@ impl PgStore {
         }
         tx.commit().await?;
         if !exclusive.is_empty() {
-            // Apart: instances' rows come before jobs' rows (rule 9). The node that came first through the door of an
-            // instance meanwhile keeps it.
+            // In a transaction of its own, since instance rows are locked before job rows (rule 9).
+            // A node that has locked the instance's row meanwhile keeps the instance.
             match self.lock_batch(terms, &exclusive).await {
                 Ok(locked) => {
                     claimed.jobs.extend(locked.jobs);
@@ -150,9 +150,9 @@ impl PgStore {
                         claimed.undecided = exclusive;
                     }
                 }
-                // The plain ones are ours already.
+                // The plain jobs are already locked.
                 Err(error) if error.changed_nothing() && !claimed.jobs.is_empty() => {
-                    tracing::debug!(%error, "exclusive jobs could not be claimed; they are tried in parts");
+                    tracing::debug!(%error, "exclusive jobs could not be claimed; they will be tried in parts");
                     claimed.undecided = exclusive;
                 }
                 Err(error) => return Err(error),
@@ -162,7 +162,7 @@ impl PgStore {
         Ok(claimed)
     }
 
-    /// What such a page would hold.
+    /// Returns the page that a claim would take.
     pub(super) async fn claimable_page(
         &self,
         terms: &LockTerms,

@@ -1,4 +1,4 @@
-//! Completing and releasing: the fence decides, in the lease row.
+//! Completing and releasing: the fence in the lease row is the guard.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,14 +14,14 @@ use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{Completion, Handoff, Origin, Settled, instances};
 
-/// The lease goes first: the turn that clears its owner changes that row, so the guard is checked against the newest
-/// version of it. No guard names a time: a lease that ran out completes as long as it names this owner and fence
-/// (protocol rule 1).
+/// The lease is deleted first. The leader cycle that clears its owner changes the same row, so the
+/// guard is checked against the newest version. The guard names no time: an expired lease completes
+/// while it names this owner and fence (protocol rule 1).
 ///
-/// Both tables are read by the keys in hand and nothing is joined: this plan is kept, from when the tables were empty,
-/// and a join that was planned then reads them from end to end when they hold a million (128 completions took ten
-/// seconds). Each row's fence is looked up in a hashed set, which the CASE keeps from becoming a join; looking it up in
-/// the array compared each of 512 with half of the others.
+/// Both tables are read by the given keys, without a join. The plan is kept from when the tables
+/// were empty, and a join in such a plan scans them when they hold a million rows (128 completions
+/// took ten seconds). Each row's fence is looked up in a hashed set, and the CASE keeps that lookup
+/// from becoming a join. A lookup in the array compared each of 512 rows with half of the others.
 macro_rules! complete {
     ($when:expr, $also:literal) => {
         concat!(
@@ -42,7 +42,7 @@ RETURNING j.id"
     };
 }
 
-/// What jobs that failed before left behind goes with them.
+/// Also deletes the stacks of earlier failures.
 macro_rules! complete_and_forget {
     ($when:expr) => {
         complete!(
@@ -54,7 +54,7 @@ macro_rules! complete_and_forget {
     };
 }
 
-/// A completion, and one among whose jobs some failed before.
+/// The statement of a completion, and its variant for batches with jobs that failed before.
 struct Complete {
     plain: &'static str,
     and_forget: &'static str,
@@ -65,7 +65,7 @@ const COMPLETE: Complete = Complete {
     and_forget: complete_and_forget!(""),
 };
 
-/// Where the connection's commits do not wait for the disk, these do.
+/// For connections whose commits do not wait for the disk: these do.
 const COMPLETE_DURABLY: Complete = Complete {
     plain: complete!(concat!("\n        AND ", wait_for_disk!()), ""),
     and_forget: complete_and_forget!(concat!("\n        AND ", wait_for_disk!())),
@@ -89,21 +89,21 @@ const ENTER_HELD: &str = "
 SELECT process_instance, job_id, fence, current_setting('transaction_isolation') LIKE 'read %'
 FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
 
-/// The arrays that a guard is made of.
+/// Returns ids and fences of these lock tokens, as the arrays of a guard.
 pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> (Vec<Uuid>, Vec<i64>) {
     held.map(|h| (h.id.0, h.fence.0)).unzip()
 }
 
 /// Instances whose rows are locked.
 pub(super) struct Holders {
-    /// Which job holds each, and under which fence, as its row says.
+    /// The job and the fence that each instance's row names.
     of: HashMap<String, (Option<Uuid>, Option<i64>)>,
-    /// A later statement sees what was committed before the rows were locked. Not where a handler has chosen a stricter
-    /// isolation for its transaction.
+    /// Whether a later statement sees commits from before the rows were locked. False if a handler
+    /// chose a stricter isolation for its transaction.
     sees_latest: bool,
 }
 
-/// Lock the rows of the instances that a batch holds, before anything of it is touched.
+/// Locks the rows of a batch's instances, before any other row of the batch.
 pub(super) async fn enter_held(
     connection: &mut PgConnection,
     instances: &[String],
@@ -128,7 +128,7 @@ pub(super) async fn enter_held(
     })
 }
 
-/// Pass on what a batch released, and add it to the result.
+/// Hands off the instances that a batch released, and adds the result to `settled`.
 pub(super) async fn pass_on<'a>(
     connection: &mut PgConnection,
     held: impl Iterator<Item = &'a LockToken>,
@@ -145,7 +145,7 @@ pub(super) async fn pass_on<'a>(
     };
     let names = instances(released.into_iter());
     if !holders.sees_latest {
-        // Who is next is looked for when this has committed.
+        // The next jobs are looked up after the commit.
         exclusive::vacate(connection, &names).await?;
         settled.unseen = names;
         return Ok(());
@@ -171,7 +171,7 @@ async fn delete<'e>(
     owner: NodeId,
     done: &[Completion],
 ) -> Result<Vec<JobId>, StoreError> {
-    // A job that was lost and taken again may be here twice; only its newest lock can still be there.
+    // A job that was lost and locked again may occur twice; only its newest lock can still exist.
     let mut newest: HashMap<Uuid, i64> = HashMap::with_capacity(done.len());
     for LockToken { id, fence, .. } in done.iter().map(|d| &d.held) {
         let known = newest.entry(id.0).or_insert(fence.0);
@@ -199,7 +199,7 @@ async fn delete<'e>(
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Complete inside a transaction: instances, guarded deletes, next occurrences, hand-over.
+/// Completes jobs inside a transaction: instances, guarded deletes, next occurrences, handoff.
 pub(super) async fn complete_in(
     connection: &mut PgConnection,
     owner: NodeId,
@@ -250,7 +250,7 @@ impl PgStore {
                 ..Settled::default()
             });
         }
-        // What happens where no next occurrence is made is all found by key.
+        // Without a next occurrence, all rows are found by key, as the kept plans of `hot` require.
         let mut tx = if ends {
             self.hot.begin().await?
         } else {
@@ -279,7 +279,7 @@ impl PgStore {
         let mut settled = Settled::default();
         for row in &rows {
             settled.applied.push(JobId(row.try_get(0)?));
-            // The next one of an instance, which may be another job, comes from the hand-over.
+            // The next job of an instance comes from the handoff; it may be another job.
             let ready = decode::ready(row)?;
             if ready.hint.instance.is_none() {
                 settled.ready.push(ready);

@@ -1,4 +1,4 @@
-//! Rows to values.
+//! Conversion of rows to values.
 
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -22,7 +22,8 @@ fn kind(text: &str) -> Result<JobKind, StoreError> {
         .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
 }
 
-/// A value, or where it can't be read a default, and why. That the column is there at all is no question of the row.
+/// Returns the value, or a default if it can't be decoded, with the reason in `fault`. A missing
+/// column is an error.
 fn readable<T: Default>(
     value: sqlx::Result<T>,
     fault: &mut Option<String>,
@@ -37,7 +38,7 @@ fn readable<T: Default>(
     }
 }
 
-/// The same of what was read from a text.
+/// Like [`readable`], for a value that was parsed from a text.
 fn parsed<T>(
     value: Result<T, StoreError>,
     default: impl FnOnce() -> T,
@@ -49,8 +50,9 @@ fn parsed<T>(
     })
 }
 
-/// A job from the columns of `job_columns!`, the first of them at `at`. Unchecked: the columns' types are those of
-/// our own schema, and comparing them again for each row would take as long as reading it.
+/// Reads a job from the columns of `job_columns!`, the first of them at `at`. The columns' types
+/// are not checked: they are those of Jobwire's schema, and a check for each row takes as long as
+/// reading it.
 pub(super) fn job(row: &PgRow, at: usize) -> Result<Job, StoreError> {
     let mut unreadable = None;
     let fault = &mut unreadable;
@@ -94,7 +96,7 @@ pub(super) fn job(row: &PgRow, at: usize) -> Result<Job, StoreError> {
     })
 }
 
-/// What to hint, from the columns of `ready_columns!`.
+/// Reads a job's hint and lane from the columns of `ready_columns!`.
 pub(super) fn ready(row: &PgRow) -> Result<Ready, StoreError> {
     let exclusive: bool = row.try_get(2)?;
     let instance: Option<String> = row.try_get(3)?;
@@ -111,7 +113,7 @@ pub(super) fn ready(row: &PgRow) -> Result<Ready, StoreError> {
     })
 }
 
-/// What a node must serve to run a job, from columns of these names.
+/// Reads the type and the scope that a node must serve to run a job, by column name.
 pub(super) fn needs(row: &PgRow) -> Result<Needs, StoreError> {
     Ok(Needs {
         job_type: row.try_get("type")?,
@@ -121,18 +123,17 @@ pub(super) fn needs(row: &PgRow) -> Result<Needs, StoreError> {
     })
 }
 
-/// All of them.
 pub(super) fn all_ready(rows: &[PgRow]) -> Result<Vec<Ready>, StoreError> {
     rows.iter().map(ready).collect()
 }
 
-/// One line of a job list; see `operate.rs` for the columns.
+/// Reads one line of a job list; `operate.rs` has the columns.
 pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
     let state: &str = row.try_get("state")?;
     Ok(JobView {
         id: JobId(row.try_get("id")?),
         state: JobState::parse(state)
-            .ok_or_else(|| StoreError::BadRow(format!("state `{state}`")))?,
+            .ok_or_else(|| StoreError::BadRow(format!("unknown state `{state}`")))?,
         seq: row.try_get("seq")?,
         kind: kind(row.try_get("kind")?)?,
         job_type: row.try_get("type")?,

@@ -1,4 +1,4 @@
-//! What `jobwire doctor` asks of a server: facts, no judgement.
+//! Facts about the server, for `jobwire doctor`.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,22 @@ use sqlx::Row;
 use super::{PgStore, session};
 use crate::store::error::StoreError;
 
-/// What was found.
+/// The result of [`PgStore::examine`].
 #[derive(Clone, Debug)]
 pub struct Examination {
     /// `server_version_num`, for example 150004.
     pub version: i32,
-    /// The user that we are.
+    /// The current user.
     pub user: String,
-    /// The server is a standby: nothing can be written.
+    /// Whether the server is a standby, which accepts no writes.
     pub in_recovery: bool,
-    /// The database's clock minus this machine's, in seconds; the journey of the question is taken out
-    /// by half.
+    /// The database's clock minus this machine's, in seconds, corrected by half of the round trip.
     pub clock_ahead: f64,
-    /// How long the question took.
+    /// The duration of the query.
     pub round_trip: Duration,
-    /// `max_connections`, without those kept for superusers.
+    /// `max_connections`, without the connections reserved for superusers.
     pub connections_allowed: i64,
-    /// Connections open now, over all databases.
+    /// The number of open connections, over all databases.
     pub connections_open: i64,
     /// `synchronous_commit`.
     pub synchronous_commit: String,
@@ -32,15 +31,15 @@ pub struct Examination {
     pub wal_level: String,
     /// `default_transaction_isolation` of the user in this database.
     pub isolation: String,
-    /// The version of TLS on the server's end of the connection; none where it is not encrypted.
+    /// The version of TLS on the server's end of the connection; `None` if it is not encrypted.
     pub encryption: Option<String>,
-    /// The port that the server itself listens on; a pooler in between has another.
+    /// The port that the server itself listens on. A pooler in between has another one.
     pub server_port: Option<i32>,
-    /// The schema `jobwire` exists.
+    /// Whether the schema `jobwire` exists.
     pub schema_exists: bool,
-    /// The user may create a schema in this database.
+    /// Whether the user may create a schema in this database.
     pub may_create_schema: bool,
-    /// What the user lacks: the object, and the right.
+    /// The rights that the user lacks: the object, and the right.
     pub missing_rights: Vec<(String, String)>,
 }
 
@@ -54,8 +53,8 @@ SELECT current_setting('server_version_num')::integer, current_user::text, pg_is
     has_database_privilege(current_database(), 'CREATE'),
     (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl)";
 
-/// By oid: a name can't be looked up in a schema that one may not use. CASE, since the planner is free to
-/// ask for the right to a sequence before it knows that it is one.
+/// Selects by oid: a name can't be looked up in a schema without the right USAGE. The CASE is
+/// needed because the planner may check the right to a sequence before the kind of the object.
 const RIGHTS: &str = "
 SELECT 'schema jobwire', 'USAGE' FROM pg_namespace n
 WHERE n.nspname = 'jobwire' AND NOT has_schema_privilege(n.oid, 'USAGE')
@@ -86,15 +85,15 @@ WHERE n.nspname = 'jobwire' AND c.relname = 'fence_seq'
 ORDER BY 1, 2";
 
 impl PgStore {
-    /// Ask the server about itself and about our rights. Changes nothing, and needs no tables.
+    /// Queries the server's properties and the user's rights. Changes nothing and needs no tables.
     ///
     /// # Errors
-    /// What the database says.
+    /// Fails if the database returns an error.
     pub async fn examine(&self) -> Result<Examination, StoreError> {
         self.run("examine", || async {
             session::ensure_whole(&self.line, &self.renewals).await?;
             let mut connection = self.line.pool.acquire().await?;
-            // The first statement prepares; only the second one's journey is worth measuring.
+            // The first execution prepares the statement; the second one measures the round trip.
             sqlx::query(SERVER).fetch_one(&mut *connection).await?;
             let (sent, started) = (Utc::now(), Instant::now());
             let row = sqlx::query(SERVER).fetch_one(&mut *connection).await?;

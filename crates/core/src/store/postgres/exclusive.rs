@@ -1,9 +1,9 @@
-//! One at a time: exclusive jobs of a process instance.
+//! Exclusive jobs: one at a time in a process instance.
 //!
-//! The instance's row is the door. [`enter`] locks the rows of a batch of instances, sorted;
-//! [`take_first`] runs in a later statement of the same transaction, so its snapshot sees whatever the
-//! last one through the door committed. A holder counts only while its lease lives (protocol rules 10
-//! to 12).
+//! Transactions on an instance take turns by its row. [`enter`] locks the rows of a batch of
+//! instances in sorted order. [`take_first`] runs in a later statement of the same transaction, so
+//! its snapshot includes the commit of the transaction that held the row before. A job holds its
+//! instance only while its lease has an owner (protocol rules 10 to 12).
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::job::{Fence, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, Refusal, Tried};
 
-/// The condition that never holds makes the conflicting row locked without a new version of it.
+/// The condition that never holds locks an existing row without a new version of it.
 const ENTER: &str = "
 INSERT INTO jobwire.instance_lock AS i (process_instance)
 SELECT name FROM unnest($1::text[]) AS name ORDER BY name
 ON CONFLICT (process_instance) DO UPDATE SET fence = i.fence WHERE false";
 
-/// The same for rows that no other transaction has locked. A row that another transaction has inserted and not yet
-/// committed is waited for.
+/// Like [`ENTER`], but skips rows that another transaction has locked. It waits for a row that
+/// another transaction has inserted and not yet committed.
 const ENTER_UNLOCKED: &str = "
 WITH there AS MATERIALIZED (
     SELECT process_instance FROM jobwire.instance_lock WHERE process_instance = ANY($1)
@@ -45,16 +45,17 @@ WITH there AS MATERIALIZED (
 )
 SELECT process_instance FROM unlocked UNION ALL SELECT process_instance FROM made";
 
-/// What to do about instances whose rows another transaction has locked.
+/// How [`enter`] treats instances whose rows another transaction has locked.
 #[derive(Clone, Copy)]
 pub(super) enum Enter {
-    /// Wait for them.
+    /// Wait for the rows.
     Waiting,
-    /// Leave them out.
+    /// Skip the rows.
     Passing,
 }
 
-/// Lock the rows of these instances, sorted; make those that do not exist yet. Returns those that are locked now.
+/// Locks the rows of these instances in sorted order and inserts missing ones. Returns the
+/// instances that are locked now.
 pub(super) async fn enter(
     connection: &mut PgConnection,
     instances: &[String],
@@ -73,11 +74,12 @@ pub(super) async fn enter(
     }
 }
 
-/// The first ready job by creation order decides: whether it may be taken depends on its type, and on its row not being
-/// locked this instant, but no younger sibling overtakes it. An instance is held while the lease that its row names has
-/// an owner; no time is looked at. A free instance leaves no row: the sweeper would take that for left over, and hint
-/// it again and again. The candidate's row is found again by its place; one that was changed since stands elsewhere,
-/// and counts as busy.
+/// Takes the first ready job, by creation order, of each free instance. That job may be
+/// unavailable, because of its type or because its row is locked at this moment; no younger sibling
+/// overtakes it. An instance is held while the lease that its row names has an owner; no time is
+/// compared. The row of a free instance is deleted: the sweeper would treat it as left over and
+/// hint the instance again and again. The candidate's row is found again by its ctid. A row that
+/// was changed since has another ctid and counts as busy.
 const TAKE_FIRST: &str = concat!(
     "
 WITH asked AS MATERIALIZED (
@@ -132,12 +134,13 @@ LEFT JOIN leased ON leased.job_id = first.id
 ORDER BY first.seq"
 );
 
-/// The same for instances whose last job was just ended by this transaction: nobody else holds them, so that no lease
-/// needs to be looked for before the first sibling is known. Nobody can write one while the instance's row is locked,
-/// so it is inserted plainly; a sibling that has one, whose holder died, counts as busy, and is hinted. This plan is
-/// kept, so no table is joined, and what was not taken is told apart by hashed sets. The instance's row is there, and
-/// changed by way of a conflict: an update from `first` is a join, which was planned for a table of one row and took
-/// three seconds for ten thousand.
+/// Like [`TAKE_FIRST`], for instances whose last job this transaction has just ended. No other job
+/// holds them, so no lease is looked up before the first sibling is known. No other transaction can
+/// write a lease while the instance's row is locked, so the insert has no ON CONFLICT. A sibling
+/// that has a lease, because its holder died, counts as busy and is hinted. The plan is kept, so no
+/// tables are joined, and hashed sets tell apart the jobs that were not taken. The instance's row
+/// exists and is changed by way of a conflict: an update from `first` is a join, which was planned
+/// for a table of one row and took three seconds for ten thousand.
 const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
@@ -183,7 +186,7 @@ SELECT instance, true, true, false, NULL, 0, ",
 FROM candidate WHERE id NOT IN (SELECT id FROM first)"
 );
 
-/// Lock the first ready job of each instance that nobody holds. The instances' rows must be locked.
+/// Locks the first ready job of each free instance. The instances' rows must be locked.
 pub(super) async fn take_first(
     connection: &mut PgConnection,
     terms: &LockTerms,
@@ -239,15 +242,16 @@ async fn take(
         .collect()
 }
 
-/// An instance that another job holds by now keeps its row.
+/// Keeps the row of an instance that another job holds by now.
 const LEAVE: &str = "
 DELETE FROM jobwire.instance_lock i
 WHERE i.process_instance = ANY($1)
   AND NOT EXISTS (SELECT FROM jobwire.job_lease l
                   WHERE l.job_id = i.job_id AND l.fence = i.fence AND l.owner IS NOT NULL)";
 
-/// Only of free instances: an instance's row may name a holder that has died. The subquery for the lease is a value,
-/// which can't be planned as a join.
+/// Selects the next job of each free instance. An instance's row may name a holder that has died,
+/// so the lease is looked up. The subquery for the lease is a value, which can't be planned as a
+/// join.
 const NEXT: &str = concat!(
     "
 SELECT ",
@@ -268,8 +272,9 @@ WHERE (SELECT l.job_id FROM jobwire.instance_lock i
     in_strict_order!("j")
 );
 
-/// Take the next sibling of each of these instances, whose rows are locked and name what this transaction has ended in
-/// an earlier statement; where it can't be taken here, say who is next.
+/// Takes the next sibling of each of these instances. Their rows must be locked and name jobs that
+/// this transaction has ended in an earlier statement. If the sibling can't be taken here, returns
+/// its hint.
 pub(super) async fn take_next(
     connection: &mut PgConnection,
     terms: &LockTerms,
@@ -286,7 +291,8 @@ pub(super) async fn take_next(
     Ok((taken, next(connection, &left).await?))
 }
 
-/// Leave these instances, whose rows are locked, to whoever is next in each, where nobody holds them.
+/// Frees these instances unless another job holds them, and returns the next job of each. Their
+/// rows must be locked.
 pub(super) async fn leave(
     connection: &mut PgConnection,
     instances: &[String],
@@ -295,7 +301,7 @@ pub(super) async fn leave(
     next(connection, instances).await
 }
 
-/// The same without a look at who is next.
+/// Like [`leave`], but does not look up the next jobs.
 pub(super) async fn vacate(
     connection: &mut PgConnection,
     instances: &[String],
@@ -309,7 +315,7 @@ pub(super) async fn vacate(
     Ok(())
 }
 
-/// Who is next in each of these instances, if nobody holds it.
+/// Returns the next job of each of these instances that is free.
 pub(super) async fn next(
     connection: &mut PgConnection,
     instances: &[String],
@@ -324,8 +330,9 @@ pub(super) async fn next(
     decode::all_ready(&rows)
 }
 
-/// The same, after the commit of the transaction that freed the instances. A question before that commit would miss a
-/// job that commits in between and is refused. Where the question fails, the sweeper finds the jobs.
+/// Like [`next`], after the commit of the transaction that freed the instances. A query before that
+/// commit would miss a job that commits in between and is refused. If the query fails, the sweeper
+/// finds the jobs.
 pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> {
     if instances.is_empty() {
         return Vec::new();
@@ -335,7 +342,7 @@ pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> 
         next(&mut connection, instances).await
     };
     asked.await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "the next jobs of instances could not be asked for; the sweeper finds them");
+        tracing::debug!(%error, "the next jobs of instances could not be looked up; the sweeper will find them");
         Vec::new()
     })
 }

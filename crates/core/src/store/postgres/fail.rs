@@ -1,4 +1,4 @@
-//! Failing: out of the executable table, into the one where the job waits.
+//! Failing: moving jobs out of the executable table, into the one where they wait.
 
 use chrono::{DateTime, Utc};
 use sqlx::Row;
@@ -12,8 +12,8 @@ use crate::store::created::earliest;
 use crate::store::error::StoreError;
 use crate::store::{Destination, Failure, Handoff, Settled, instances};
 
-/// One statement moves each job to its table: timer, dead letter, or, where something that it belongs
-/// to has been suspended meanwhile, suspended (protocol rule 27).
+/// Moves each job to its table: timer, dead letter, or suspended, if a suspension covers the job by
+/// now (protocol rule 27).
 const FAIL: &str = concat!(
     "
 WITH given AS MATERIALIZED (
@@ -62,10 +62,11 @@ WITH given AS MATERIALIZED (
 SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END, NOT dead AND put_aside FROM moved"
 );
 
-/// No suspension ends before this transaction: then its end brings back what this transaction has put aside.
+/// Keeps suspensions from ending before this transaction, so that their end brings back the jobs
+/// that this transaction has suspended.
 const KEEP_SUSPENSIONS: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR KEY SHARE";
 
-/// What was put aside for a suspension that has ended meanwhile.
+/// Moves the jobs back whose suspension has ended meanwhile.
 const BACK_TO_TIMERS: &str = concat!(
     "
 WITH back AS (
@@ -81,7 +82,7 @@ INSERT INTO jobwire.timer_job (",
     " FROM back RETURNING due_at"
 );
 
-/// A century, in milliseconds: a longer wait would leave the range of dates.
+/// A century, in milliseconds. A longer wait would exceed the range of dates.
 const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
 
 impl PgStore {

@@ -1,9 +1,9 @@
 //! Fences never repeat (protocol rule 1).
 //!
-//! A sequence forgets: where the commits that drew its last values had not reached the disk (row locks hold
-//! without a commit, `synchronous_commit` may be off), a crash of the server sets it back, and a standby that
-//! is promoted knows only what it received. So each store that locks makes a *leap* before it locks anything,
-//! and again for each server that its connections meet later: another start, a recovery from a crash, another
+//! A crash of the server sets a sequence back if the commits that drew its last values were not on
+//! disk: row locks hold without a commit, and `synchronous_commit` may be off. A promoted standby
+//! has only what it received. So each store makes a *leap* before its first lock, and again for
+//! each server that its connections meet later: another start, a recovery from a crash, another
 //! timeline. ADR 0027 has the reasons.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,35 +15,37 @@ use super::line::Line;
 use super::session::{self, Server};
 use crate::store::error::StoreError;
 
-/// More fences than are drawn between two flushes of the log.
+/// The length of a leap: more fences than are drawn between two flushes of the log.
 const LEAP: i64 = 1 << 32;
-/// A leap on a timeline leads at least so far for each timeline: beyond all that the former one handed out, also where
-/// a standby was promoted that never received the former leaps.
+/// A leap reaches at least this number times the timeline. So it passes all fences of the former
+/// timeline, even on a promoted standby that never received the former leaps.
 const OF_A_TIMELINE: i64 = 1 << 48;
-/// The factor of the last timelines, so that the product fits.
+/// The largest factor of [`OF_A_TIMELINE`], so that the product fits.
 const TIMELINES: i64 = 32_000;
-/// Two leaps at once would set the sequence back. The letters of `jobwire`.
+/// The key of the advisory lock for leaps: two at once would set the sequence back. It is the
+/// letters of `jobwire`.
 const LOCK: i64 = 0x006a_6f62_7769_7265;
 
 const READ_ONLY: &str = "SET default_transaction_read_only = on";
 
-/// Before the first lock, and after each change of the server.
+/// The leaps of a store: before the first lock, and after each change of the server.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    /// New connections leap where they meet a server that is not known.
+    /// Whether new connections leap when they meet an unknown server.
     locks: AtomicBool,
-    /// The leap before the first lock was made.
+    /// Set when the leap before the first lock is done.
     begun: OnceCell<()>,
-    /// The server of the last leap. Other connections wait for a leap that is under way.
+    /// The server of the last leap. Other connections wait here while a leap is under way.
     known: Mutex<Option<Server>>,
 }
 
 impl Fences {
-    /// Before each lock. After the first one it costs nothing.
+    /// Makes the leap before the first lock. It is called before each lock; later calls cost
+    /// nothing.
     pub(super) async fn begin(&self, line: &Line) -> Result<(), StoreError> {
         let begin = || async {
             let mut connection = line.pool.acquire().await?;
-            // From here on each new connection leaps by itself.
+            // From now on each new connection leaps by itself.
             self.locks.store(true, Ordering::SeqCst);
             let leapt = self.first_leap(&mut connection).await;
             if leapt.is_err() {
@@ -58,7 +60,7 @@ impl Fences {
         let server = session::server(connection).await?;
         if server.timeline.is_none() {
             return Err(StoreError::Config(
-                "the server is a standby: nothing can be locked there; give the primary's address"
+                "the server is a standby, where no job can be locked; use the primary's address"
                     .to_owned(),
             ));
         }
@@ -69,7 +71,7 @@ impl Fences {
             )),
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42501") => {
                 Err(StoreError::Config(format!(
-                    "a node may not set its fences ({}); GRANT USAGE, UPDATE ON SEQUENCE jobwire.fence_seq TO its role",
+                    "the node's role may not set the sequence of fences ({}); GRANT USAGE, UPDATE ON SEQUENCE jobwire.fence_seq TO it",
                     error.message()
                 )))
             }
@@ -77,7 +79,8 @@ impl Fences {
         }
     }
 
-    /// A connection was opened. Without the schema nothing is locked, and nothing has to be done.
+    /// Leaps on a new connection once the store locks. Without the schema, nothing is locked and no
+    /// leap is needed.
     pub(super) async fn connected(
         &self,
         connection: &mut PgConnection,
@@ -89,15 +92,15 @@ impl Fences {
         Ok(())
     }
 
-    /// Leap unless that was done on this server. False where the sequence is missing.
+    /// Leaps, unless that was done on this server. Returns false if the sequence is missing.
     async fn leap_on(
         &self,
         connection: &mut PgConnection,
         server: Server,
     ) -> Result<bool, sqlx::Error> {
         let Some(timeline) = server.timeline else {
-            // It would not notice its promotion. So it writes nothing then either: its first attempt fails, and all
-            // connections are replaced by new ones, which leap.
+            // The session would not notice a promotion of the standby. So it stays read-only after
+            // one: its first write fails, and all connections are replaced by new ones, which leap.
             connection.execute(sqlx::raw_sql(READ_ONLY)).await?;
             return Ok(true);
         };
@@ -105,20 +108,21 @@ impl Fences {
         if known.as_ref() == Some(&server) {
             return Ok(true);
         }
-        // Numbers only. One message, and so one transaction.
+        // The text holds only numbers. It is one message and so one transaction.
         let leap = sqlx::raw_sql(sqlx::AssertSqlSafe(leap(timeline)));
         let rows = connection.fetch_all(leap).await?;
         let Some(fence) = rows.iter().find_map(|row| row.try_get("fence").ok()) else {
             return Ok(false);
         };
         let fence: i64 = fence;
-        tracing::info!(timeline, fence, "fences begin anew");
+        tracing::info!(timeline, fence, "fences were set forward for this server");
         *known = Some(server);
         Ok(true)
     }
 }
 
-/// The commit waits for the disk; where it waits for a standby, too, it goes on doing so.
+/// Returns the statements of a leap. Their commit waits for the disk, and for a standby where the
+/// server's other commits do.
 fn leap(timeline: i64) -> String {
     let floor = timeline.clamp(0, TIMELINES) * OF_A_TIMELINE;
     format!(

@@ -1,9 +1,9 @@
-//! The connections that lock and complete, kept at hand between two statements.
+//! The connections for locks and completions, kept at hand between two statements.
 //!
-//! The pool asks a connection that comes back whether it lives. That is a round trip after every statement, and where
-//! jobs come one by one it is under way while the job that was locked should start. So what answered is believed in
-//! here. It goes back to the pool where its answer was an error or did not come, and where somebody waits for a
-//! connection of the pool.
+//! The pool pings each connection that is returned. That is a round trip after every statement, and
+//! where jobs arrive one by one, it delays the start of the job that was just locked. So a
+//! connection that answered is kept here. It returns to the pool after an error, after a timeout,
+//! or when another task waits for a connection.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::line::Line;
 use super::session::Commits;
 use crate::store::error::StoreError;
 
-/// See the [module](self). Cheap to clone.
+/// The connections at hand and their pool; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub(super) struct HotLine {
     line: Line,
@@ -28,7 +28,8 @@ pub(super) struct HotLine {
 #[derive(Default)]
 struct Shelf {
     at_hand: Vec<Taken>,
-    /// How many wait for a connection of the pool. As long as somebody does, none is kept.
+    /// The number of tasks that wait for a connection of the pool. While any task waits, no
+    /// connection is kept.
     waiting: usize,
     closed: bool,
 }
@@ -36,22 +37,22 @@ struct Shelf {
 /// A connection that is out of the pool.
 struct Taken {
     connection: PoolConnection<Postgres>,
-    /// The pool believed in it then.
+    /// The time at which the pool lent it; the pool trusted it then.
     since: Instant,
     answered: Instant,
 }
 
-/// A connection for one statement. It goes back to the pool unless it is [kept](Self::keep).
+/// A connection for one statement. It returns to the pool unless it is [kept](Self::keep).
 pub(super) struct Lent<'a> {
     line: &'a HotLine,
     taken: Taken,
 }
 
-/// Somebody waits for a connection of the pool.
+/// Counts a task that waits for a connection of the pool.
 struct Waiting<'a>(&'a HotLine);
 
 impl HotLine {
-    /// Of connections whose statements commit so.
+    /// Creates the connections at hand for a line whose statements commit in this way.
     pub(super) fn new(line: Line, commits: Commits) -> Self {
         Self {
             line,
@@ -64,7 +65,7 @@ impl HotLine {
         &self.line
     }
 
-    /// Connections that nobody uses now.
+    /// Returns the number of connections that are not in use.
     pub(super) fn idle(&self) -> usize {
         self.line.pool.num_idle() + self.shelf().at_hand.len()
     }
@@ -73,11 +74,11 @@ impl HotLine {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection at hand, or one of the pool.
+    /// Returns a connection at hand, or one of the pool.
     pub(super) async fn lend(&self) -> Result<Lent<'_>, StoreError> {
         let waiting = {
             let mut shelf = self.shelf();
-            // What is not believed in is asked or closed by the pool.
+            // A connection that is not trusted returns to the pool, which pings or closes it.
             while let Some(taken) = shelf.at_hand.pop() {
                 let (age, idle) = (taken.since.elapsed(), taken.answered.elapsed());
                 if self.line.suspicion.believes_in(age, idle) {
@@ -97,12 +98,13 @@ impl HotLine {
         Ok(Lent { line: self, taken })
     }
 
-    /// Whether what has to wait for the disk has to say so.
+    /// Returns whether a statement that must wait for the disk has to request that.
     pub(super) fn commits_soon(&self) -> bool {
         self.commits == Commits::Soon
     }
 
-    /// A transaction on a connection of the pool, which is given one that was at hand. Its commit waits for the disk.
+    /// Begins a transaction on a connection of the pool, to which a connection at hand is returned
+    /// first. Its commit waits for the disk.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
         let _waiting = {
             let mut shelf = self.shelf();
@@ -115,7 +117,7 @@ impl HotLine {
         }
     }
 
-    /// Give all back to the pool, which is to be closed.
+    /// Returns all connections to the pool, which is about to be closed.
     pub(super) fn clear(&self) {
         let mut shelf = self.shelf();
         shelf.closed = true;
@@ -129,7 +131,7 @@ impl HotLine {
 }
 
 impl Lent<'_> {
-    /// It has answered, and is at hand for the next statement.
+    /// Keeps the connection, which has answered, at hand for the next statement.
     pub(super) fn keep(self) {
         let Self { line, mut taken } = self;
         taken.answered = Instant::now();
@@ -161,7 +163,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Drop for Shelf {
-    /// The store is gone, and perhaps the runtime, too, without which nothing goes back to a pool.
+    /// Detaches the connections. The store is gone, and perhaps the runtime, without which no
+    /// connection can return to a pool.
     fn drop(&mut self) {
         for taken in self.at_hand.drain(..) {
             drop(taken.connection.detach());

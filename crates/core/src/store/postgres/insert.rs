@@ -1,4 +1,4 @@
-//! Creating jobs: many in one statement, each in the table that its due date asks for.
+//! Creating jobs: many in one statement, each in the table for its due date.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,15 +12,16 @@ use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::{Created, Origin, TransactionId};
 
-/// Rows in one statement: past some thousand, larger statements gain nothing and hold more memory.
+/// Maximum number of rows in one statement. Beyond some thousand, larger statements gain nothing
+/// and use more memory.
 const ROWS: usize = 2_500;
 
-/// Both branches judge by the statement's start, so that a row due at this very moment goes to exactly
-/// one table. Rows keep the order of the arrays, and so their creation order.
+/// Both branches compare with the statement's start, so a row that is due at this very moment goes
+/// to exactly one table. Rows keep the order of the arrays, and so their creation order.
 ///
-/// A job without a lane of its own gets that of the first rule. Whether there are rules at all is asked once
-/// a statement, so that without any (the usual case) no row pays for them. Only lanes that the caller can't
-/// know come back.
+/// A job without a lane of its own gets that of the first rule that fits. Whether there are any
+/// rules is checked once per statement, so without rules (the usual case) no row pays for them.
+/// Only lanes that the caller can't know are returned.
 const INSERT: &str = "
 WITH given AS MATERIALIZED (
     SELECT g.*, CASE
@@ -65,7 +66,7 @@ SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT mi
 FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
       WHERE lane IS NULL AND its_lane <> 'default') ruled";
 
-/// Insert over a connection that is inside the caller's transaction.
+/// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
     connection: &mut PgConnection,
     jobs: Vec<NewJob>,
@@ -121,7 +122,7 @@ async fn insert_chunk(
         .bind(texts(jobs, |j| j.custom_values.as_ref().map(|v| v.get())))
         .bind(texts(jobs, |j| j.trace_parent.as_deref()))
         .bind(origin.as_str())
-        // Whoever hints it counts its own hint: the sweeper looks for jobs that have none.
+        // The commit hook's own hint is counted: the sweeper looks for jobs without a hint.
         .bind(i32::from(origin == Origin::Hook))
         .fetch_one(connection)
         .await?;
@@ -131,7 +132,7 @@ async fn insert_chunk(
     let lanes: Option<Vec<String>> = row.try_get(4)?;
     let lanes = ids.into_iter().flatten().zip(lanes.into_iter().flatten());
     let mut ruled: HashMap<Uuid, Lane> = lanes.map(|(id, lane)| (id, Lane(lane))).collect();
-    // A timer is still there when a job is done already.
+    // A timer is the better witness: a ready job may be done already.
     let witness = timers.iter().next().copied().map(JobId);
     Ok(Created {
         witness: witness.or_else(|| jobs.first().map(|job| job.id)),

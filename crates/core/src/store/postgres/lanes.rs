@@ -1,4 +1,4 @@
-//! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
+//! Lanes: the rules that choose one, the backlog of each, and moving jobs from one to another.
 
 use sqlx::{PgConnection, PgPool, Row};
 use uuid::Uuid;
@@ -35,7 +35,7 @@ pub(super) async fn rules(pool: &PgPool) -> Result<Vec<LaneRule>, StoreError> {
         .collect()
 }
 
-/// Two who replace the rules at once come one after the other; inserts read on meanwhile.
+/// Serializes concurrent replacements of the rules; inserts still read them.
 const ALONE: &str = "LOCK TABLE jobwire.lane_rule IN SHARE ROW EXCLUSIVE MODE";
 const FORGET: &str = "DELETE FROM jobwire.lane_rule";
 const WRITE: &str = "
@@ -136,7 +136,8 @@ pub(super) async fn outside(
         .collect()
 }
 
-/// The next jobs of the lane behind an id, among so many rows: however rare the lane is, a page stays short.
+/// Selects the next jobs of the lane after an id, from a limited number of rows, so that a page
+/// stays short even for a rare lane.
 macro_rules! look {
     ($table:literal) => {
         concat!(
@@ -152,8 +153,8 @@ SELECT (SELECT array_agg(id) FROM (SELECT id FROM slice WHERE lane = $1 ORDER BY
     };
 }
 
-/// Row locks first, without waiting; the look at the leases comes in a later statement, so that a lock which
-/// was being taken is seen. What is busy is left for the next run.
+/// Locks the rows, without waiting. A later statement checks the leases, so that it sees a lock
+/// that was being taken. Rows that are locked are left for the next run.
 macro_rules! enter {
     ($table:literal) => {
         concat!(
@@ -174,7 +175,8 @@ macro_rules! relabel {
     };
 }
 
-/// What is ready is ready anew, in another lane. Of an instance only the first ready sibling is hinted.
+/// A ready job becomes ready anew, in another lane. Of an instance, only the first ready sibling is
+/// hinted.
 const RELABEL_READY: &str = concat!(
     "
 UPDATE jobwire.job j SET lane = $2, revision = least(j.revision, 999999999) + 1, ready_at = clock_timestamp(), hints = $3
@@ -216,7 +218,7 @@ fn statements(state: JobState) -> Statements {
     }
 }
 
-/// The jobs of a page, and behind which id to go on.
+/// Returns the jobs of a page, and the id after which the next page begins.
 async fn look(
     connection: &mut PgConnection,
     page: &LanePage,
@@ -234,13 +236,13 @@ async fn look(
     Ok((found, after))
 }
 
-/// The ids of a page.
+/// Returns the ids of a page.
 pub(super) async fn page_ids(line: &Line, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
     let (found, _) = look(&mut *line.pool.acquire().await?, page).await?;
     Ok(found.into_iter().map(JobId).collect())
 }
 
-/// Move a page; of its jobs only `these`, if any are named.
+/// Moves a page, or only `these` of its jobs.
 pub(super) async fn move_page(
     line: &Line,
     page: &LanePage,

@@ -1,4 +1,4 @@
-//! The leader's turn: one statement (protocol rule 24).
+//! The leader cycle: one statement (protocol rule 24).
 
 use std::time::Duration;
 
@@ -16,23 +16,24 @@ use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
 
-/// Lead if no other node does; then, only as leader: clear the owners of leases that ran out and count the strikes,
-/// mark jobs that were never hinted, and look at the backlog. This is the only statement that ends a lease of another
-/// node, and the only one that compares a lease with the clock (protocol rule 24). It changes only rows that it has
-/// locked, so two leaders at once do no harm; it waits for no row, and a row that is locked is looked at in the next
-/// turn (rule 9).
+/// Leads if no other node does. Then, only as leader, clears the owners of expired leases and
+/// counts the strikes, marks jobs that were never hinted, and reads the backlog. This is the only
+/// statement that ends a lease of another node, and the only one that compares a lease with the
+/// clock (protocol rule 24). It changes only rows that it has locked, so two leaders at once do no
+/// harm. It waits for no row; a locked row is left for the next cycle (rule 9).
 ///
-/// Leases that ran out without a job are deleted a page at a time, and not in the search for a refused row: nothing
-/// waits for them.
+/// Expired leases without a job are deleted a page at a time, and not in the search for a refused
+/// row, since nothing waits for them.
 ///
-/// The leader's row is not waited for either: while another transaction has it locked, the answer names the leader of the
-/// row.
+/// The leader's row is not waited for either. While another transaction has it locked, the answer
+/// names the leader in that row.
 ///
-/// A leader's lease that ends later than ten of ours was not written by a leader of this fleet, or the clock was set
-/// back: it counts as ended.
+/// A leader's lease that ends later than ten of ours counts as expired: no leader of this fleet
+/// wrote it, or the clock was set back.
 ///
-/// `left` are jobs whose lease lost its owner in an earlier turn and that no node has locked since: their hint was
-/// lost, or no node had a free slot. They are hinted again at growing distances.
+/// `left_over` are jobs whose lease lost its owner in an earlier cycle and that no node has locked
+/// since: their hint was lost, or no node had a free slot. They are hinted again at growing
+/// intervals.
 macro_rules! take {
     ($late:literal, $other:literal) => {
         concat!(
@@ -140,10 +141,11 @@ ORDER BY hinted.seq"
 
 const TAKE: &str = take!("", "");
 
-/// The same for given jobs, in the search for a refused row.
+/// Like [`TAKE`], for given jobs, in the search for a refused row.
 const TAKE_THESE: &str = take!(" AND l.job_id = ANY($13)", " AND j.id = ANY($13)");
 
-/// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
+/// Selects the jobs that a cycle may mark, and some more: those of ended leases, and the oldest and
+/// the newest that were never hinted.
 const MARKED: &str = concat!(
     "
 SELECT id FROM (
@@ -164,7 +166,7 @@ pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, St
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Take a turn; of the jobs only `these`, if any are named.
+/// Runs a leader cycle, for all jobs or only for `these`.
 pub(super) async fn take(
     line: &Line,
     turn: &LeaderCycle,
@@ -239,12 +241,12 @@ pub(super) async fn take(
         Ok(CycleOutcome::Leads(Box::new(report)))
     } else {
         Err(StoreError::BadRow(
-            "the leader's turn returned no row".to_owned(),
+            "the leader cycle returned no row".to_owned(),
         ))
     }
 }
 
-/// The row stays, so that the term goes on growing.
+/// Keeps the row, so that the term goes on growing.
 const RESIGN: &str = "
 UPDATE jobwire.leader SET expires_at = clock_timestamp() - interval '1 second'
 WHERE role = 'leader' AND node = $1 AND expires_at > clock_timestamp()";
@@ -273,10 +275,10 @@ RETURNING ",
 
 const UNHINTED: &str = unhinted!("");
 
-/// The same for given jobs, in the search for a refused row.
+/// Like [`UNHINTED`], for given jobs, in the search for a refused row.
 const UNHINTED_THESE: &str = unhinted!(" AND id = ANY($2)");
 
-/// The oldest and the newest jobs that were never hinted.
+/// Selects the oldest and the newest jobs that were never hinted.
 const FIND_UNHINTED: &str = "
 SELECT id, seq FROM (
     (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq LIMIT $1)
@@ -290,13 +292,13 @@ pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Job
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Mark up to so many jobs that were never hinted.
+/// Marks up to `at_most` jobs that were never hinted.
 pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
     let query = sqlx::query(UNHINTED).bind(at_most);
     decode::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
 
-/// Mark these jobs, if they were never hinted.
+/// Marks these jobs, if they were never hinted.
 pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
     let ids: Vec<Uuid> = these.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);

@@ -1,18 +1,18 @@
-//! The line to the server: which of its connections may still be believed in.
+//! The connections to the server, and which of them are still trusted.
 //!
-//! A connection whose other end is gone without a word (a pulled cable, a firewall that forgot it, a frozen
-//! machine) gives neither an answer nor an error for a quarter of an hour. So every statement has a
-//! deadline here, and when one passes, every connection that was open then is **suspected**: it is closed
-//! when it comes back or would be used next, and a new one is opened in its place. The pool by itself would
-//! ask a connection that comes back whether it lives, wait for that answer as long as the kernel does, and
-//! be a place short meanwhile.
+//! A connection whose other end is gone silently (a pulled cable, a firewall that dropped it, a
+//! frozen machine) returns neither an answer nor an error for a quarter of an hour. So every
+//! statement has a deadline here. When one passes, every connection that was open then is
+//! **suspected**: it is closed when it is returned or before its next use, and a new one is opened
+//! in its place. The pool by itself would ping a returned connection, wait for the answer as long
+//! as the kernel does, and be a connection short meanwhile.
 //!
-//! A server that has become a standby is treated alike: whoever answers at the address now may be another.
-//! A wrong suspicion costs a few new connections.
+//! A server that has become a standby is treated alike, since another server may answer at the
+//! address by now. A wrong suspicion costs a few new connections.
 //!
-//! Where a connection says that it is gone, or an error that passes by itself, the idle ones are only **doubted**: each
-//! is asked whether it lives before it is used again. A server that was restarted would fail a statement on every one
-//! of them else.
+//! After a lost connection, or another transient error, the idle connections are only **doubted**:
+//! each is pinged before its next use. Otherwise a restart of the server would fail a statement on
+//! every one of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,16 +24,16 @@ use tokio::sync::watch;
 
 use crate::store::error::StoreError;
 
-/// Since when connections are believed in again. Cheap to clone.
+/// The times from which connections are trusted. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Suspicion {
-    /// Whatever was open then is closed.
+    /// Connections that were open then are closed.
     raised: Moment,
-    /// Whatever was idle then is asked.
+    /// Connections that were idle then are pinged.
     doubted: Moment,
 }
 
-/// The newest moment of its kind, if there was one.
+/// The time of the last event of its kind, if there was one.
 #[derive(Clone)]
 struct Moment(Arc<watch::Sender<Option<Instant>>>);
 
@@ -48,7 +48,7 @@ impl Moment {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// What is so old was there at that moment.
+    /// Returns whether something of this age existed at that time.
     fn has_met(&self, age: Duration) -> bool {
         let moment = *self.0.borrow();
         moment.is_some_and(|moment| age >= moment.elapsed())
@@ -56,12 +56,12 @@ impl Moment {
 }
 
 impl Suspicion {
-    /// A connection that was opened so long ago, and was idle for so long, may be used at once.
+    /// Returns whether a connection of this age and idle time may be used without a ping.
     pub(super) fn believes_in(&self, age: Duration, idle: Duration) -> bool {
         !self.raised.has_met(age) && !self.doubted.has_met(idle)
     }
 
-    /// Connections of this pool are closed once they are suspected, and asked where they are doubted.
+    /// Makes the pool close suspected connections and ping doubted ones.
     pub(super) fn watch(&self, pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
         let (taken, given_back) = (self.clone(), self.clone());
         pool.before_acquire(move |connection, known| {
@@ -76,7 +76,7 @@ impl Suspicion {
     }
 }
 
-/// Connections for one purpose, and how long they may be silent. Cheap to clone.
+/// Connections for one purpose, and the deadline of their statements. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) pool: PgPool,
@@ -85,18 +85,18 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Nothing is known any more of the connections that are open now.
+    /// Suspects all connections that are open now.
     pub(super) fn suspect(&self) {
         self.suspicion.raised.is_now();
     }
 
-    /// What one connection met, those that are idle now may have met, too.
+    /// Doubts all connections that are idle now: they may have met the same error.
     fn doubt(&self) {
         self.suspicion.doubted.is_now();
     }
 
-    /// Ready when connections that are open now have been suspected, and as much time has passed since as any
-    /// answer may take.
+    /// Completes when the connections that are open now have been suspected, and the longest time
+    /// for an answer has passed since.
     pub(super) fn ends(&self) -> impl Future<Output = ()> + Send + 'static {
         let (mut raised, within) = (self.suspicion.raised.0.subscribe(), self.within);
         async move {
@@ -108,7 +108,8 @@ impl Line {
         }
     }
 
-    /// Wait for an answer as long as it may take. Suspicion comes before the connection is let go.
+    /// Waits for an answer until the deadline. The connections are suspected before this one is
+    /// returned.
     pub(super) async fn answer<T>(
         &self,
         question: impl Future<Output = Result<T, StoreError>>,

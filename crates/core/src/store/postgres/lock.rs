@@ -1,4 +1,4 @@
-//! Locking what a batch of hints names.
+//! Locking the jobs of a batch of hints.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,14 +19,15 @@ use crate::job::{Fence, JobId, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, Locked, Refusal, Tried};
 
-/// What the server says of a key that is there already.
+/// The SQLSTATE of a duplicate key.
 const DUPLICATE: &str = "23505";
 
-/// Row locks first, with SKIP LOCKED: a job that is being completed or moved is seen as such, and nobody's row is
-/// waited for. Then the lease. Nearly always there is none, and whoever writes one has the row locked. So it is
-/// inserted plainly: asking the index before each (`ON CONFLICT`) and joining what came of it took a quarter of the
-/// time. A lease that was written between the statement's beginning and its lock of the row makes it fail as a whole;
-/// then [`LOCK`] is asked.
+/// Locks the rows first, with SKIP LOCKED: it sees a job that is being completed or moved, and
+/// waits for no row. Then it inserts the leases. A job nearly always has none yet, and only a
+/// transaction that has locked its row writes one. So the insert is plain: a look at the index
+/// before each row (`ON CONFLICT`) and a join with the result took a quarter of the time. A lease
+/// that was written between the start of the statement and its row lock fails the whole statement;
+/// then [`LOCK`] runs.
 macro_rules! lock_new {
     ($unsuspended:expr) => {
         concat!(
@@ -57,13 +58,15 @@ FROM ready"
 
 const LOCK_NEW: &str = lock_new!(not_suspended!("j"));
 
-/// The same where nothing at all is suspended; none else. For a single job it saves a tenth of the server's time.
+/// Like [`LOCK_NEW`] while nothing is suspended; otherwise selects no jobs. For a single job it
+/// saves a tenth of the server's time.
 const LOCK_NEW_UNSUSPENDED: &str = lock_new!(nothing_suspended!());
 
-/// For so long after something suspended was seen, it is expected to be there still.
+/// How long a suspension is expected to exist after one was seen.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// How to lock what has no lease, given when something suspended was seen last beside free jobs.
+/// Returns the statement that locks jobs without a lease, given when a suspension was last seen
+/// beside free jobs.
 fn lock_new_statement(suspended: &Lately) -> &'static str {
     if suspended.within(REMEMBERED) {
         LOCK_NEW
@@ -72,13 +75,15 @@ fn lock_new_statement(suspended: &Lately) -> &'static str {
     }
 }
 
-/// After a transaction kept an instance's row locked for longer than [`begin_impatiently`] waits, no row is waited for
-/// during this time: a transaction that hangs delays one lock statement a second, and no more.
+/// After an instance's row stayed locked for longer than [`begin_impatiently`] waits, lock
+/// statements wait for no row during this time. So a transaction that hangs delays at most one lock
+/// statement a second.
 const UNWAITED: Duration = Duration::from_secs(1);
 
-/// As [`LOCK_NEW`], but where there may be leases: one without an owner is taken.
-/// Each lease has its ready row, so the full join finds what an inner one would; but it can't be planned
-/// as a nested loop over two CTEs, which for 256 jobs is 65,536 comparisons (ADR 0001 has the times).
+/// Like [`LOCK_NEW`], for jobs that may have leases: takes a lease without an owner. Each lease has
+/// its ready row, so the full join finds the same rows as an inner join. But it can't be planned as
+/// a nested loop over two CTEs, which takes 65,536 comparisons for 256 jobs (ADR 0001 has the
+/// times).
 const LOCK: &str = concat!(
     "
 WITH ready AS MATERIALIZED (
@@ -107,7 +112,8 @@ WHERE coalesce(leased.fence, 0) > 0
 ORDER BY ready.seq"
 );
 
-/// What became of these? Asked only for ids that the first lock statement did not return.
+/// Selects why jobs were not locked. Runs only for ids that the first lock statement did not
+/// return.
 const CLASSIFY: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance, ",
@@ -122,7 +128,7 @@ SELECT j.id, j.exclusive, j.process_instance, ",
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
-/// Lock those of these plain jobs that are free, whatever leases they had.
+/// Locks the free ones of these plain jobs, including those that have a lease without an owner.
 pub(super) async fn lock_plain(
     connection: impl PgExecutor<'_>,
     terms: &LockTerms,
@@ -156,20 +162,21 @@ async fn lock_by(
         .collect()
 }
 
-/// Ids are time-ordered, and so are these but for creators whose clocks differ.
+/// Sorts jobs in creation order. Ids are time-ordered, so the jobs are sorted already unless the
+/// clocks of their creators differ.
 pub(super) fn in_order(jobs: &mut [LockedJob]) {
     if !jobs.is_sorted_by_key(|locked| locked.job.seq) {
         jobs.sort_unstable_by_key(|locked| locked.job.seq);
     }
 }
 
-/// Those of these ids that none of these jobs has.
+/// Removes the ids of these jobs.
 fn leave_out(ids: &mut Vec<Uuid>, jobs: &[LockedJob]) {
     let known: HashSet<Uuid> = jobs.iter().map(|locked| locked.job.id.0).collect();
     ids.retain(|id| !known.contains(id));
 }
 
-/// What nothing was decided about is tried again.
+/// Refuses the undecided hints as busy, so that they are tried again.
 fn call_busy(hints: &[Hint], locked: &mut Locked) {
     let rows = locked.rows.iter().flat_map(|rows| &rows.jobs);
     let jobs = rows.chain(&locked.jobs).map(|locked| locked.job.id);
@@ -181,7 +188,7 @@ fn call_busy(hints: &[Hint], locked: &mut Locked) {
 }
 
 impl PgStore {
-    /// Lock what has no lease. None at all where one was written meanwhile.
+    /// Locks jobs without a lease. Returns none if a lease was written meanwhile.
     async fn lock_new(
         &self,
         terms: &LockTerms,
@@ -202,7 +209,10 @@ impl PgStore {
                 Ok(jobs)
             }
             Err(error) if error.sqlstate().as_deref() == Some(DUPLICATE) => {
-                tracing::debug!(hints = ids.len(), "a job among these has just been locked");
+                tracing::debug!(
+                    hints = ids.len(),
+                    "a job of this batch was locked meanwhile; the batch is tried again"
+                );
                 Ok(Vec::new())
             }
             Err(error) => Err(error),
@@ -226,7 +236,7 @@ impl PgStore {
         }
         plain.sort_unstable();
         plain.dedup();
-        // What is rare is boxed: kilobytes that every lock would make room for else.
+        // Rare futures are boxed: otherwise every lock would make room for their kilobytes.
         if terms.rows.admit(plain.len()) {
             locked.rows = self.hold_rows(terms, &plain).boxed().await?;
         }
@@ -242,12 +252,13 @@ impl PgStore {
         }
         let others = self.lock_others(terms, &plain, instances, &mut locked);
         match others.boxed().await {
-            // What is locked already must be started: its lease would be waited for else.
+            // The jobs that are already locked must start; otherwise they wait until their leases
+            // expire.
             Err(error)
                 if error.changed_nothing()
                     && (locked.rows.is_some() || !locked.jobs.is_empty()) =>
             {
-                tracing::warn!(%error, "not all hints of a batch could be decided; they are tried again");
+                tracing::warn!(%error, "some hints of a batch could not be decided; they will be tried again");
                 call_busy(hints, &mut locked);
                 locked.is_cut = true;
             }
@@ -256,7 +267,7 @@ impl PgStore {
         Ok(locked)
     }
 
-    /// What is not new, and what is exclusive.
+    /// Locks jobs that may have a lease, and exclusive jobs.
     async fn lock_others(
         &self,
         terms: &LockTerms,
@@ -273,7 +284,8 @@ impl PgStore {
         Ok(())
     }
 
-    /// The first ready job of each of these instances. An instance whose row stays locked is busy.
+    /// Locks the first ready job of each of these instances. An instance whose row stays locked is
+    /// busy.
     async fn lock_instances(
         &self,
         terms: &LockTerms,
@@ -294,8 +306,9 @@ impl PgStore {
         Ok(())
     }
 
-    /// Try these instances. Those whose rows stay locked are left out. None where one of them is waited for all the same: the
-    /// row of its instance is not committed yet, or the lease of its first job stays locked.
+    /// Tries these instances, and leaves out those whose rows stay locked. Returns `None` if the
+    /// statement waited in vain all the same: the row of an instance is not committed yet, or the
+    /// lease of its first job stays locked.
     async fn try_instances(
         &self,
         terms: &LockTerms,
@@ -326,7 +339,8 @@ impl PgStore {
         Ok(tried)
     }
 
-    /// Why were these not locked as new ones? What may be free after all is tried once more.
+    /// Finds out why these jobs were not locked as new ones. Tries those once more that may be
+    /// free.
     async fn classify(
         &self,
         terms: &LockTerms,
@@ -357,7 +371,8 @@ impl PgStore {
             } else if suspended {
                 Refusal::Suspended
             } else if exclusive {
-                // A hint from a producer that does not know: try the instance all the same.
+                // The hint does not name the instance, though the job is exclusive: try the
+                // instance.
                 let instance: Option<String> = row.try_get(2)?;
                 instances
                     .entry(instance.unwrap_or_default())

@@ -11,7 +11,7 @@ use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
-/// A node that was forgotten meanwhile is there again.
+/// A node whose row was removed meanwhile gets a new one.
 const WRITE: &str = "
 INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -48,7 +48,7 @@ pub(super) async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Of too many nodes, those that were seen last.
+/// Selects the nodes that were seen last, if there are too many.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
     greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
@@ -89,7 +89,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     })
 }
 
-/// Waits for no row.
+/// Skips locked rows.
 const FORGET: &str = "
 DELETE FROM jobwire.node WHERE id IN (
     SELECT id FROM jobwire.node WHERE seen_at < clock_timestamp() - $1 AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";

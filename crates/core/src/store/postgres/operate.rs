@@ -1,4 +1,4 @@
-//! What operators ask and do.
+//! Operators' queries and actions.
 
 use std::collections::HashSet;
 
@@ -146,8 +146,9 @@ WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING exclusive, p
 SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
                       UNION ALL SELECT * FROM letter) gone";
 
-/// Delete a job that nobody runs. The row lock first, the look at its lease in a later statement: so a
-/// lock that was being taken is seen. A younger sibling that it kept waiting is to be hinted.
+/// Deletes a job that no node runs. Locks the row first and checks the lease in a later statement,
+/// so that it sees a lock that was being taken. Returns the younger sibling that the job kept
+/// waiting, to be hinted.
 pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
     let mut tx = begin(line).await?;
     sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
@@ -173,8 +174,8 @@ pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Read
     Ok((done, ready))
 }
 
-/// Those of the jobs that nobody works with at this moment, as in [`ROW_LOCK`]. A batch that waited for rows could meet
-/// another one that has some of them and waits for the rest.
+/// Locks those of the rows that no other transaction has locked, as [`ROW_LOCK`] does. A batch that
+/// waited for rows could meet another one that has some of them and waits for the rest.
 const ROW_LOCKS: &str = "
 SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
 const DELETE_MANY: &str = concat!(
@@ -192,7 +193,7 @@ WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
-/// Delete those that nobody runs. The second list has jobs whose rows somebody was working with.
+/// Deletes those jobs that no node runs. The second list has the jobs whose rows were locked.
 pub(super) async fn delete_many(
     line: &Line,
     ids: &[JobId],
@@ -242,16 +243,17 @@ pub(super) async fn delete_many(
     Ok((deleted, busy))
 }
 
-/// Of the attempts that a job has, used and left, those that are used when `$2` are left. So a revival changes how many
-/// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+/// The number of used attempts when `$2` are left. A retry changes how many attempts are left and
+/// not how many there are in total, so the next occurrence of a repeating job has as many, unless
+/// more are given.
 macro_rules! used_attempts {
     () => {
         "least(greatest(retries::bigint + failures - $2, 0), 1000000000)::integer"
     };
 }
 
-/// From wherever it waits into the executable table, with its attempts restored. One that is executable
-/// already is hinted again.
+/// Moves jobs from any other table into the executable table, with their attempts restored. A job
+/// that is executable already is hinted again.
 const RETRY: &str = concat!(
     "
 WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
@@ -292,7 +294,8 @@ SELECT ",
     " FROM again a"
 );
 
-/// What was not made executable is executable and runs, or is nowhere.
+/// Selects, of the jobs that were not made executable, those that are executable and run. The
+/// others do not exist.
 const STILL: &str = "SELECT id FROM jobwire.job WHERE id = ANY($1)";
 
 pub(super) async fn retry(

@@ -1,4 +1,4 @@
-//! Jobs that are ready while no hint for them can still be on its way.
+//! Ready jobs for which no hint can still be on its way.
 
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
@@ -15,16 +15,15 @@ use crate::store::error::StoreError;
 use crate::store::sweeping::LONG_READY;
 use crate::store::{OrphanPage, OrphanQuery};
 
-/// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
-/// behind it costs nothing; now and then the whole table is asked for, since an id may come from a clock that
-/// runs ahead. Each
-/// hint that was sent in vain makes the row wait longer before the next suspicion. Of an instance only
-/// the first ready sibling counts, and only while nobody holds the instance. A row that another transaction has locked is
-/// passed over: this statement waits for none.
+/// Reads in key order up to the query's ceiling. Ids are time-ordered, so a healthy backlog after
+/// it costs nothing. Now and then the whole table is read, since an id may come from a clock that
+/// runs ahead. Each further hint makes the job wait longer before the next suspicion. Of an
+/// instance, selects only the first ready sibling, and only while no job holds the instance. Skips
+/// locked rows, so it waits for none.
 ///
-/// A row says when it was inserted, and not when its transaction committed. So its own transaction must have ended when the
-/// marker left: xmin, 32 bits of it, lies before the oldest one that was open then. (`pg_visible_in_snapshot` takes the rows
-/// of an open savepoint for visible.)
+/// A row records when it was inserted, not when its transaction committed. So its transaction must
+/// have ended when the marker left: xmin (32 bits of it) lies before the oldest transaction that
+/// was open then. (`pg_visible_in_snapshot` treats the rows of an open savepoint as visible.)
 macro_rules! find {
     ($where:literal) => {
         concat!(
@@ -65,10 +64,10 @@ SELECT ",
 
 const FIND: &str = find!("");
 
-/// The same for given jobs, in the search for a refused row.
+/// Like [`FIND`], for given jobs, in the search for a refused row.
 const FIND_THESE: &str = find!(" AND j.id = ANY($12)");
 
-/// Find orphans; only among `these`, if any are named.
+/// Finds orphans, in all jobs or only in `these`.
 pub(super) async fn find(
     line: &Line,
     query: &OrphanQuery,
@@ -105,7 +104,7 @@ pub(super) async fn find(
     Ok(page)
 }
 
-/// Each executable job counts once, by the first reason that holds.
+/// Counts each executable job once, by the first reason that applies.
 const SWEEPABLE: &str = concat!(
     "
 WITH looked AS (
@@ -155,8 +154,8 @@ pub(super) async fn sweepable(pool: &PgPool, services: &Services) -> Result<Swee
     })
 }
 
-/// Instances whose holder has no lease with its fence any more. Completions free their instance in
-/// their own transaction, so there are none unless somebody wrote the tables by hand.
+/// Selects instances whose holder no longer has a lease with its fence. A completion frees its
+/// instance in its own transaction, so there are none unless the tables were changed by hand.
 const LEFT_OVER: &str = "
 SELECT i.process_instance FROM jobwire.instance_lock i
 WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)

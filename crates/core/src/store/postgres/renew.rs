@@ -1,7 +1,8 @@
-//! What a holder says of its leases: renewing them, finding those that it does not know of, and taking strikes back.
+//! What a holder does with its leases: renewing them, finding lost leases, and clearing strikes.
 //!
-//! No statement here waits for a row: a lease whose row is locked by another transaction is skipped, and counts as busy
-//! (protocol rule 9). So one transaction that hangs delays no renewal but its own.
+//! No statement here waits for a row: a lease whose row is locked by another transaction is skipped
+//! and counts as busy (protocol rule 9). So a transaction that hangs delays only the renewals of
+//! the leases that it has locked.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
 
-/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner. A row that
-/// is named in `held` and missing in `free` is locked by another transaction.
+/// The guard names owner and fence and no time: only the leader cycle ends a lease, by clearing its
+/// owner. A row in `held` that is missing in `free` is locked by another transaction.
 const RENEW: &str = "
 WITH held AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l
@@ -35,8 +36,9 @@ WITH held AS MATERIALIZED (
 )
 SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed) FROM held";
 
-/// Leases that name this owner and are not known to it. They are renewed, since it decides about them now. One whose
-/// job is gone is left to the leader's turn.
+/// Selects lost leases: they name this owner, and their fences are not among those given. They are
+/// renewed, since the owner decides about them now. A lease whose job is gone is left to the leader
+/// cycle.
 const UNKNOWN: &str = concat!(
     "
 WITH unknown AS MATERIALIZED (
@@ -87,8 +89,9 @@ async fn renew(
     Ok(answer)
 }
 
-/// The connection may have been silent for long, and a firewall may have forgotten it. Without an answer in
-/// a third of the lease another one is tried while there is time; whichever answers first counts.
+/// Renews leases over a connection that works. The connection may have been silent for long, and a
+/// firewall may have dropped it. So after a third of the lease without an answer, another one is
+/// tried while there is time. The first answer counts.
 pub(super) async fn on_a_living_line(
     line: &Line,
     owner: NodeId,
@@ -101,7 +104,7 @@ pub(super) async fn on_a_living_line(
         return renewed;
     }
     line.suspect();
-    tracing::debug!("a renewal has no answer yet; another connection is tried");
+    tracing::debug!("a renewal has no answer yet; trying another connection");
     let second = renew(line, owner, lease, held);
     tokio::pin!(second);
     tokio::select! {
@@ -116,7 +119,7 @@ pub(super) async fn on_a_living_line(
     }
 }
 
-/// Find and renew the leases that name this owner and have none of these fences.
+/// Finds and renews the leases that name this owner and have none of these fences.
 pub(super) async fn unknown(
     pool: &PgPool,
     owner: NodeId,
@@ -140,7 +143,8 @@ pub(super) async fn unknown(
     rows.iter().map(locked).collect()
 }
 
-/// A strike names the fence that it was counted against, so it is taken back once, however often this is asked.
+/// A strike names the fence for which it was counted, so repeating this statement clears it only
+/// once.
 const ABSOLVE: &str = "
 WITH struck AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
@@ -155,7 +159,7 @@ WITH struck AS MATERIALIZED (
 )
 SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
 
-/// False where a row was locked: then it is asked again.
+/// Returns false if a row was locked; the caller then tries again.
 pub(super) async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
     let (ids, fences) = complete::guards(lost.iter());
     let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);

@@ -1,4 +1,5 @@
-//! Holding short jobs by locks of their rows, in a transaction that stays open while they run (protocol rule 35).
+//! Holding short jobs by row locks, in a transaction that stays open while they run (protocol rule
+//! 35).
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +17,16 @@ use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
 use crate::telemetry::metrics as m;
 
-/// Where no connection becomes free for so long, there are leases.
+/// How long to wait for a connection. After that, the jobs get leases.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The server ends a transaction that is silent for so long: the node is frozen, or cut off. It needs no more than
-/// a tenth of a second as long as it lives.
+/// The time after which the server ends an idle transaction: the node is frozen or cut off. A node
+/// that works needs at most a tenth of a second.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
-/// What was hinted or tried before, or has a lease already, goes by lease: there the deaths of its holders are counted,
-/// its failures are remembered, and its next occurrence is made. The lease is asked for as a value: that can't be
-/// planned as a join, which would read all leases.
+/// Skips jobs that were hinted again, have failed, repeat, or have a lease. They get a lease, with
+/// which the deaths of holders are counted, failures are recorded, and the next occurrence is
+/// created. The subquery for the lease is a value, which can't be planned as a join that reads all
+/// leases.
 const HOLD: &str = concat!(
     "
 SELECT nextval('jobwire.fence_seq'), ",
@@ -43,8 +45,8 @@ WHERE j.id = ANY($1) AND NOT j.exclusive AND ",
 FOR UPDATE OF j SKIP LOCKED"
 );
 
-/// A lease that was written between the statement's beginning and its lock of the row is not seen by it, but by the
-/// next one. From then on nobody can write one.
+/// Selects the leases that were written between the start of [`HOLD`] and its row locks, which
+/// [`HOLD`] does not see. From then on no other transaction can write one.
 const LEASED_MEANWHILE: &str = "SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1)";
 
 const DELETE: &str = "DELETE FROM jobwire.job WHERE id = ANY($1)";
@@ -57,7 +59,7 @@ struct PgRowHold {
     line: Line,
     transaction: Transaction<'static, Postgres>,
     terms: LockTerms,
-    /// Not every connection of the line may be held.
+    /// The permit. Not every connection of the line may be held.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -70,7 +72,8 @@ fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
 }
 
 impl PgStore {
-    /// Hold what may be held so, of as many as [are admitted](crate::store::RowTerms::admit); `None` where nothing may.
+    /// Holds those of these jobs that may be held by row locks. The caller has checked that their
+    /// number [is admitted](crate::store::RowTerms::admit). Returns `None` if no job is held.
     pub(super) async fn hold_rows(
         &self,
         terms: &LockTerms,
@@ -98,8 +101,8 @@ impl PgStore {
                 .fetch_all(&mut *transaction)
                 .await?;
             if !leased.is_empty() {
-                // Whoever completes those waits for their rows, so none may stay locked here. It is rare: two hints
-                // for a job must meet within a statement.
+                // The holders of these leases wait for the rows when they complete, so no row may
+                // stay locked here. This is rare: two hints for a job must meet within a statement.
                 jobs.clear();
             }
         }

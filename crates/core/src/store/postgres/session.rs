@@ -1,9 +1,9 @@
-//! A session of the server for each connection, set up as the statements need it.
+//! Sessions of the server, one for each connection, set up for the statements.
 //!
-//! Poolers stand between. One that pools sessions is as good as the server; one that pools transactions or
-//! statements (PgBouncer's `pool_mode`) hands a session to several clients in turn, and neither prepared
-//! statements nor limits of time survive that. The difference shows in the number of the server's process:
-//! a session of one's own keeps its own.
+//! There may be a pooler in between. One that pools sessions is as good as the server. One that
+//! pools transactions or statements (PgBouncer's `pool_mode`) gives a session to several clients in
+//! turn, which breaks prepared statements and timeouts. The process id of the server shows the
+//! difference: it stays the same in a session of one's own.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use sqlx::{Executor, PgConnection, Row};
 use super::line::Line;
 use crate::store::error::StoreError;
 
-/// How long a plan lasts.
+/// How long a plan is kept.
 #[derive(Clone, Copy)]
 pub(super) enum Plans {
-    /// The queue tables grow and shrink a thousandfold in seconds. A plan that was kept from when they were
-    /// empty reads dead rows by the page; a fresh one fits.
+    /// A new plan for each execution. The queue tables grow and shrink a thousandfold in seconds,
+    /// and a plan from when they were empty reads dead rows by the page.
     Fresh,
-    /// For statements that find every row by its key: then one plan is right for all sizes, and making it anew
-    /// takes longer than what it does for a single job. It may not be made from an empty table's statistics.
+    /// One plan for all executions, for statements that find every row by its key. One plan is then
+    /// right for all sizes, and planning takes longer than execution for a single job. It must not
+    /// be made from an empty table's statistics.
     Kept,
 }
 
@@ -35,9 +36,10 @@ impl Plans {
 /// When the commit of a statement that is a transaction by itself returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commits {
-    /// As the server is configured: when its disk has it, unless somebody chose otherwise.
+    /// As the server is configured: after the flush to disk, unless that was changed.
     AsConfigured,
-    /// Before that. What has to wait says so itself (`wait_for_disk!`, [`begin_durably`](super::begin::begin_durably)).
+    /// Before the flush. A statement that must wait requests that itself (`wait_for_disk!`,
+    /// [`begin_durably`](super::begin::begin_durably)).
     Soon,
 }
 
@@ -50,8 +52,9 @@ impl Commits {
     }
 }
 
-/// A condition that holds, and makes the commit of its statement wait where the connection's other commits return
-/// [soon](Commits::Soon). Without a value the setting is what it was before the connection set it.
+/// A condition that always holds and makes the commit of its statement wait, where the connection's
+/// other commits return [soon](Commits::Soon). NULL resets the setting to its value from before the
+/// connection set it.
 macro_rules! wait_for_disk {
     () => {
         "(SELECT set_config('synchronous_commit', NULL, true)) IS NOT NULL"
@@ -59,7 +62,7 @@ macro_rules! wait_for_disk {
 }
 pub(super) use wait_for_disk;
 
-/// A statement that locks or completes jobs waits so many milliseconds for a row that another transaction has locked.
+/// How long a statement that locks or completes jobs waits for a locked row, in milliseconds.
 macro_rules! lock_timeout {
     () => {
         "lock_timeout = 250"
@@ -67,12 +70,14 @@ macro_rules! lock_timeout {
 }
 pub(super) use lock_timeout;
 
-/// What is set on every connection. As statements, since poolers refuse options at the start of a session.
+/// Returns the statements that set up a connection. Poolers refuse options at the start of a
+/// session, so these are statements.
 ///
-/// Our statements read what others have just committed, whatever the database's default isolation is: under a snapshot
-/// that is older than the row locks that they waited for, who is next in an instance would be overlooked.
+/// The isolation is READ COMMITTED, regardless of the database's default: with a snapshot older
+/// than the row locks that a statement waited for, the next job of an instance would be missed.
 ///
-/// What locks and what completes waits for no lock longer than [`lock_timeout`]: other jobs wait for these statements.
+/// Locks and completions wait for a lock no longer than [`lock_timeout`], since other jobs wait for
+/// these statements.
 pub(super) fn settings(
     statement_timeout: Duration,
     silence_in_transaction: Duration,
@@ -92,23 +97,23 @@ pub(super) fn settings(
     )
 }
 
-/// The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a page of orphans,
-/// 0.5 s for a turn) and saves nothing.
+/// The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a page of
+/// orphans, 0.5 s for a leader cycle) and saves nothing.
 const NO_JIT: &str = "SET jit = off";
 
 const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committed'";
 
-/// The server that a connection leads to, as far as sequences are concerned.
+/// The identity of the server behind a connection, with regard to sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// When the server was started, and when it began to count: it begins anew after each recovery from a crash, also
-    /// from one that its main process survived.
+    /// The start of the server and of its statistics. The statistics start anew after each recovery
+    /// from a crash, even one that the main process survived.
     since: String,
     /// `None` on a standby.
     pub(super) timeline: Option<i64>,
 }
 
-/// Which transactions an application gets that asks for none in particular.
+/// The isolation of an application's transactions that name none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Isolation {
     #[default]
@@ -127,7 +132,7 @@ impl Isolation {
     }
 }
 
-/// It changes whenever a sequence may have been set back.
+/// The result changes whenever a sequence may have been set back.
 const SERVER: &str = "
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
         extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())),
@@ -136,17 +141,18 @@ SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
     current_setting('default_transaction_isolation')
 FROM (SELECT pg_is_in_recovery() AS standby OFFSET 0) AS recovery";
 
-/// Ask a connection where it leads to.
+/// Returns the server behind a connection.
 pub(super) async fn server(connection: &mut PgConnection) -> Result<Server, sqlx::Error> {
     Ok(begin(connection, "").await?.0)
 }
 
-/// Set a new connection up, in one round trip, and learn where it leads to, and what its default isolation was.
+/// Sets up a new connection in one round trip. Returns the server behind it, and the isolation that
+/// was its default.
 pub(super) async fn begin(
     connection: &mut PgConnection,
     settings: &str,
 ) -> Result<(Server, Isolation), sqlx::Error> {
-    // Numbers and constants of this file only.
+    // The text holds only numbers and constants of this file.
     let all = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("{SERVER};{settings}")));
     let row = connection.fetch_one(all).await?;
     let server = Server {
@@ -157,8 +163,8 @@ pub(super) async fn begin(
     Ok((server, Isolation::named(&isolation)))
 }
 
-/// The process of the server that answers, and whether it writes. By the simple protocol, which prepares
-/// nothing.
+/// Selects the process of the server, and whether it accepts writes. Sent by the simple protocol,
+/// which prepares nothing.
 const WHO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only')::boolean";
 
 struct Session {
@@ -176,8 +182,8 @@ async fn ask(connection: &mut PgConnection) -> Result<Session, StoreError> {
     })
 }
 
-/// Each of two connections keeps a session of its own. Opens the connection for renewals: from now on it is
-/// there, however full the server becomes.
+/// Fails unless each of two connections keeps a session of its own. Opens the connection for
+/// renewals, which stays open even if the server runs out of connections later.
 async fn whole(jobs: &Line, renewals: &Line) -> Result<Session, StoreError> {
     let mut one = renewals.pool.acquire().await?;
     let alone = ask(&mut one).await?;
@@ -187,32 +193,32 @@ async fn whole(jobs: &Line, renewals: &Line) -> Result<Session, StoreError> {
     other.rollback().await?;
     if alone.process == beside.process || alone.process != again.process {
         return Err(StoreError::Config(
-            "a pooler hands sessions of the server to several clients in turn (PgBouncer's pool_mode = transaction \
-             or statement); prepared statements and limits of time do not survive that: connect to the server \
-             itself, or set pool_mode = session for this database"
+            "a pooler gives sessions of the server to several clients in turn (PgBouncer's pool_mode = transaction \
+             or statement), which breaks prepared statements and timeouts; connect to the server itself, or set \
+             pool_mode = session for this database"
                 .to_owned(),
         ));
     }
     Ok(alone)
 }
 
-/// No pooler hands sessions around.
+/// Fails if a pooler shares sessions among clients.
 pub(super) async fn ensure_whole(jobs: &Line, renewals: &Line) -> Result<(), StoreError> {
     whole(jobs, renewals).await.map(drop)
 }
 
-/// And something can be written.
+/// Fails if a pooler shares sessions among clients, or if the server accepts no writes.
 pub(super) async fn ensure_fit(jobs: &Line, renewals: &Line) -> Result<(), StoreError> {
     let session = whole(jobs, renewals).await?;
     if session.standby {
         return Err(StoreError::Config(
-            "the server is a standby: nothing can be written there; give the primary's address"
+            "the server is a standby, which accepts no writes; use the primary's address"
                 .to_owned(),
         ));
     }
     if session.read_only {
         return Err(StoreError::Config(
-            "the database is read-only (default_transaction_read_only is on): jobs can't be locked there; set it off \
+            "the database is read-only (default_transaction_read_only is on), so no job can be locked; set it to off \
              for this user and database"
                 .to_owned(),
         ));

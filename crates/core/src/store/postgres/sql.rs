@@ -1,7 +1,8 @@
-//! The pieces that several statements share, as literals: each statement stays one constant text.
+//! Pieces that several statements share. They are literals, so each statement stays one constant
+//! text.
 
-/// Every column of the job tables, in their order, for moves from one table to another. Explicit, so
-/// that columns which a later version adds take their defaults (protocol rule 32).
+/// Every column of the job tables, in their order, for moves from one table to another. They are
+/// listed so that columns of a later version take their defaults (protocol rule 32).
 macro_rules! moved_columns {
     () => {
         "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
@@ -10,8 +11,9 @@ macro_rules! moved_columns {
     };
 }
 
-/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job
-/// runs alone, and only a death while it runs alone counts: a job that waits beside another suspect is not to blame.
+/// True if the death of this lease's owner counts as a strike (protocol rule 26). From the second
+/// strike on the job runs alone, and only a death while it runs alone counts, not one while it
+/// waits beside another suspect.
 macro_rules! strikes_count {
     ($t:literal) => {
         concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
@@ -102,15 +104,15 @@ macro_rules! ready_columns {
     };
 }
 
-/// Nothing at all is suspended.
+/// True if nothing is suspended.
 macro_rules! nothing_suspended {
     () => {
         "NOT EXISTS (SELECT FROM jobwire.suspension)"
     };
 }
 
-/// Nothing that this job belongs to is suspended. Whether anything is at all is asked once in a statement; the four
-/// looks that each job needs else took a third of the time of a lock by row.
+/// True if no suspension covers this job. Whether there is any is checked once in a statement: the
+/// four lookups for each job took a third of the time of a lock by row.
 macro_rules! not_suspended {
     ($t:literal) => {
         concat!(
@@ -132,8 +134,8 @@ macro_rules! not_suspended {
     };
 }
 
-/// No lease of this job, with or without an owner. Asked for as a value: that can't be planned as a join, which would
-/// read all leases.
+/// True if this job has no lease, with or without an owner. The subquery is a value, which can't be
+/// planned as a join that reads all leases.
 macro_rules! unleased {
     ($t:literal) => {
         concat!(
@@ -144,8 +146,9 @@ macro_rules! unleased {
     };
 }
 
-/// The end of an insert into `jobwire.job_lease AS l`: a lease without an owner gets one, and keeps its strikes. A
-/// lease with an owner is never taken: only the leader's turn ends it (protocol rule 24).
+/// The end of an insert into `jobwire.job_lease AS l`. A lease without an owner gets one and keeps
+/// its strikes. A lease with an owner is never taken: only the leader cycle ends it (protocol rule
+/// 24).
 macro_rules! or_take_ownerless {
     () => {
         "
@@ -157,8 +160,9 @@ macro_rules! or_take_ownerless {
     };
 }
 
-/// This lease has not run out. One that ends more than 25 hours from now was not written by a node (a lease lasts 24
-/// hours at most, [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back: it counts as run out.
+/// True if this lease has not expired. One that ends more than 25 hours from now counts as expired:
+/// no node wrote it (a lease lasts at most 24 hours,
+/// [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back.
 macro_rules! unexpired {
     ($t:literal) => {
         concat!(
@@ -171,7 +175,7 @@ macro_rules! unexpired {
     };
 }
 
-/// No lease of this job has an owner.
+/// True if no lease of this job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
         concat!(
@@ -182,9 +186,9 @@ macro_rules! unlocked {
     };
 }
 
-/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14).
-/// A timer that never ran has no hint yet, and does not count. A job that has to wait makes its younger siblings wait,
-/// so statements check the first sibling only.
+/// True unless the order is strict and an elder sibling waits for a retry, is suspended, or is a
+/// dead letter (protocol rule 14). A timer that never ran has no hint yet and does not count. A job
+/// that has to wait makes its younger siblings wait, so statements check only the first sibling.
 macro_rules! in_strict_order {
     ($t:literal) => {
         concat!(
@@ -209,7 +213,7 @@ macro_rules! in_strict_order {
     };
 }
 
-/// Not exclusive, or the first ready sibling of an instance that nobody holds.
+/// True if this job is not exclusive, or is the first ready sibling of a free instance.
 macro_rules! in_turn {
     ($t:literal) => {
         concat!(
@@ -235,8 +239,9 @@ macro_rules! in_turn {
     };
 }
 
-/// A node of this scope, or a group of nodes, takes the job: each name that the job has is among those of its kind, where
-/// the scope names any. The scope is a jsonb, NULL where it takes all.
+/// True if this job is in the scope of a node or a group of nodes: each name that the job has is
+/// among the scope's names of its kind, if the scope has any. The scope is a jsonb; NULL takes all
+/// jobs.
 macro_rules! in_scope {
     ($t:literal, $scope:literal) => {
         concat!(
@@ -265,7 +270,8 @@ macro_rules! in_scope {
     };
 }
 
-/// The asking node serves the job: its type is among these, and it is in the node's scope.
+/// True if the asking node serves this job: the type is among these, and the job is in the node's
+/// scope.
 macro_rules! served {
     ($t:literal, $types:literal, $scope:literal) => {
         concat!(
@@ -280,7 +286,8 @@ macro_rules! served {
     };
 }
 
-/// A living node serves the job. Groups of nodes are named only where types alone do not decide.
+/// True if a living node serves this job. Groups of nodes are given only if types alone do not
+/// decide.
 macro_rules! served_by_fleet {
     ($t:literal, $types:literal, $groups:literal) => {
         concat!(

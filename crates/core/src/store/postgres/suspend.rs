@@ -12,7 +12,7 @@ use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::{Suspended, SuspensionScope};
 
-/// The job belongs to what is named by scope `$1` and value `$2`.
+/// True if this job belongs to the scope `$1` with the value `$2`.
 macro_rules! in_scope {
     () => {
         "CASE $1 WHEN 'process_instance' THEN j.process_instance WHEN 'process_definition' THEN j.process_definition \
@@ -20,14 +20,16 @@ macro_rules! in_scope {
     };
 }
 
-/// A suspension that is there already is locked, so that it does not end before this transaction: the jobs that this one
-/// puts aside are brought back by that end. The condition that never holds makes no new version of the row.
+/// Locks an existing suspension, so that it does not end before this transaction: its end brings
+/// back the jobs that this transaction moves. The condition that never holds makes no new version
+/// of the row.
 const NOTE: &str = "
 INSERT INTO jobwire.suspension AS s (scope, value) VALUES ($1, $2)
 ON CONFLICT (scope, value) DO UPDATE SET value = s.value WHERE false";
 
-/// Row locks first; the look at the leases comes in a later statement, so that a lock which was being taken
-/// when this one began is seen. Whoever holds the row now can't be locked until the transaction ends.
+/// Locks the rows first. A later statement checks the leases, so that it sees a lock that was being
+/// taken when this one began. No job whose row is locked here can be locked until the transaction
+/// ends.
 const ENTER: &str = concat!(
     "
 SELECT j.id FROM jobwire.job j
@@ -37,7 +39,8 @@ WHERE ",
 ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
 );
 
-/// A locked job goes on; it is put aside when it fails. A lease without an owner goes with its job.
+/// Moves jobs to the suspended table. A locked job continues, and is moved when it fails. A lease
+/// without an owner is deleted with its job.
 const PUT_ASIDE: &str = concat!(
     "
 WITH executable AS (
@@ -68,7 +71,7 @@ SELECT (SELECT count(*) FROM moved),
     (SELECT array_agg(DISTINCT process_instance) FROM executable WHERE exclusive AND process_instance IS NOT NULL)"
 );
 
-/// What a suspension puts aside.
+/// Selects the jobs that a suspension moves.
 const SUSPENDABLE: &str = concat!(
     "SELECT j.id FROM jobwire.job j WHERE ",
     in_scope!(),
@@ -79,7 +82,8 @@ const SUSPENDABLE: &str = concat!(
     " ORDER BY 1"
 );
 
-/// Note the suspension, and name what it puts aside. From then on nobody locks one of these, whatever becomes of its row.
+/// Records the suspension, and returns the jobs that it moves. From then on none of them is locked,
+/// even if its row can't be moved.
 pub(super) async fn suspendable(
     pool: &PgPool,
     scope: &SuspensionScope,
@@ -92,7 +96,7 @@ pub(super) async fn suspendable(
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Put aside what belongs to the scope, or only `these` of it.
+/// Moves the jobs of the scope to the suspended table, or only `these` of them.
 pub(super) async fn suspend(
     line: &Line,
     scope: &SuspensionScope,
@@ -127,12 +131,13 @@ pub(super) async fn suspend(
     })
 }
 
-/// Suspensions end one after another: two that end at once would each leave what the other one still suspends.
+/// Suspensions end one after another: two that end at once would each leave the jobs that the other
+/// one still suspends.
 const ONE_BY_ONE: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
-/// Back to where they came from, unless something else that they belong to is still suspended.
+/// Moves jobs back to the tables that they came from, unless another suspension covers them.
 macro_rules! bring_back {
     ($where:literal) => {
         concat!(
@@ -176,19 +181,20 @@ SELECT ",
 
 const BRING_BACK: &str = bring_back!("");
 
-/// The same for given jobs, in the search for a refused row.
+/// Like [`BRING_BACK`], for given jobs, in the search for a refused row.
 const BRING_THESE_BACK: &str = bring_back!(" AND j.id = ANY($3)");
 
-/// The jobs that [`BRING_BACK`] may bring back.
+/// Selects the jobs that [`BRING_BACK`] may bring back.
 const ASIDE: &str = concat!(
     "SELECT j.id FROM jobwire.suspended_job j WHERE ",
     in_scope!(),
     " ORDER BY j.id"
 );
 
-/// What was created during the suspension waits in the executable table, refused; it is hinted too. Not before
-/// the suspension's end has committed: a job that commits after an earlier look, and is tried before that
-/// commit, would be refused and hinted by nobody. `$3` has been hinted already.
+/// Marks the jobs that were created during the suspension, to be hinted: they wait in the
+/// executable table, refused. This runs after the suspension's end has committed. A job that
+/// commits after an earlier query, and is tried before that commit, would be refused and not hinted
+/// again. The jobs in `$3` are hinted already.
 const WAITED: &str = concat!(
     "
 WITH free AS MATERIALIZED (
@@ -207,7 +213,8 @@ RETURNING ",
     ready_columns!("j")
 );
 
-/// End the suspension; what comes back. None where nothing was suspended.
+/// Ends the suspension and returns the jobs that come back. Returns `None` if there was no
+/// suspension.
 pub(super) async fn activate(
     line: &Line,
     scope: &SuspensionScope,
@@ -232,7 +239,7 @@ pub(super) async fn activate(
     Ok(ready)
 }
 
-/// What a suspension put aside.
+/// Returns the jobs that a suspension has moved.
 pub(super) async fn put_aside(
     pool: &PgPool,
     scope: &SuspensionScope,
@@ -243,7 +250,7 @@ pub(super) async fn put_aside(
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Bring these back; the suspension itself goes on.
+/// Brings these jobs back; the suspension itself continues.
 pub(super) async fn bring_back(
     pool: &PgPool,
     scope: &SuspensionScope,
@@ -258,7 +265,8 @@ pub(super) async fn bring_back(
     decode::all_ready(&rows)
 }
 
-/// What waited for the end of a suspension that has committed, but for what came `back` with it.
+/// Returns the jobs that waited for the end of a suspension, which has committed, without those
+/// that came `back` with it.
 pub(super) async fn waited(
     pool: &PgPool,
     scope: &SuspensionScope,

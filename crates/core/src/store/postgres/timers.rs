@@ -1,4 +1,4 @@
-//! Timers: due ones become executable, in batches, safe with many movers.
+//! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
@@ -15,8 +15,9 @@ use crate::job::{Fence, JobId, Lane, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, MovedTimers};
 
-/// Everything after the first step goes by the keys in hand: a join with `due` reads the whole table, once to delete
-/// and once to learn what is next (of 100,000 due timers that took most of the time).
+/// All steps after the first one read by the given keys. A join with `due` reads the whole table,
+/// once to delete and once to find the next timer (for 100,000 due timers that took most of the
+/// time).
 macro_rules! move_due {
     ($where:expr, $returning:expr, $then:expr, $columns:expr, $joins:expr) => {
         concat!(
@@ -69,10 +70,10 @@ macro_rules! move_plainly {
 
 const MOVE_DUE: &str = move_plainly!("");
 
-/// The same for given ones, in the search for a refused row.
+/// Like [`MOVE_DUE`], for given timers, in the search for a refused row.
 const MOVE_THESE: &str = move_plainly!(" AND id = ANY($2)");
 
-/// The oldest and the newest due timers.
+/// Selects the oldest and the newest due timers.
 const DUE: &str = "
 SELECT id, due_at FROM (
     (SELECT id, due_at FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at LIMIT $1)
@@ -80,7 +81,7 @@ SELECT id, due_at FROM (
     (SELECT id, due_at FROM jobwire.timer_job WHERE due_at <= statement_timestamp() ORDER BY due_at DESC LIMIT $1)
 ) due ORDER BY due_at";
 
-/// The same for a few, and a lease for each that may run here.
+/// Moves a few due timers, and inserts a lease for each one that may run here.
 macro_rules! take_due {
     ($where:expr) => {
         move_due!(
@@ -111,10 +112,11 @@ ORDER BY moved.due_at, moved.seq"
 
 const TAKE_DUE: &str = take_due!("");
 
-/// Where the connection's commits return soon: a move that is forgotten would leave hints that lead to nothing.
+/// For connections whose commits return soon: a move that a crash undoes would leave hints without
+/// a ready job.
 const TAKE_DUE_DURABLY: &str = take_due!(concat!(" AND ", wait_for_disk!()));
 
-/// Where what a row says of its timer begins, and where its lock.
+/// The first columns of the timer's and of the lock's values.
 const MOVED: usize = 6;
 const LOCKED: usize = 9;
 
@@ -124,7 +126,7 @@ pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers,
     moved(&rows, |_| Ok(None))
 }
 
-/// The ids of due timers: so many of the oldest, and of the newest.
+/// Returns the ids of due timers: up to `at_most` of the oldest, and as many of the newest.
 pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let ids: Vec<Uuid> = sqlx::query_scalar(DUE)
         .bind(at_most)
@@ -177,7 +179,7 @@ pub(super) async fn take_due(
     })
 }
 
-/// What the rows say; `locked` reads what is to run here.
+/// Converts the rows; `locked` reads the job that is to run here.
 fn moved(
     rows: &[PgRow],
     locked: impl Fn(&PgRow) -> Result<Option<LockedJob>, StoreError>,
