@@ -235,7 +235,7 @@ impl SqliteStore {
     /// Migrates the schema to this program's version, entirely or not at all.
     ///
     /// # Errors
-    /// The error of the database.
+    /// [`StoreError::Migration`] if a migration fails, or the error of the database.
     pub async fn migrate(&self) -> Result<()> {
         // One transaction around all migrations: SQLite has no lock that separates two migrating
         // processes. (The public `run` would do, if its future over a connection were `Send`.)
@@ -247,10 +247,10 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// Reverts the schema to a version; 0 removes everything.
+    /// Reverts the schema to a version; 0 removes everything. Each migration is one transaction.
     ///
     /// # Errors
-    /// The error of the database. Each migration is one transaction.
+    /// [`StoreError::Migration`] if a migration fails.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
         migrator()
             .undo(&self.writer, version)

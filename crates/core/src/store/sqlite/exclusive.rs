@@ -125,7 +125,8 @@ pub(super) async fn take_first(
     }
     let taken = lock::lease(connection, terms, now, firsts).await?;
     hold(connection, terms, &taken).await?;
-    // The other instances are free. The sweeper would find their rows again and again.
+    // Removes the rows of the other free instances. Otherwise the sweeper would find them again and
+    // again.
     let idle: Vec<&String> = free
         .iter()
         .filter(|name| refused.contains_key(name.as_str()))

@@ -30,8 +30,8 @@ WHERE j.id IN (SELECT value FROM json_each(?1))
 ORDER BY j.seq"
 );
 
-/// Writes a new lease, or an owner for a lease that lost its owner. `?1` is an array of `[id,
-/// fence, strikes]`.
+/// Writes a new lease, or an owner for a lease that lost its owner. `?1` is an array of
+/// `[id, fence, strikes]`.
 const LEASE: &str = "
 INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
 SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
