@@ -592,7 +592,10 @@ impl Store for SqliteStore {
             tracing::info!(node = %dead, jobs, "the previous node of this database died; its leases end now");
         }
         if let Err(error) = lock.name(node) {
-            tracing::warn!(file = %path.display(), %error, "cannot write the node id to the node file; after a crash, the jobs of this node wait until their leases expire");
+            tracing::warn!(
+                file = %path.display(), %error,
+                "cannot write the node id to the node file; after a crash, the jobs of this node wait until their leases expire"
+            );
         }
         Ok(Succession::Ours(lock))
     }

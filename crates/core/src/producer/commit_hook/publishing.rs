@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// Closes the channels and takes what is still in them.
+    /// Closes the channels and takes the remaining entries.
     async fn close(&mut self) {
         self.queue.close();
         self.departed.close();

@@ -199,7 +199,8 @@ async fn a_hint_is_written_before_its_commit_returns() {
     drained(&hook).await;
 }
 
-/// A transport uses the timers of the runtime, on whatever thread the transaction was committed.
+/// A transport uses the timers of the runtime, even if the transaction was committed on a thread
+/// without one.
 #[tokio::test]
 async fn hints_leave_from_a_thread_without_a_runtime() {
     let broker = Broker::of(Mood::Slow, 1);

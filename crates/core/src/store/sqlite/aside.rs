@@ -1,4 +1,4 @@
-//! Setting a row aside: it becomes a dead letter, whatever its content (the triggers of
+//! Setting a row aside: it becomes a dead letter, regardless of its content (the triggers of
 //! `set_aside`, migration 0002).
 
 use async_trait::async_trait;

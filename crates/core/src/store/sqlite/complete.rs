@@ -1,4 +1,4 @@
-//! Completing and releasing: the fence decides, in the lease row.
+//! Completion and release: the fence in the lease row decides.
 
 use std::collections::HashSet;
 
