@@ -1,13 +1,14 @@
-//! The transport: what carries hints from whoever commits to whoever works.
+//! The transport carries hints from producers to nodes.
 //!
-//! One small contract serves every broker. What a transport may do is lose, double, delay and reorder
-//! hints: the store and the sweeper keep the promises. What it must do:
+//! One small contract serves every broker. A transport may lose, double, delay and reorder hints;
+//! the store and the sweeper keep the promises. A transport must:
 //!
-//! 1. Say of each published message whether the broker has it ([`Publisher::publish`]).
-//! 2. Give a message to one receiver at a time, and again to another if the first goes away before it
-//!    settled ([`Receiver`]).
-//! 3. Hold back what a receiver has not asked for: at most `prefetch` messages are unsettled.
-//! 4. Come back by itself after the broker was away; until then fail fast, never hang.
+//! 1. Report for each published message whether the broker has it ([`Publisher::publish`]).
+//! 2. Give a message to one receiver at a time, and to another one if the first ends before it
+//!    settled the message ([`Receiver`]).
+//! 3. Hold back messages that a receiver has not asked for: at most `prefetch` messages are
+//!    unsettled.
+//! 4. Reconnect by itself after the broker was away. Until then it fails fast and never hangs.
 //! 5. Carry [`Control`] messages to every node, best effort.
 
 mod control;
@@ -31,49 +32,55 @@ pub use own_lanes::OwnLanes;
 pub(crate) use portions::portions;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
 
-/// The largest control message that is read, in bytes as it travels. A larger one is dropped before it is decoded.
+/// Maximum size of a control message, in bytes as it travels. A larger one is dropped before it is
+/// decoded.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
-/// Control messages that a slow listener may be behind. Together with [`MAX_CONTROL_BYTES`] and the limits of
-/// [`Control::read`] it bounds what listeners hold: about 30 MB.
+/// Maximum number of control messages that a slow listener may be behind. Together with
+/// [`MAX_CONTROL_BYTES`] and the limits of [`Control::read`], it bounds the memory of listeners to
+/// about 30 MB.
 pub const CONTROL_BUFFER: usize = 256;
-/// Types that one node may say that it serves; more are left out.
+/// Maximum number of types in the message of one node; more are left out.
 pub const MAX_MEMBER_TYPES: usize = 1_024;
-/// Lanes that one node may say that it receives; more are left out.
+/// Maximum number of lanes in the message of one node; more are left out.
 pub const MAX_MEMBER_LANES: usize = 64;
-/// Jobs that one part of an answer to [`Control::WhichHeld`] names; more are left out.
+/// Maximum number of jobs in one part of an answer to [`Control::WhichHeld`]; more are left out.
 pub const MAX_HELD_IN_MESSAGE: usize = 1_000;
 
-/// Why a transport could not do something.
+/// The reason why an operation of a transport failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The broker can't be reached, or the connection broke. Comes back by itself.
+    /// The broker cannot be reached, or the connection broke. The transport reconnects by itself.
     #[error("the broker is unreachable: {0}")]
     Unreachable(String),
-    /// The broker has stopped taking messages (memory or disk alarm).
-    #[error("the broker takes no messages for now: {0}")]
+    /// The broker blocks publishers (memory or disk alarm).
+    #[error("the broker blocks publishers: {0}")]
     Blocked(String),
-    /// The broker did not answer in time; whether it has the message is unknown.
+    /// The broker did not answer in time. Whether it has the message is unknown.
     #[error("the broker did not confirm within {0:?}")]
     Timeout(Duration),
-    /// The broker refuses: rights, a queue declared otherwise, a bad name. Needs an operator.
+    /// The broker refuses: permissions, a queue that is declared differently, an invalid name.
+    /// Needs an operator.
     #[error("the broker refuses: {problem}; {remedy}")]
     Refused {
-        /// What the broker said.
+        /// The error of the broker.
         problem: String,
-        /// What to do about it.
+        /// The action that solves the problem.
         remedy: String,
     },
-    /// A setting can't work, or the broker is not the one that the settings describe: nothing was
+    /// A setting is wrong, or the broker is not the one that the settings describe. Nothing was
     /// sent. Needs an operator.
     #[error(transparent)]
     Setting(#[from] BadSetting),
-    /// The lane has no queue or topic, and this process does not make it: its first receiver does. The sweeper
-    /// publishes the hint again when the lane has a receiver.
-    #[error("the lane '{0}' has no queue or topic: no node has received it yet")]
+    /// The lane has no queue or topic, and this process does not create it; the first receiver of
+    /// the lane does. The sweeper publishes the hint again when the lane has a receiver.
+    #[error(
+        "the lane '{0}' has no queue or topic, because no node has received it yet; start a node \
+         with this lane in `lanes`"
+    )]
     NoReceiver(Lane),
-    /// The message did not fit into the transport's own bound.
-    #[error("the transport is full")]
+    /// The message exceeds the transport's own limit.
+    #[error("the buffer of the transport is full")]
     Full,
     /// The transport was closed.
     #[error("the transport is closed")]
@@ -81,7 +88,7 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    /// Goes away by itself, without an operator.
+    /// Returns whether the problem ends by itself, without an operator.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         !matches!(
@@ -94,161 +101,166 @@ impl TransportError {
 /// The state of a transport, for health checks and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportHealth {
-    /// Messages can be published.
+    /// Whether messages can be published.
     pub publishing: bool,
-    /// Messages can be received.
+    /// Whether messages can be received.
     pub receiving: bool,
-    /// The broker has said that it takes no messages for now.
+    /// Whether the broker blocks publishers.
     pub blocked: bool,
-    /// Nothing is wrong: the broker is letting this node in, and gives it nothing to receive yet.
-    /// Then [`receiving`](Self::receiving) is false. Told of single lanes only.
+    /// Whether the broker is still admitting this node and gives it no messages yet. This is no
+    /// fault; [`receiving`](Self::receiving) is false meanwhile. Set for single lanes only.
     pub joining: bool,
-    /// What is wrong, for people.
+    /// The problem, as text for operators.
     pub problem: Option<String>,
 }
 
 impl TransportHealth {
-    /// Would a message leave now?
+    /// Returns whether a message can be published now.
     #[must_use]
     pub fn can_publish(&self) -> bool {
         self.publishing && !self.blocked
     }
 
-    /// What keeps messages from coming or going; `None` while both is possible.
+    /// Returns the problem that prevents publishing or receiving, or `None` if both work.
     #[must_use]
     pub fn trouble(self) -> Option<String> {
         if self.can_publish() && self.receiving {
             return None;
         }
-        let unnamed = || "the broker is not reachable".to_owned();
+        let unnamed = || "the broker is unreachable".to_owned();
         Some(self.problem.unwrap_or_else(unnamed))
     }
 }
 
-/// Publishes. Cheap to share; used by the commit hook, the timers, the sweeper and the hand-over.
+/// The publishing side. Cheap to share; used by the commit hook, the timers, the sweeper and the
+/// handoff.
 #[async_trait]
 pub trait Publisher: Send + Sync + 'static {
-    /// Publish hints to a lane, packed into as few messages as the transport sees fit, and wait until
-    /// the broker has confirmed them or has failed to. Many calls may be under way at once; order is
-    /// kept between calls that do not overlap.
+    /// Publishes hints to a lane and waits until the broker has confirmed them or has failed. The
+    /// transport packs the hints into messages. Many calls may be under way at once; order is kept
+    /// between calls that do not overlap.
     ///
     /// # Errors
-    /// The first failure; some of the hints may have been published all the same.
+    /// The first failure. Some of the hints may have been published.
     async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError>;
 
-    /// Publish a marker behind everything that was confirmed before on this lane.
+    /// Publishes a marker behind everything that was confirmed before on this lane.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError>;
 
-    /// How long [`publish`](Self::publish) may wait for the broker's confirm: so much younger than its commit a hint
-    /// may arrive.
+    /// Returns how long [`publish`](Self::publish) may wait for the broker's confirm. A hint may
+    /// arrive this much later than its commit.
     fn confirm_timeout(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Tell every node, best effort, without waiting for the broker. False where it is known already that no other node
-    /// will hear it.
+    /// Sends a control message to every node, best effort, without waiting for the broker. Returns
+    /// false if it is known already that no other node receives it.
     fn tell(&self, control: Control) -> bool;
 
-    /// How the transport is.
+    /// Returns the state of the transport.
     fn health(&self) -> TransportHealth;
 
-    /// How the transport is for one lane, where it carries lanes over several brokers, or is let in
-    /// to each lane by itself.
+    /// Returns the state of the transport for one lane. It differs from [`health`](Self::health) if
+    /// the lanes have several brokers, or if the broker admits the node to each lane separately.
     fn health_of(&self, lane: &Lane) -> TransportHealth {
         let _ = lane;
         self.health()
     }
 }
 
-/// A message taken from a lane and not settled yet.
+/// A message that was received from a lane and is not settled yet.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The lane it came on.
+    /// The lane that carried it.
     pub lane: Lane,
-    /// What it says.
+    /// The content.
     pub body: Body,
-    /// When it was published, by the publisher's clock.
+    /// The time of publication, by the publisher's clock.
     pub published_at: Option<DateTime<Utc>>,
-    /// When it arrived here.
+    /// The time of arrival.
     pub received_at: DateTime<Utc>,
-    /// The broker says that somebody had it before.
+    /// Whether the broker reports that it delivered the message before.
     pub redelivered: bool,
-    /// Names the delivery to the transport.
+    /// The identity of the delivery.
     pub ticket: Ticket,
 }
 
-/// Names a delivery to the transport that made it. A ticket of a connection that is gone is
-/// harmless: the broker gives the message to somebody else.
+/// The identity of a delivery within its transport. A ticket of an old connection is harmless: the
+/// broker delivers the message again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// Which connection (or assignment) the delivery belongs to.
+    /// The connection (or assignment) of the delivery.
     pub epoch: u64,
-    /// The delivery within it.
+    /// The number of the delivery within the epoch.
     pub number: u64,
 }
 
-/// What a receiver wants from the broker.
+/// The lanes and the prefetch of a receiver.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     /// The lanes to receive.
     pub lanes: Vec<Lane>,
-    /// The most messages that may be unsettled at once, over all lanes.
+    /// Maximum number of unsettled messages, over all lanes.
     pub prefetch: u16,
 }
 
-/// Receives messages for one node. Unreadable messages never get here: the transport settles, counts
-/// and logs them.
+/// The receiving side of one node. Unreadable messages are not returned: the transport settles,
+/// counts and logs them.
 #[async_trait]
 pub trait Receiver: Send {
-    /// Wait for a message; then return it with whatever else is there already, `max` messages at most.
-    /// Cancel-safe: a message is either returned or still the transport's.
+    /// Waits for a message and returns it with all others that are there already, `max` messages at
+    /// most. Cancel-safe: a cancelled call loses no message.
     ///
     /// # Errors
-    /// While the broker is away. The caller waits a moment and calls again; the transport reconnects.
+    /// While the broker is away. The caller waits a moment and calls again; the transport
+    /// reconnects.
     async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError>;
 
-    /// These messages have been decided: forget them. A ticket of an old connection is ignored.
+    /// Settles messages, which have been decided. A ticket of an old connection is ignored.
     async fn settle(&mut self, tickets: &[Ticket]);
 
-    /// Give these undecided messages back, for another node.
+    /// Requeues undecided messages, for another node.
     async fn requeue(&mut self, tickets: &[Ticket]);
 
-    /// Take nothing more from the broker for now; what was delivered but not returned goes back.
+    /// Stops taking messages from the broker. Messages that were delivered but not returned are
+    /// requeued.
     async fn pause(&mut self);
 
-    /// Take messages again.
+    /// Takes messages from the broker again.
     async fn resume(&mut self);
 }
 
-/// A way to carry hints. See the [module](self) for what it must and may do.
+/// A transport for hints. See the [module](self) for its contract.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// A word for logs, metrics and the leader's record: `in-process`, `rabbitmq`, `kafka`.
+    /// Returns the name for logs, metrics and the leader's row: `in-process`, `rabbitmq`, `kafka`.
     fn name(&self) -> &'static str;
 
-    /// Serves only one node: a second one on the same database is refused.
+    /// Returns whether the transport serves only one node. A second node on the same database is
+    /// then refused.
     fn is_single_node(&self) -> bool {
         false
     }
 
-    /// The shared publisher.
+    /// Returns the shared publisher.
     fn publisher(&self) -> Arc<dyn Publisher>;
 
-    /// Start to receive. The broker may be away: then [`Receiver::receive`] fails until it is back.
+    /// Starts to receive. While the broker is away, [`Receiver::receive`] fails until it is back.
     ///
     /// # Errors
-    /// [`TransportError::Refused`] where an operator is needed.
+    /// [`TransportError::Refused`] if an operator is needed.
     async fn subscribe(
         &self,
         subscription: Subscription,
     ) -> Result<Box<dyn Receiver>, TransportError>;
 
-    /// Hear what other nodes (and this one) [`tell`](Publisher::tell). Slow listeners lose the oldest.
+    /// Subscribes to the control messages that nodes (this one included) send with
+    /// [`tell`](Publisher::tell). A slow listener loses the oldest.
     fn listen(&self) -> tokio::sync::broadcast::Receiver<Control>;
 
-    /// Flush and close, within the given time.
+    /// Flushes and closes the transport, within the given time.
     async fn close(&self, within: Duration);
 }

@@ -123,7 +123,7 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
     fails_saying(|| run(&url), 1, &["schema version 99", "upgrade it"]).await;
 
     let said = fails(run("sqlite:no/such/directory/x.db"), 1).await;
-    assert!(said.contains("is no directory"), "{said}");
+    assert!(said.contains("is not a directory"), "{said}");
     let _ = home.write(
         "text.db",
         "this is no database, however long the text may be made",

@@ -30,7 +30,7 @@ async fn an_unusable_path_is_explained() {
         ("sqlite:".to_owned(), "names no file"),
         (
             format!("sqlite:{}", scratch.join("none/jobs.db").display()),
-            "is no directory",
+            "is not a directory",
         ),
         (
             format!("sqlite:{}", scratch.path().display()),

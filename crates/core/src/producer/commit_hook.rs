@@ -1,15 +1,18 @@
-//! The commit hook: what was committed leaves as hints, and nobody waits for the broker.
+//! The commit hook publishes the hints of a transaction after its COMMIT. The caller does not wait
+//! for the broker.
 //!
-//! * **Nothing waits before them**: the hints leave where their transaction has committed. The caller gives the
-//!   publication its first turn, in which a transport writes what it has to say (`publication.rs`), and goes on; a
-//!   task sees to the answer. So no hint waits for a task to be woken.
-//! * **Something waits**, or much is under way: the task gathers what has come together meanwhile and publishes it,
-//!   several publications under way at once (`publishing.rs`). So under load many hints leave in one message.
+//! * **If no hint waits**, the hints are published where their transaction committed. The caller
+//!   polls the publication once, which lets the transport write the message (`publication.rs`), and
+//!   goes on. A task awaits the confirm. So no hint waits until a task is scheduled.
+//! * **If hints wait**, or `in_flight` is reached, the task gathers the hints that have come in
+//!   meanwhile and publishes them together, several publications at once (`publishing.rs`). So
+//!   under load many hints share a message.
 //!
-//! What it promises: it never blocks and never fails a commit, and its buffer is bounded. What it leaves
-//! to the sweeper: hints that found the buffer full, that the broker did not take, or that grew older
-//! than [`HookOptions::max_age`] while the broker was away (protocol rule 16: the sweeper has begun to
-//! suspect those, and two would go out for one job). Each of them is counted by reason.
+//! The hook never blocks and never fails a commit, and its buffer is bounded. It leaves these hints
+//! to the sweeper: hints that found the buffer full, hints that the broker did not take, and hints
+//! that grew older than [`HookOptions::max_age`] while the broker was away (protocol rule 16: the
+//! sweeper has begun to suspect those, and a job would get two hints). Each of them is counted by
+//! reason.
 
 mod publication;
 mod publishing;
@@ -39,7 +42,7 @@ use crate::telemetry::metrics as m;
 use crate::transport::{Control, Publisher, TransportError};
 use publication::Publication;
 
-/// Why a hint is published.
+/// The reason why a hint is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
@@ -51,7 +54,7 @@ pub enum Cause {
     Handoff,
     /// The sweeper found it.
     Sweep,
-    /// A node gave it back.
+    /// A node released it.
     Requeue,
     /// An operator asked for it.
     Operator,
@@ -70,17 +73,18 @@ impl Cause {
     }
 }
 
-/// Options of the hook, with their defaults.
+/// The options of the hook.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookOptions {
-    /// Hints that may wait. One more is dropped to the sweeper. Default 100,000 (about 10 MB).
+    /// Maximum number of hints that wait or are under way. Further hints are dropped, and the
+    /// sweeper publishes them. Default 100,000 (about 10 MB).
     pub buffer: usize,
-    /// Drop a hint that could not be published for so long. Default 10 s.
+    /// Maximum time for which an unpublished hint is kept. Older hints are dropped. Default 10 s.
     pub max_age: Duration,
-    /// Publications under way at once. Default 16.
+    /// Maximum number of publications under way at once. Default 16.
     pub in_flight: usize,
-    /// The most hints in one publication. Default 512.
+    /// Maximum number of hints in one publication. Default 512.
     pub batch: usize,
 }
 
@@ -103,39 +107,39 @@ struct Entry {
 }
 
 struct Inner {
-    /// What waits to be published.
+    /// Hints that wait to be published.
     entries: mpsc::Sender<Entry>,
-    /// Publications that have had their first turn.
+    /// Publications that were polled once.
     publications: mpsc::Sender<Publication>,
     /// Hints that wait or are under way.
     buffered: AtomicUsize,
-    /// Those of them that are under way.
+    /// Hints that are under way.
     under_way: AtomicUsize,
-    /// When hints last left the buffer, whatever became of them, or came into an empty one.
+    /// The time at which hints last left the buffer, published or not, or entered an empty one.
     moved: Mutex<Instant>,
     options: HookOptions,
     publisher: Arc<dyn Publisher>,
-    /// Where publications find their timers, whoever begins them.
+    /// The runtime whose timers publications use, on every calling thread.
     runtime: Handle,
     stop: CancellationToken,
     stopped: CancellationToken,
     earlier_timer: Notify,
-    /// The task that publishes has panicked, and is not up again.
+    /// Whether the publishing task has panicked and is not restarted yet.
     died: AtomicBool,
-    /// Since when nothing could be published, by lane.
+    /// The time from which every publication has failed, by lane.
     failing: Mutex<BTreeMap<Lane, Instant>>,
-    /// Hints may name any lane: giving them up is told rarely.
+    /// Limits the log lines about dropped hints, since hints may name any lane.
     given_up: Mutex<LogThrottle>,
-    /// Grows with whatever is to be hinted.
+    /// Grows with each call that offers hints.
     offered: watch::Sender<u64>,
 }
 
-/// The sending side. Cheap to clone. See the [module](self).
+/// The sending side of the hook. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct CommitHook(Option<Arc<Inner>>);
 
 impl CommitHook {
-    /// Start the task that publishes. Needs a tokio runtime.
+    /// Starts the publishing task. Needs a tokio runtime.
     #[must_use]
     pub fn start(publisher: Arc<dyn Publisher>, options: HookOptions) -> Self {
         let (entries, waiting) = mpsc::channel(8_192);
@@ -165,19 +169,19 @@ impl CommitHook {
         Self(Some(inner))
     }
 
-    /// A hook without a transport: the sweeper hints everything.
+    /// Returns a hook without a transport. The sweeper publishes all hints.
     #[must_use]
     pub fn disconnected() -> Self {
         Self(None)
     }
 
-    /// Do hints leave at all?
+    /// Returns whether hints are published.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A transaction has committed: let its hints leave. Never waits.
+    /// Publishes the hints of a committed transaction. Never waits.
     pub fn committed(&self, created: Created) {
         let now = Utc::now();
         let mut ready = created.ready;
@@ -193,7 +197,7 @@ impl CommitHook {
         self.timer_set(created.timer);
     }
 
-    /// A timer with this due date was written.
+    /// Announces that a timer with this due date was written.
     pub fn timer_set(&self, due: Option<DateTime<Utc>>) {
         if let (Some(inner), Some(due)) = (&self.0, due) {
             inner.publisher.tell(Control::TimerSet { due });
@@ -201,7 +205,7 @@ impl CommitHook {
         }
     }
 
-    /// Let hints leave. Never waits; what does not fit is left to the sweeper.
+    /// Publishes hints. Never waits; hints that do not fit into the buffer are left to the sweeper.
     pub fn publish(&self, cause: Cause, ready: Vec<Ready>) {
         if ready.is_empty() {
             return;
@@ -224,14 +228,14 @@ impl CommitHook {
         }
     }
 
-    /// The task that publishes has died, and is about to be started again.
+    /// Returns whether the publishing task has died and is about to be restarted.
     pub(crate) fn is_down(&self) -> bool {
         let inner = self.0.as_ref();
         inner.is_some_and(|inner| inner.died.load(Ordering::Relaxed))
     }
 
-    /// How long hints have waited without any of them having been published or given up, where that is longer than it
-    /// may take.
+    /// Returns how long hints have waited without one being published or dropped, if that exceeds
+    /// the limit.
     pub(crate) fn is_stuck(&self) -> Option<Duration> {
         let inner = self.0.as_ref()?;
         if inner.buffered.load(Ordering::Relaxed) == 0 {
@@ -242,7 +246,7 @@ impl CommitHook {
         (still > limit).then_some(still)
     }
 
-    /// Hints that wait to be published.
+    /// Returns the number of hints that wait or are under way.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.0
@@ -250,31 +254,34 @@ impl CommitHook {
             .map_or(0, |i| i.buffered.load(Ordering::Relaxed))
     }
 
-    /// Tells that jobs became ready in this process, whether or not their hints can leave.
+    /// Subscribes to the offers of hints: jobs became ready in this process, whether or not their
+    /// hints can be published.
     pub(crate) fn offered(&self) -> Option<watch::Receiver<u64>> {
         self.0.as_ref().map(|inner| inner.offered.subscribe())
     }
 
-    /// Since when every publication to this lane has failed.
+    /// Returns the time from which every publication to this lane has failed.
     pub(crate) fn failing_since(&self, lane: &Lane) -> Option<Instant> {
         let inner = self.0.as_ref()?;
         inner.failing().get(lane).copied()
     }
 
-    /// The broker took something for this lane, from here or from elsewhere in this process.
+    /// Notes that the broker took a message for this lane, from the hook or from another part of
+    /// this process.
     pub(crate) fn published(&self, lane: &Lane) {
         if let Some(inner) = &self.0 {
             inner.failing().remove(lane);
         }
     }
 
-    /// Tell the nodes something. False where it is known already that no other node will hear it.
+    /// Sends a control message to the nodes. Returns false if it is known already that no other
+    /// node receives it.
     pub(crate) fn tell(&self, control: Control) -> bool {
         let inner = self.0.as_ref();
         inner.is_some_and(|inner| inner.publisher.tell(control))
     }
 
-    /// Publish what waits, at most for the given time; then take nothing more.
+    /// Publishes the waiting hints, for the given time at most, and then accepts no more.
     pub async fn close(&self, within: Duration) {
         if let Some(inner) = &self.0 {
             inner.stop.cancel();
@@ -284,7 +291,7 @@ impl CommitHook {
             {
                 tracing::warn!(
                     left = inner.buffered.load(Ordering::Relaxed),
-                    "hints could not be published before shutdown; the sweeper will"
+                    "hints could not be published before shutdown; the sweeper finds their jobs"
                 );
             }
         }
@@ -292,7 +299,7 @@ impl CommitHook {
 }
 
 impl Inner {
-    /// A poisoned lock only means that a thread panicked elsewhere; the map is still whole.
+    /// A poisoned lock only means that a thread panicked elsewhere; the map is still valid.
     fn failing(&self) -> MutexGuard<'_, BTreeMap<Lane, Instant>> {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -305,7 +312,7 @@ impl Inner {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hints are to leave: now where nothing waits before them, else with what waits.
+    /// Publishes hints at once if no hint waits before them, and queues them otherwise.
     fn offer(self: &Arc<Self>, entry: Entry) {
         let count = entry.hints.len();
         if self.buffered.load(Ordering::Relaxed) == 0 {
@@ -335,7 +342,8 @@ impl Inner {
         gauge!(m::HINTS_BUFFERED).set(self.buffered.load(Ordering::Relaxed) as f64);
     }
 
-    /// How a publication that began then went. A transport's own bound says nothing of the broker.
+    /// Records the result of a publication that started at `began`. The transport's own limit does
+    /// not show that the broker fails.
     fn noted(&self, lane: &Lane, began: Instant, result: &Result<(), TransportError>) {
         match result {
             Ok(()) => drop(self.failing().remove(lane)),
@@ -349,13 +357,14 @@ impl Inner {
         }
     }
 
-    /// These hints leave the buffer without having been published.
+    /// Drops hints from the buffer that were not published.
     fn forget(&self, lane: &Lane, count: usize, reason: &'static str) {
         *self.moved() = Instant::now();
         self.refuse(lane, count, reason);
     }
 
-    /// The same for hints that have never been in it.
+    /// Removes dropped hints from the count and records the reason. Called directly for hints that
+    /// were never queued.
     fn refuse(&self, lane: &Lane, count: usize, reason: &'static str) {
         self.buffered.fetch_sub(count, Ordering::Relaxed);
         counter!(m::HINTS_DROPPED, "lane" => label::lane(lane), "reason" => reason)
@@ -363,11 +372,12 @@ impl Inner {
     }
 }
 
-/// Hints older than [`HookOptions::max_age`] are given up, and each attempt to publish ends in its own time. A buffer
-/// in which nothing has moved for so many times that long, and this long, is not about to.
+/// The hook is stuck if nothing has left the buffer for this many times [`HookOptions::max_age`]
+/// and for `STUCK_AT_LEAST`. Older hints are dropped and each attempt to publish has a time limit,
+/// so by then the buffer does not recover by itself.
 const STUCK: u32 = 3;
 const STUCK_AT_LEAST: Duration = Duration::from_secs(120);
-/// So many lanes that can't be published to are remembered.
+/// Maximum number of failing lanes that are remembered.
 const MOST_LANES: usize = 1_024;
 
 impl AfterCommit for CommitHook {

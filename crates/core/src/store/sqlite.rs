@@ -1,15 +1,17 @@
-//! Jobs in SQLite, for one machine: an embedded node, tests, a first look.
+//! The SQLite store, for one machine: an embedded node, tests, a first look.
 //!
-//! The statements live one file a transition, under the same names as those for PostgreSQL, and keep the
-//! same promises. What differs:
+//! Each transition has its own file, with the same name as in the PostgreSQL store, and keeps the
+//! same promises. The differences:
 //!
-//! * **One writer.** Every transition is a `BEGIN IMMEDIATE` transaction of a few plain statements over
-//!   the one writing connection. Nothing can change between its look and its change, so there are no row
-//!   locks, no skipped rows and no [`Busy`](super::Refusal::Busy). Your own open transaction holds that
-//!   connection: everything else, renewals too, waits for it, so keep it short.
-//! * **The clock** is the machine's, read once inside each transaction.
-//! * **No transaction ids**: an error of COMMIT is final, and [`Store::committed`] can't say more.
-//! * **No notice from other processes** but a counter of commits: [`Store::data_version`].
+//! * **One writer.** Every transition is a `BEGIN IMMEDIATE` transaction of a few plain statements
+//!   over the one writing connection. Nothing changes between its first read and its last write, so
+//!   there are no row locks, no skipped rows and no [`Busy`](super::Refusal::Busy). An open
+//!   transaction of the application holds that connection, and all other transitions, renewals
+//!   included, wait for it. Keep such transactions short.
+//! * **The clock** is that of the machine, read once inside each transaction.
+//! * **No transaction ids.** An error of COMMIT is final, and [`Store::committed`] cannot resolve
+//!   it.
+//! * **No notice from other processes** except a counter of commits: [`Store::data_version`].
 
 mod aside;
 mod claim;
@@ -62,8 +64,9 @@ use crate::telemetry::metrics as m;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
 
-/// The migrations, with their history in a table of Jobwire's own name. Newer ones in the database are
-/// accepted here: [`Store::check`] decides by `schema_version` whether this program works with them.
+/// Returns the migrations, with their history in the table `jobwire_migration`. Newer migrations in
+/// the database are accepted here: [`Store::check`] decides by `schema_version` whether this
+/// program works with them.
 #[must_use]
 pub fn migrator() -> Migrator {
     Migrator {
@@ -74,17 +77,17 @@ pub fn migrator() -> Migrator {
     }
 }
 
-/// How to use the database.
+/// The options of a [`SqliteStore`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SqliteOptions {
-    /// Connections for questions beside the one that writes. Default 4.
+    /// Number of read-only connections beside the writing one. Default 4.
     pub readers: u32,
     /// How long to wait for a writer of another process. Default 5 s.
     pub busy_timeout: Duration,
-    /// Give a transition up after this time, waiting for the writing connection included. Default 15 s.
+    /// Maximum time of a transition, including the wait for the writing connection. Default 15 s.
     pub deadline: Duration,
-    /// Make the file where there is none. Default true.
+    /// Whether to create the file if it does not exist. Default true.
     pub create: bool,
 }
 
@@ -99,15 +102,15 @@ impl Default for SqliteOptions {
     }
 }
 
-/// Jobs in SQLite. Cheap to clone. See the [module](self).
+/// The SQLite store. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
-    /// Kept apart, as it tells only of what other connections committed. `None` in memory, where there
-    /// are no others.
+    /// A connection of its own, because `PRAGMA data_version` reports only commits of other
+    /// connections. `None` in memory, where there are no others.
     watcher: Option<SqlitePool>,
-    /// Beside the database; `None` in memory.
+    /// A file beside the database; `None` in memory.
     lock_file: Option<PathBuf>,
     deadline: Duration,
     refusals: Refusals,
@@ -120,16 +123,16 @@ impl std::fmt::Debug for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Connect with default options. The URL is `sqlite:` and a path, or `sqlite::memory:` for a
-    /// database that lives as long as the store. A file that does not exist is made.
+    /// Connects with default options. The URL is `sqlite:` and a path, or `sqlite::memory:` for a
+    /// database that lives as long as the store. A missing file is created.
     ///
     /// # Errors
-    /// [`StoreError::Config`] where the URL or the path can't be used.
+    /// [`StoreError::Config`] if the URL or the path is unusable.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, SqliteOptions::default()).await
     }
 
-    /// Connect.
+    /// Connects.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -144,8 +147,8 @@ impl SqliteStore {
             SqlitePoolOptions::new()
                 .max_connections(size)
                 .acquire_timeout(options.deadline)
-                // A file does not break as a network does; and the last connection to a database in
-                // memory is the database.
+                // A file does not break as a network connection does, and a database in memory
+                // lives in its last connection.
                 .test_before_acquire(false)
                 .max_lifetime(None)
                 .idle_timeout(None)
@@ -153,12 +156,12 @@ impl SqliteStore {
         let in_memory = is_in_memory(url);
         let in_file = !in_memory;
         let writer = pool(1)
-            // SQLite may end a transaction by itself (the disk is full, `OR ROLLBACK`). Then sqlx's own ROLLBACK fails,
-            // and it begins no other transaction on this connection. A file is opened again; a database in memory has
-            // no other.
+            // SQLite may end a transaction by itself (full disk, `OR ROLLBACK`). Then sqlx's own
+            // ROLLBACK fails, and sqlx begins no other transaction on this connection. A file is
+            // opened again; a database in memory has no other connection.
             .after_release(move |connection, _| {
                 Box::pin(async move {
-                    // A ROLLBACK that was queued is over then.
+                    // The ping waits for a queued ROLLBACK.
                     connection.ping().await?;
                     Ok(!(in_file && connection.is_in_transaction()))
                 })
@@ -186,8 +189,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Fences never repeat (protocol rule 1): the power may have failed before the last ones had reached the disk. So
-    /// each opening leaps, and waits for the disk once.
+    /// Advances the fence sequence, so that fences never repeat (protocol rule 1): a power cut may
+    /// have lost the last ones before they reached the disk. Waits for the disk once.
     async fn leap(&self) -> Result<(), sqlx::Error> {
         let mut writer = self.writer.acquire().await?;
         sqlx::raw_sql("PRAGMA synchronous = FULL")
@@ -212,8 +215,8 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Say at once what is wrong with the path or the file. Only a write that is undone learns that it
-    /// may not: SQLite begins a writing transaction on a read-only file without a word.
+    /// Reports a problem with the path or the file at once. SQLite begins a writing transaction on
+    /// a read-only file without an error, so this makes a write and rolls it back.
     async fn probe(&self) -> Result<(), sqlx::Error> {
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         sqlx::query("CREATE TABLE jobwire_may_write (undone INTEGER)")
@@ -222,20 +225,20 @@ impl SqliteStore {
         tx.rollback().await
     }
 
-    /// The one connection that writes, as a pool, for your own statements. While you hold it, no job is
-    /// locked, renewed or completed.
+    /// Returns the one writing connection, as a pool, for the application's own statements. While
+    /// it is in use, no job is locked, renewed or completed.
     #[must_use]
     pub fn pool(&self) -> &SqlitePool {
         &self.writer
     }
 
-    /// Bring the schema up to this program's version, all of it or nothing.
+    /// Migrates the schema to this program's version, entirely or not at all.
     ///
     /// # Errors
-    /// What the database says.
+    /// [`StoreError::Migration`] if a migration fails, or the error of the database.
     pub async fn migrate(&self) -> Result<()> {
-        // One transaction around all: SQLite has no lock that keeps two migrating processes apart. (The
-        // public `run` would do, were its future over a connection `Send`.)
+        // One transaction around all migrations: SQLite has no lock that separates two migrating
+        // processes. (The public `run` would do, if its future over a connection were `Send`.)
         let mut tx = self.write().await?;
         migrator()
             .run_direct(None, &mut *tx, false)
@@ -244,10 +247,10 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// Take the schema back to a version; 0 removes everything.
+    /// Reverts the schema to a version; 0 removes everything. Each migration is one transaction.
     ///
     /// # Errors
-    /// What the database says; each migration is one transaction.
+    /// [`StoreError::Migration`] if a migration fails.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
         migrator()
             .undo(&self.writer, version)
@@ -255,13 +258,14 @@ impl SqliteStore {
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
 
-    /// Open a transaction that writes, so that nothing changes between its first look and its last
-    /// change, and waiting happens here and not halfway.
+    /// Opens a writing transaction. It waits for other writers here and not halfway, and nothing
+    /// changes between its first read and its last write.
     async fn write(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Run one transition: with a deadline, measured, tried again where another process wrote.
+    /// Runs one transition with a deadline, measures it, and retries it after a conflict with
+    /// another process.
     async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
     where
         F: Fn() -> Fut + Send,
@@ -270,7 +274,8 @@ impl SqliteStore {
         super::measured(statement, self.deadline, transition).await
     }
 
-    /// Move due timers, and lock what may be; where that is refused, in parts and without locks.
+    /// Moves due timers and locks those that `take` allows. If the database refuses the page, moves
+    /// it in parts and without locks.
     async fn timers(
         &self,
         at_most: i64,
@@ -293,12 +298,12 @@ impl SqliteStore {
     }
 }
 
-/// More fences than are drawn while the disk has none of them.
+/// More fences than can be drawn before one of them reaches the disk.
 const LEAP: i64 = 1 << 32;
 
 const URL_FORM: &str = "write sqlite:jobs.db, sqlite:///var/lib/app/jobs.db or sqlite::memory:";
 
-/// Does this URL name a database that dies with its connection?
+/// Returns whether the URL names a database in memory, which ends with its connection.
 fn is_in_memory(url: &str) -> bool {
     let name = url
         .trim_start_matches("sqlite://")
@@ -325,14 +330,14 @@ fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOptions> {
     if !is_in_memory(url) {
         if !create && !path.exists() {
             return Err(StoreError::Config(format!(
-                "there is no file {}; say which database is meant (setting `database`)",
+                "the database file {} does not exist; correct the setting `database`",
                 path.display()
             )));
         }
         let directory = path.parent().filter(|d| *d != Path::new(""));
         if let Some(directory) = directory.filter(|d| !d.is_dir()) {
             return Err(StoreError::Config(format!(
-                "the database file can't be made: {} is no directory; create it, or give another path",
+                "the database file can't be created: {} is not a directory; create it, or give another path",
                 directory.display()
             )));
         }
@@ -351,8 +356,9 @@ fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOptions> {
         .foreign_keys(true))
 }
 
-/// Payloads may be secrets: a file that does not exist yet is made for this user alone. SQLite gives the files beside
-/// it (`-wal`, `-shm`) the same rights. Where it can't be made, the first statement says why.
+/// Creates a missing file for this user alone, because payloads may be secrets. SQLite gives the
+/// files beside it (`-wal`, `-shm`) the same permissions. If the creation fails, the first
+/// statement reports the reason.
 fn make_private(path: &Path) {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -361,17 +367,15 @@ fn make_private(path: &Path) {
     let _ = options.open(path);
 }
 
-/// What the first statement said, with a remedy where the path is the reason.
+/// Converts the error of the first statement, with a remedy if the path is the reason.
 fn unusable(url: &str, error: sqlx::Error) -> StoreError {
     let code = error
         .as_database_error()
         .and_then(|e| e.code()?.parse::<i32>().ok())
         .map(|code| code & 0xff);
     let remedy = match code {
-        Some(8) => {
-            "the file is read-only; give this process the right to write it and its directory"
-        }
-        Some(14) => "the file can't be opened; check the path and the rights on its directory",
+        Some(8) => "the file is read-only; allow this process to write it and its directory",
+        Some(14) => "the file can't be opened; check the path and the permissions of its directory",
         Some(26) => "the file is not a SQLite database; give another path",
         _ => return error.into(),
     };
@@ -418,7 +422,7 @@ impl Store for SqliteStore {
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
-        // A renewal that comes late is worth nothing: it may not wait as long as other statements.
+        // A late renewal has no effect, so it waits no longer than the lease lasts.
         let deadline = self.deadline.min(lease);
         super::measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
     }
@@ -553,8 +557,9 @@ impl Store for SqliteStore {
         .await
     }
 
-    /// Changes with every commit of another connection than the watcher's, of whatever process. Touches
-    /// no table and takes no lock. In memory there is nobody else.
+    /// Returns a number that changes with every commit of a connection other than the watcher's, in
+    /// any process. Reads no table and takes no lock. `None` in memory, where there are no other
+    /// connections.
     async fn data_version(&self) -> Result<Option<i64>> {
         let Some(watcher) = &self.watcher else {
             return Ok(None);
@@ -577,17 +582,20 @@ impl Store for SqliteStore {
             Err(error) => {
                 tracing::warn!(
                     file = %path.display(), %error,
-                    "the file can't be locked; after a crash, jobs that ran wait for their leases to end"
+                    "cannot lock the node file; after a crash, the jobs of the dead node wait until their leases expire"
                 );
                 return Ok(Succession::Unknown);
             }
         };
         if let Some(dead) = lock.predecessor() {
             let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
-            tracing::info!(node = %dead, jobs, "the last node of this database has died; its leases end now");
+            tracing::info!(node = %dead, jobs, "the previous node of this database died; its leases end now");
         }
         if let Err(error) = lock.name(node) {
-            tracing::warn!(file = %path.display(), %error, "the file can't be written");
+            tracing::warn!(
+                file = %path.display(), %error,
+                "cannot write the node id to the node file; after a crash, the jobs of this node wait until their leases expire"
+            );
         }
         Ok(Succession::Ours(lock))
     }
@@ -752,14 +760,15 @@ impl Store for SqliteStore {
         let back = match activated.await? {
             Activated::AtOnce(None) => return Ok(Vec::new()),
             Activated::AtOnce(Some(ready)) => ready,
-            // The suspension ends in one transaction with the rows that are still put aside: it forgets none.
+            // This transaction ends the suspension and brings back the remaining suspended jobs, so
+            // none is left behind.
             Activated::InParts(mut ready) => {
                 let rest = self.run("activate", end).await?;
                 ready.extend(rest.into_iter().flatten());
                 ready
             }
         };
-        // What came back is among these.
+        // These include the jobs that came back.
         let waited = self.run("activate", || self.waited(scope)).await;
         Ok(waited.unwrap_or_else(|error| {
             tracing::warn!(
@@ -833,8 +842,9 @@ impl SqlStore for SqliteStore {
             .unwrap_or(Err(StoreError::Timeout(self.deadline)))
     }
 
-    /// A statement that fails undoes itself and leaves its transaction open, unless it ends it: then another one can be
-    /// begun, which its owner rolls back.
+    /// A failed statement is undone and leaves its transaction open, unless SQLite ends the
+    /// transaction. Then `BEGIN` succeeds, and the owner of the connection rolls that transaction
+    /// back.
     async fn ensure_intact(&self, connection: &mut SqliteConnection) -> Result<()> {
         match sqlx::raw_sql("BEGIN").execute(connection).await {
             Ok(_) => Err(StoreError::TransactionFailed),
@@ -871,7 +881,7 @@ impl SqlStore for SqliteStore {
     }
 }
 
-/// The newest version of the schema that this program brings.
+/// The newest schema version of this program.
 const _: () = assert!(
     SCHEMA_VERSION == 3,
     "add the migration's row to schema_version"

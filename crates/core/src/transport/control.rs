@@ -1,7 +1,8 @@
-//! What nodes tell each other, and how it is read: anybody who may publish to the broker can write it.
+//! Control messages between nodes, and how they are read. Any client that may publish to the broker
+//! can write them.
 //!
-//! A message is read only within bounds: its size before it is decoded, and the number of types and lanes
-//! that a node names. So a flood of large messages costs a bounded amount of memory.
+//! A message is read only within bounds: its size before it is decoded, and the number of types and
+//! lanes of a node. So a flood of large messages costs a bounded amount of memory.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ use crate::hint::{MAX_HINTS_PER_MESSAGE, Marker, Ready};
 use crate::job::new_job::MAX_FIELD_BYTES;
 use crate::job::{JobId, Lane, NodeId};
 
-/// Why a control message was not read.
+/// The reason why a control message was not read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadControl {
-    /// It is too large.
+    /// The message is too large.
     #[error("a control message of {0} bytes is too large; the limit is {MAX_CONTROL_BYTES} bytes")]
     TooLarge(usize),
-    /// It is not JSON, or not of a known form.
+    /// The message is not JSON, or has no known form.
     #[error("a control message can't be read: {0}")]
     Unreadable(#[from] serde_json::Error),
 }
 
-/// What this program understands. A node of level 1 answers [`Control::WhichHeld`] and takes [`Control::Forwarded`] jobs;
-/// one that says nothing does neither.
+/// The protocol level of this program. A node of level 1 answers [`Control::WhichHeld`] and takes
+/// [`Control::Forwarded`] jobs; a node that sends no level does neither.
 pub const SPOKEN: u32 = 1;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -34,30 +35,31 @@ const fn is_zero(level: &u32) -> bool {
     *level == 0
 }
 
-/// What nodes tell each other, best effort: losing one costs latency only.
+/// A control message between nodes, sent best effort: a lost one costs only latency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Control {
-    /// The leader lives, and will say so again within a third of its lease.
+    /// The leader lives, and repeats this within a third of its lease.
     LeaderAlive {
         /// The leading node.
         node: NodeId,
         /// Its term.
         term: i64,
-        /// What the database's clock shows, as far as the leader knows: a new leader compares with it.
+        /// The time of the database's clock, as far as the leader knows. A new leader compares its
+        /// own reading with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         now: Option<DateTime<Utc>>,
-        /// So many milliseconds ago the database has answered the leader: a new leader learns by it whether the
-        /// database was away.
+        /// The time since the database last answered the leader, in milliseconds. It shows a new
+        /// leader whether the database was away.
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
             with = "optional_millis"
         )]
         age: Option<Duration>,
-        /// For so many milliseconds the leader ends no lease, since the clock jumped or the database
-        /// was away: a node that has come since learns it.
+        /// The remaining time in which the leader ends no lease, in milliseconds, because the clock
+        /// jumped or the database was away. Nodes that started since learn it from here.
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
@@ -65,19 +67,19 @@ pub enum Control {
         )]
         doubt: Option<Duration>,
     },
-    /// The leader steps down; somebody else should lead at once.
+    /// The leader steps down. Another node should lead at once.
     LeaderLeaves {
         /// The node that led.
         node: NodeId,
     },
-    /// A timer was created that is due then.
+    /// A timer was created.
     TimerSet {
         /// Its due date.
         due: DateTime<Utc>,
     },
-    /// A marker came back: what was published before it has been decided.
+    /// A marker is back: everything published before it has been decided.
     MarkerBack {
-        /// The lane it travelled.
+        /// The lane of the marker.
         lane: Lane,
         /// The marker.
         marker: Marker,
@@ -90,18 +92,19 @@ pub enum Control {
         types: Vec<String>,
         /// Lanes it receives.
         lanes: Vec<Lane>,
-        /// Slots that are free for more work. A node that says so takes [`Rescued`](Control::Rescued) jobs.
+        /// Free slots. A node that sends this field takes [`Rescued`](Control::Rescued) jobs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         free: Option<u32>,
-        /// Which of these messages it understands: up to [`SPOKEN`].
+        /// The protocol level of the node: up to [`SPOKEN`].
         #[serde(default, skip_serializing_if = "is_zero")]
         speaks: u32,
-        /// The revision of the node's row, which says what it serves. Nodes of older programs have none, and read types and
-        /// lanes here.
+        /// The revision of the node's row, which holds its types and lanes. Nodes of older programs
+        /// have no row, and their types and lanes are read from this message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         row: Option<i64>,
     },
-    /// The leader asks every node which hints of a lane it holds: a marker is back that may have overtaken them.
+    /// The leader asks every node which hints of a lane it holds, because a marker is back that may
+    /// have overtaken them.
     WhichHeld {
         /// The leader.
         node: NodeId,
@@ -109,7 +112,7 @@ pub enum Control {
         question: u64,
         /// The lane.
         lane: Lane,
-        /// Hints that were returned to the broker within so many milliseconds count, too.
+        /// The time, in milliseconds, within which requeued hints count as held.
         #[serde(with = "millis")]
         within: Duration,
     },
@@ -121,12 +124,13 @@ pub enum Control {
         to: NodeId,
         /// The number of the question.
         question: u64,
-        /// Jobs whose hints the node holds undecided, or has returned.
+        /// Jobs whose hints the node holds undecided or has requeued.
         jobs: Vec<JobId>,
-        /// No part follows.
+        /// Whether this is the last part.
         last: bool,
     },
-    /// Jobs whose holder has died, for one node: it starts them before what waits there in their lanes.
+    /// Jobs of dead holders, for one node, which starts them before the waiting jobs of their
+    /// lanes.
     Rescued {
         /// The node.
         node: NodeId,
@@ -145,20 +149,21 @@ pub enum Control {
         /// The node.
         node: NodeId,
     },
-    /// Jobs without a hint were created (by a tool that has no transport of its own): look for them.
+    /// Jobs without a hint were created by a tool that has no transport of its own. The leader
+    /// looks for them.
     Look,
-    /// Ask whoever runs this job to stop it.
+    /// The node that runs this job is asked to stop it.
     Cancel {
         /// The job.
         job: JobId,
     },
-    /// Something that a newer node says.
+    /// A message of a newer node.
     #[serde(other)]
     Unknown,
 }
 
 impl Control {
-    /// The node that says this, where one does: what tools say names none.
+    /// Returns the node that sent the message. Messages of tools name none.
     pub(crate) const fn sender(&self) -> Option<NodeId> {
         match self {
             Self::LeaderAlive { node, .. }
@@ -171,11 +176,11 @@ impl Control {
         }
     }
 
-    /// Read a message as it came from the broker. Types and lanes beyond the limits are left out, as are
+    /// Reads a message from the broker. Types and lanes beyond the limits are left out, as are
     /// those that no job can have.
     ///
     /// # Errors
-    /// It is larger than [`MAX_CONTROL_BYTES`], or unreadable.
+    /// If the message is larger than [`MAX_CONTROL_BYTES`] or unreadable.
     pub fn read(text: &[u8]) -> Result<Self, BadControl> {
         if text.len() > MAX_CONTROL_BYTES {
             return Err(BadControl::TooLarge(text.len()));
@@ -208,10 +213,11 @@ impl Control {
         Ok(control)
     }
 
-    /// Write a message so that every node reads it: of a node with very many types, as many are named as fit.
+    /// Writes a message that every node can read. If a node has too many types for one message, it
+    /// contains as many as fit.
     ///
     /// # Errors
-    /// It is too large for a reader.
+    /// If the message is too large for a reader.
     pub fn write(&self) -> Result<Vec<u8>, BadControl> {
         let mut text = serde_json::to_vec(self)?;
         if let Self::NodeAlive {
@@ -243,7 +249,7 @@ impl Control {
     }
 }
 
-/// A duration in milliseconds.
+/// Durations as milliseconds.
 mod millis {
     use std::time::Duration;
 
@@ -263,7 +269,7 @@ mod millis {
     }
 }
 
-/// The same where it may be unknown.
+/// Like [`millis`], for an optional duration.
 mod optional_millis {
     use std::time::Duration;
 
@@ -301,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_large_is_not_decoded() {
-        // Valid but for its size, so that only the size refuses it.
+        // Valid except for its size, so that only the size is the reason for the refusal.
         let mut text = serde_json::to_vec(&Control::Look).expect("JSON");
         text.resize(MAX_CONTROL_BYTES, b' ');
         assert_eq!(Control::read(&text).expect("it fits"), Control::Look);

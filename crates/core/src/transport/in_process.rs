@@ -1,8 +1,8 @@
 //! Hints within one process: no broker, one node.
 //!
-//! For the embedded default and for tests. Lanes are bounded queues; what is unsettled when a receiver
-//! goes away comes back first. A lane that is full refuses ([`TransportError::Full`]), and the sweeper
-//! hints what was refused when the lane has room again.
+//! For embedded nodes (the default) and for tests. Lanes are bounded queues. Unsettled messages of
+//! a receiver that ends return to the front of their lanes. A full lane refuses hints
+//! ([`TransportError::Full`]), and the sweeper publishes them when the lane has room again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use super::{
 use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
 
-/// Messages that may wait in one lane.
+/// Maximum number of messages in one lane.
 const LANE_CAPACITY: usize = 100_000;
 
 struct Queued {
@@ -43,7 +43,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// A poisoned lock only means that a thread panicked elsewhere; the queues are still whole.
+    /// A poisoned lock only means that a thread panicked elsewhere; the queues are still valid.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,7 +73,7 @@ impl Shared {
     }
 }
 
-/// See the [module](self).
+/// The in-process transport. See the [module](self).
 #[derive(Clone)]
 pub struct InProcessTransport(Arc<Shared>);
 
@@ -84,7 +84,7 @@ impl Default for InProcessTransport {
 }
 
 impl InProcessTransport {
-    /// Empty lanes.
+    /// Creates a transport with empty lanes.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
@@ -139,7 +139,8 @@ impl Transport for InProcessTransport {
 #[async_trait]
 impl Publisher for InProcessTransport {
     async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
-        // One hint a message: nothing travels, so packing would only coarsen the prefetch.
+        // One hint per message: no message travels, so packing would only make the prefetch
+        // coarser.
         self.0
             .push(lane, hints.into_iter().map(|h| Body::Hints(vec![h])))
     }
@@ -164,7 +165,8 @@ impl Publisher for InProcessTransport {
     }
 }
 
-/// A lane of a receiver: its part of the prefetch, so that no other lane keeps its messages from arriving.
+/// A lane of a receiver, with its share of the prefetch, so that other lanes do not keep its
+/// messages from arriving.
 struct ReceivedLane {
     lane: Lane,
     share: usize,
@@ -188,7 +190,7 @@ fn lanes(subscription: &Subscription) -> Vec<ReceivedLane> {
 }
 
 struct Unsettled {
-    /// The lane's place.
+    /// The index of the lane.
     lane: usize,
     body: Body,
     published_at: DateTime<Utc>,
@@ -200,7 +202,7 @@ struct InProcessReceiver {
     next: u64,
     prefetch: usize,
     lanes: Vec<ReceivedLane>,
-    /// The lane that is looked at first; they take turns.
+    /// The index of the lane that is read first; the lanes take turns.
     first: usize,
     unsettled: BTreeMap<u64, Unsettled>,
     paused: bool,
@@ -258,7 +260,7 @@ impl InProcessReceiver {
         Some(unsettled)
     }
 
-    /// Back to the front of their lanes, in their old order.
+    /// Returns messages to the front of their lanes, in their old order.
     fn put_back(&mut self, numbers: impl DoubleEndedIterator<Item = u64>) {
         let shared = self.shared.clone();
         let mut state = shared.state();
@@ -288,7 +290,7 @@ impl Receiver for InProcessReceiver {
             let shared = self.shared.clone();
             let arrived = shared.arrived.notified();
             tokio::pin!(arrived);
-            // Registered before the look, so that a message in between is not missed.
+            // Registered before the queues are read, so that a message in between is not missed.
             arrived.as_mut().enable();
             if shared.state().closed {
                 return Err(TransportError::Closed);

@@ -1,12 +1,13 @@
-//! Jobs for one node, in portions that fit into control messages.
+//! Jobs for one node, divided to fit into control messages.
 
 use crate::hint::Ready;
 
-/// Bytes of names that one control message carries at most; the ids and keys of a job count beside its texts.
+/// Maximum size of the jobs in one control message, in bytes. A job counts with `JOB_BYTES` for its
+/// id and keys, and with its texts.
 const MESSAGE_BYTES: usize = 16 * 1024;
 const JOB_BYTES: usize = 160;
 
-/// The jobs in portions, each of which fits into a control message.
+/// Divides jobs into portions that each fit into a control message.
 pub(crate) fn portions(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
     let mut messages: Vec<Vec<Ready>> = Vec::new();
     let mut bytes = MESSAGE_BYTES;

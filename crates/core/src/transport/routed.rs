@@ -1,4 +1,4 @@
-//! Several brokers for one database: by lane, and while moving from one to another.
+//! Several brokers for one database: by lane, and during a move from one broker to another.
 //!
 //! ```text
 //!                       ┌── lane "bulk" ─────────► Kafka
@@ -7,16 +7,16 @@
 //!
 //!   receive only ────────── every lane ◄────────── the former broker, until it is empty
 //! ```
-//! * A lane is published to one broker. Every program of a fleet must be given the same map, also those
-//!   that receive only some of the lanes: the leader hints jobs of any lane.
-//! * A **former** broker is received from and never published to. So a live fleet moves: restart the
-//!   nodes one after the other with the new broker and the old one as former, then the producers, then,
-//!   when the old queues are empty, the nodes once more without it. At every moment each hint has
-//!   somebody who receives it.
-//! * What nodes tell each other goes over all brokers, so that nodes with different maps hear each other.
-//! * The sweeper's marker travels the lane's broker and the former ones; it is back when all that took
-//!   it have brought it back. A former broker that is away is not waited for: its hints come late or
-//!   never, and the jobs are hinted again.
+//! * A lane is published to one broker. Give every program of a fleet the same map, including
+//!   programs that receive only some of the lanes: the leader hints jobs of any lane.
+//! * A **former** broker is received from and never published to. To move a live fleet, restart the
+//!   nodes one after the other with the new broker and the old one as former, then the producers,
+//!   and, when the old queues are empty, the nodes once more without it. Every hint has a receiver
+//!   throughout.
+//! * Control messages go over all brokers, so that nodes with different maps receive them.
+//! * The sweeper's marker travels the lane's broker and the former ones. It is back when every
+//!   broker that took it has brought it back. A former broker that is away is skipped: its hints
+//!   come late or never, and the jobs are hinted again.
 
 mod markers;
 mod receiver;
@@ -38,10 +38,10 @@ use super::{
 use crate::hint::{Hint, Marker};
 use crate::job::Lane;
 
-/// Messages that a slow listener may be behind.
+/// Maximum number of messages that a slow listener may be behind.
 const LISTEN_BUFFER: usize = 1024;
 
-/// See the [module](self).
+/// A transport over several brokers. See the [module](self).
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -59,7 +59,7 @@ const LISTEN_BUFFER: usize = 1024;
 #[derive(Clone)]
 pub struct RoutedTransport(Arc<Shared>);
 
-/// Makes a [`RoutedTransport`].
+/// The builder of a [`RoutedTransport`].
 pub struct Builder {
     all: Vec<Arc<dyn Transport>>,
     by_lane: HashMap<Lane, usize>,
@@ -67,7 +67,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// These lanes go over that broker.
+    /// Routes these lanes over the given broker.
     #[must_use]
     pub fn lanes(
         mut self,
@@ -80,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// Nothing is published to this broker any longer; what is there is still received.
+    /// Adds a former broker: its hints are still received, and none are published to it.
     #[must_use]
     pub fn former(mut self, broker: Arc<dyn Transport>) -> Self {
         let at = self.add(broker);
@@ -93,7 +93,8 @@ impl Builder {
         self.all.len() - 1
     }
 
-    /// Put it together. Needs a tokio runtime. More than 16 brokers are not received from.
+    /// Builds the transport. Needs a tokio runtime. Brokers beyond the first 16 are not received
+    /// from.
     #[must_use]
     pub fn build(self) -> RoutedTransport {
         let stop = CancellationToken::new();
@@ -118,7 +119,7 @@ impl Builder {
 }
 
 struct Shared {
-    /// The first one carries every lane that is not in `by_lane`.
+    /// The first transport carries every lane that is not in `by_lane`.
     all: Vec<Arc<dyn Transport>>,
     publishers: Vec<Arc<dyn Publisher>>,
     by_lane: HashMap<Lane, usize>,
@@ -145,13 +146,13 @@ async fn hear(
             Err(broadcast::error::RecvError::Lagged(_)) => continue,
             Err(broadcast::error::RecvError::Closed) => return,
         };
-        // Nobody listens: nobody needs to know.
+        // Without listeners the message is not needed.
         let _ = heard.send(control);
     }
 }
 
 impl RoutedTransport {
-    /// Begin with the broker of all lanes that are not named otherwise.
+    /// Returns a builder with the broker of all lanes that are not routed elsewhere.
     #[must_use]
     pub fn builder(default: Arc<dyn Transport>) -> Builder {
         Builder {
@@ -194,7 +195,7 @@ impl Publisher for RoutedTransport {
         });
         for (other, sent) in join_all(sending).await {
             if let Err(problem) = sent {
-                tracing::debug!(%lane, %problem, "a former broker took no marker; it is not waited for");
+                tracing::debug!(%lane, %problem, "a former broker did not take the marker; the marker does not wait for it");
                 markers.forget(other);
             }
         }
@@ -243,7 +244,7 @@ impl Publisher for RoutedTransport {
 #[async_trait]
 impl Transport for RoutedTransport {
     fn name(&self) -> &'static str {
-        // What a node that knows only this one has to do with.
+        // The transport that a node without former brokers or routed lanes would use.
         self.0.all[0].name()
     }
 
@@ -366,7 +367,8 @@ mod tests {
         let deliveries = take(&mut receiver, 2).await;
         sent.sort_unstable();
         assert_eq!(ids(&deliveries), sent);
-        // Both know their tickets: what is settled does not come back, what is given back does.
+        // Both brokers recognize their tickets: a settled message does not come back, a requeued
+        // one does.
         let tickets: Vec<Ticket> = deliveries.iter().map(|d| d.ticket).collect();
         receiver.settle(&tickets[..1]).await;
         receiver.requeue(&tickets[1..]).await;
@@ -408,7 +410,7 @@ mod tests {
                 Body::Hints(_) => panic!("no hint was published"),
             }
         }
-        // The lane's own first: that alone proves nothing of the former broker.
+        // First the marker of the lane's own broker, which proves nothing about the former broker.
         markers.sort_unstable_by_key(|m| m.number);
         assert_eq!(markers[0], marker);
         routed.tell(Control::MarkerBack {

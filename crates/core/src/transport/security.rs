@@ -1,18 +1,19 @@
-//! What secures the connection to a broker: the same settings, with the same meaning, on every broker.
+//! Security of the connection to a broker: the same settings, with the same meaning, on every
+//! broker.
 //!
-//! A transport that goes over a network takes [`BrokerSecurity`] with its options, asks
-//! [`mistakes`](BrokerSecurity::mistakes) before it connects, and reads the files itself, with its own
-//! TLS library. Nothing here, and nothing in a transport, turns verification off: a broker that is
-//! spoken to over TLS shows a certificate of a trusted authority that names the host, or there is no
-//! connection.
+//! A transport that uses a network takes [`BrokerSecurity`] with its options, calls
+//! [`mistakes`](BrokerSecurity::mistakes) before it connects, and reads the files itself, with its
+//! own TLS library. No option turns verification off: over TLS, a broker presents a certificate of
+//! a trusted authority that names the host, or the connection is refused.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// How a connection to a broker is secured. By default: TLS where the URL says so, trusting what this
-/// machine trusts; without TLS only to this machine itself.
+/// The security settings of a connection to a broker. By default, TLS is used if the URL asks for
+/// it, with the authorities that this machine trusts. Without TLS, only connections to this machine
+/// itself are allowed.
 ///
 /// ```
 /// use jobwire_core::transport::{BrokerSecurity, Plaintext};
@@ -26,25 +27,26 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSecurity {
     /// A PEM file with the authorities that sign the broker's certificate; only these are trusted.
-    /// Setting `broker_tls_ca`. Default: those that this machine trusts.
+    /// Setting `broker_tls_ca`. Default: the authorities that this machine trusts.
     pub ca: Option<PathBuf>,
-    /// A PEM file with this client's own certificate, and those between it and its authority. Setting
-    /// `broker_tls_certificate`. Default: none.
+    /// A PEM file with this client's certificate and the intermediate certificates up to its
+    /// authority. Setting `broker_tls_certificate`. Default: none.
     pub certificate: Option<PathBuf>,
-    /// A PEM file with the certificate's private key, not encrypted. Setting `broker_tls_key`.
+    /// A PEM file with the unencrypted private key of the certificate. Setting `broker_tls_key`.
     pub key: Option<PathBuf>,
-    /// Where a connection may go without TLS. Setting `broker_plaintext`.
+    /// The hosts to which a connection may go without TLS. Setting `broker_plaintext`.
     pub plaintext: Plaintext,
 }
 
-/// Where a connection may go without TLS: everybody on the way reads the password and may forge hints.
+/// The hosts to which a connection may go without TLS. Without TLS, others on the network can read
+/// the password and forge hints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plaintext {
     /// To this machine only.
     #[default]
     Loopback,
-    /// Anywhere: the network is trusted, or encrypts by itself.
+    /// To any host: the network is trusted, or encrypts by itself.
     Allow,
 }
 
@@ -69,20 +71,21 @@ impl FromStr for Plaintext {
     }
 }
 
-/// A setting that can't work.
+/// A setting that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("setting `{setting}`: {problem}; {remedy}")]
 pub struct BadSetting {
-    /// Its key.
+    /// The key of the setting.
     pub setting: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The action that solves the problem.
     pub remedy: String,
 }
 
 impl BrokerSecurity {
-    /// Everything that can't work with a URL that asks for TLS (or not) to these hosts. Looks at no file.
+    /// Returns all settings that conflict with a URL that asks for TLS (or not) to these hosts.
+    /// Reads no file.
     #[must_use]
     pub fn mistakes<'a>(
         &self,
@@ -103,7 +106,7 @@ impl BrokerSecurity {
                     wrong(
                         setting,
                         "has no effect, since the broker's URL does not ask for TLS".to_owned(),
-                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as `broker_url`, or leave this setting out",
+                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as `broker_url`, or remove this setting",
                     );
                 }
             }
@@ -112,11 +115,11 @@ impl BrokerSecurity {
                 wrong(
                     "broker_url",
                     format!(
-                        "would send the password and every hint to '{host}' unencrypted, for \
-                         everybody on the way to read and to forge"
+                        "would send the password and every hint to '{host}' unencrypted, where \
+                         others on the network can read and forge them"
                     ),
-                    "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka); or, where the network \
-                     itself can be trusted, set `broker_plaintext` to `allow`",
+                    "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka); or, if the network is \
+                     trusted, set `broker_plaintext` to `allow`",
                 );
             }
             return mistakes;
@@ -137,7 +140,7 @@ impl BrokerSecurity {
         mistakes
     }
 
-    /// Each file, with the setting that names it.
+    /// Returns each file, with the setting that names it.
     #[must_use]
     pub fn files(&self) -> [(&'static str, Option<&PathBuf>); 3] {
         [
@@ -148,7 +151,8 @@ impl BrokerSecurity {
     }
 }
 
-/// Is this name or address (an IPv6 address with or without brackets) this machine itself?
+/// Returns whether this name or address (an IPv6 address with or without brackets) is this machine
+/// itself.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let host = host.strip_prefix('[').unwrap_or(host);
@@ -160,7 +164,7 @@ pub fn is_loopback(host: &str) -> bool {
         return address.is_loopback()
             || address.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback());
     }
-    // RFC 6761 keeps this name, and all below it, for the machine itself.
+    // RFC 6761 reserves this name, and all names below it, for the machine itself.
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     host == "localhost" || host.ends_with(".localhost")
 }

@@ -1,4 +1,4 @@
-//! One publication: its first turn, its end, and what follows from that.
+//! One publication: its first poll, its end, and the consequences.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::TransportError;
 
-/// Hints, and what the broker said to them.
+/// Hints and the result of their publication.
 pub(super) type Published = (Entry, Result<(), TransportError>);
 /// A publication under way.
 pub(super) type Publication = BoxFuture<'static, Published>;
 
-/// A publication, under way from now on. A transport that panics costs these hints, and nothing else.
+/// Starts a publication. If the transport panics, only these hints are lost.
 pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication {
     inner
         .under_way
@@ -39,7 +39,7 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
             Ok(result) => result,
             Err(panic) => {
                 let why = panic_message(&*panic);
-                tracing::error!(lane = %entry.lane, why, "the transport panicked while it published");
+                tracing::error!(lane = %entry.lane, why, "the transport panicked while publishing; the sweeper finds the jobs of these hints");
                 Err(TransportError::Closed)
             }
         };
@@ -48,8 +48,9 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
     })
 }
 
-/// Give a publication its first turn here, in which a transport writes what it has to say; the task sees to the rest.
-/// That turn may ask to be woken: nobody is, and the task asks again as soon as it has the publication.
+/// Polls a publication for the first time, on the calling thread, which lets the transport write
+/// the message. The task does the rest. The waker of this poll does nothing, so the task polls
+/// again as soon as it has the publication.
 pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Publication>) {
     let mut departure = start_publication(inner, entry);
     let _runtime = inner.runtime.enter();
@@ -58,7 +59,7 @@ pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Publicat
         .poll(&mut Context::from_waker(Waker::noop()));
     match turn {
         Poll::Pending => place.send(departure),
-        // The task pauses before it tries again.
+        // The task pauses before it retries.
         Poll::Ready((entry, Err(error))) if may_go_again(inner, &error) => {
             place.send(Box::pin(ready((entry, Err(error)))));
         }
@@ -73,21 +74,21 @@ fn may_go_again(inner: &Inner, error: &TransportError) -> bool {
     error.is_transient() && !inner.stop.is_cancelled()
 }
 
-/// A publication has ended. Returns what is to be tried again.
+/// Records the end of a publication. Returns the hints to be retried.
 pub(super) fn account(inner: &Inner, (mut entry, result): Published) -> Option<Entry> {
     let (lane, hints) = (&entry.lane, entry.hints.len());
     inner.under_way.fetch_sub(hints, Ordering::Relaxed);
     match result {
         Ok(()) => confirmed(inner, &entry),
         Err(error) if may_go_again(inner, &error) => {
-            tracing::debug!(%lane, hints, %error, "hints were not confirmed; trying again");
+            tracing::debug!(%lane, hints, %error, "the broker did not confirm hints; they are published again");
             entry.hints.shrink_to_fit();
             return Some(entry);
         }
         Err(error) => {
             if let Some(more) = inner.given_up().now() {
                 let lane = lane.0.escape_debug();
-                tracing::warn!(%lane, hints, %error, more, "hints could not be published; the sweeper will");
+                tracing::warn!(%lane, hints, %error, more, "hints could not be published; the sweeper finds their jobs");
             }
             inner.forget(lane, hints, "failed");
         }

@@ -1,4 +1,4 @@
-//! The task that publishes what waits, and awaits what the broker says to whatever is under way.
+//! The task that publishes waiting hints and awaits the result of each publication under way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use super::publication::{Publication, account, start_publication};
 use super::{Entry, Inner};
 use crate::runtime::supervisor;
 
-/// After a failure, wait this long before the next attempt.
+/// The pause after a failure, before the next attempt.
 const PAUSE: Duration = Duration::from_millis(250);
-/// When the task keeps dying, wait at most so long.
+/// The longest pause before the task is restarted, if it dies repeatedly.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What the task works with; it outlives a panic, so that this costs no hint.
+/// The state of the task. It outlives a panic, so a panic loses no hints.
 struct Work {
     queue: mpsc::Receiver<Entry>,
     departed: mpsc::Receiver<Publication>,
@@ -26,7 +26,7 @@ struct Work {
     under_way: FuturesUnordered<Publication>,
 }
 
-/// Publish until the hook is closed.
+/// Publishes until the hook is closed.
 pub(super) async fn keep_publishing(
     inner: Arc<Inner>,
     queue: mpsc::Receiver<Entry>,
@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// Take nothing more but what is being handed over in this moment.
+    /// Closes the channels and takes the remaining entries.
     async fn close(&mut self) {
         self.queue.close();
         self.departed.close();
@@ -108,13 +108,13 @@ impl Work {
         }
     }
 
-    /// Everything that came together meanwhile leaves in as few publications as possible.
+    /// Publishes all waiting hints in as few publications as possible, at most `room`.
     fn depart_some(&mut self, inner: &Arc<Inner>, room: usize) {
         while let Ok(entry) = self.queue.try_recv() {
             self.waiting.push(entry);
         }
-        // All that grew too old goes first. So where something is left there is something under way, whose end wakes
-        // this task: nothing else would.
+        // Drops all stale hints first. Then, if hints remain, a publication is under way, and its
+        // end wakes this task. Nothing else would.
         self.waiting.retain(|entry| {
             let stale = entry.since.elapsed() > inner.options.max_age;
             if stale {
@@ -129,7 +129,8 @@ impl Work {
     }
 }
 
-/// Join what goes to the same lane for the same cause, oldest first, into at most `count` publications.
+/// Joins hints for the same lane and with the same cause, oldest first, into at most `count`
+/// publications.
 pub(super) fn gather(waiting: &mut Vec<Entry>, batch: usize, count: usize) -> Vec<Entry> {
     let mut publications: Vec<Entry> = Vec::new();
     let mut left = Vec::new();

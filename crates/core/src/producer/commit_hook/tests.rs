@@ -1,4 +1,4 @@
-//! The hook beside a broker that is away, slow, or panics.
+//! Tests of the hook with a broker that is away, slow, or panics.
 
 use super::publishing::gather;
 use super::*;
@@ -6,13 +6,14 @@ use crate::hint::Marker;
 use crate::job::JobId;
 use crate::transport::TransportHealth;
 
-/// How the broker takes publications, one after the other; those that come after the last one it takes.
+/// How the broker takes the next publications, the last element first. Without an element it
+/// confirms.
 type Moods = Mutex<Vec<Mood>>;
 
 #[derive(Clone, Copy)]
 enum Mood {
     Away,
-    /// It answers when it is told to.
+    /// It takes the hints, and confirms when the test notifies it.
     Slow,
     Refuses,
     Panics,
@@ -23,12 +24,12 @@ struct Broker {
     moods: Moods,
     /// For [`Mood::Slow`].
     answers: Notify,
-    /// What has reached it, publication by publication.
+    /// The hints that the broker took, by publication.
     came: Mutex<Vec<Vec<JobId>>>,
 }
 
 impl Broker {
-    /// In such a mood for so many publications, and then in no mood at all.
+    /// Returns a broker with this mood for `times` publications, which then confirms.
     fn of(mood: Mood, times: usize) -> Arc<Self> {
         Arc::new(Self {
             moods: Mutex::new(vec![mood; times]),
@@ -90,7 +91,7 @@ async fn drained(hook: &CommitHook) {
     panic!("{} hints are still buffered", hook.buffered());
 }
 
-/// Protocol rule 16: the sweeper has begun to suspect what is older.
+/// Protocol rule 16: the sweeper has begun to suspect older hints.
 #[tokio::test(start_paused = true)]
 async fn a_hint_that_grew_too_old_is_dropped_and_a_younger_one_is_published() {
     let publisher = Broker::of(Mood::Away, 3);
@@ -107,7 +108,8 @@ async fn a_hint_that_grew_too_old_is_dropped_and_a_younger_one_is_published() {
     assert_eq!(publisher.ids(), [young.hint.id]);
 }
 
-/// More than what may be under way at once grows too old, and nothing is left that could wake the task.
+/// More hints than may be under way at once grow stale, and nothing is left that could wake the
+/// task.
 #[tokio::test(start_paused = true)]
 async fn however_many_hints_grew_too_old_the_next_one_is_published() {
     let publisher = Broker::of(Mood::Away, 6);
@@ -184,7 +186,7 @@ fn a_large_commit_is_cut_and_nothing_is_lost() {
     assert_eq!(sent, 25);
 }
 
-/// No turn of the runtime in between: what waits for a task would not be there yet.
+/// The test does not yield in between, so hints that wait for a task would not be there yet.
 #[tokio::test]
 async fn a_hint_is_written_before_its_commit_returns() {
     let broker = Broker::of(Mood::Slow, 1);
@@ -192,12 +194,13 @@ async fn a_hint_is_written_before_its_commit_returns() {
     let ready = ready();
     hook.publish(Cause::Commit, vec![ready.clone()]);
     assert_eq!(broker.ids(), [ready.hint.id]);
-    assert_eq!(hook.buffered(), 1, "it is not confirmed");
+    assert_eq!(hook.buffered(), 1, "the hint is not confirmed");
     broker.answers.notify_one();
     drained(&hook).await;
 }
 
-/// A transport's timers are the runtime's, wherever the transaction was committed.
+/// A transport uses the timers of the runtime, even if the transaction was committed on a thread
+/// without one.
 #[tokio::test]
 async fn hints_leave_from_a_thread_without_a_runtime() {
     let broker = Broker::of(Mood::Slow, 1);
@@ -210,7 +213,7 @@ async fn hints_leave_from_a_thread_without_a_runtime() {
     assert_eq!(broker.ids().len(), 1);
 }
 
-/// Publications without end would each cost a message: what exceeds the bound leaves together.
+/// Each publication costs a message, so the hints beyond the bound share publications.
 #[tokio::test]
 async fn what_finds_much_under_way_leaves_together() {
     let broker = Broker::of(Mood::Slow, 4);
@@ -247,7 +250,7 @@ async fn a_publication_that_panics_costs_its_own_hints_only() {
     let broker = Broker::of(Mood::Panics, 1);
     let hook = CommitHook::start(broker.clone(), HookOptions::default());
     hook.publish(Cause::Commit, vec![ready()]);
-    assert_eq!(hook.buffered(), 0, "they are left to the sweeper");
+    assert_eq!(hook.buffered(), 0, "the hints are left to the sweeper");
     let next = ready();
     hook.publish(Cause::Commit, vec![next.clone()]);
     drained(&hook).await;
@@ -255,7 +258,7 @@ async fn a_publication_that_panics_costs_its_own_hints_only() {
     assert!(!hook.is_down());
 }
 
-/// The same in the task: where a broker is away, the second attempt is made there.
+/// The second attempt after a failure is made in the task.
 #[tokio::test(start_paused = true)]
 async fn a_second_attempt_that_panics_costs_its_own_hints_only() {
     let broker = Arc::new(Broker {
@@ -264,7 +267,7 @@ async fn a_second_attempt_that_panics_costs_its_own_hints_only() {
     });
     let hook = CommitHook::start(broker.clone(), HookOptions::default());
     hook.publish(Cause::Commit, vec![ready()]);
-    assert_eq!(hook.buffered(), 1, "it is tried again");
+    assert_eq!(hook.buffered(), 1, "the hint is tried again");
     drained(&hook).await;
     assert!(broker.ids().is_empty());
     hook.publish(Cause::Commit, vec![ready()]);
@@ -290,7 +293,7 @@ async fn what_is_under_way_is_waited_for_at_the_end() {
     let closing = hook.close(Duration::from_secs(10));
     tokio::pin!(closing);
     let early = tokio::time::timeout(Duration::from_millis(50), &mut closing).await;
-    assert!(early.is_err(), "it is not confirmed");
+    assert!(early.is_err(), "the hint is not confirmed");
     broker.answers.notify_one();
     closing.await;
     assert_eq!(hook.buffered(), 0);
@@ -304,14 +307,14 @@ async fn a_hook_that_does_not_get_on_says_so() {
         ..HookOptions::default()
     };
     let hook = CommitHook::start(broker.clone(), options);
-    // Idle for long is not stuck.
+    // A hook that is idle for long is not stuck.
     tokio::time::sleep(STUCK_AT_LEAST * 2).await;
     hook.publish(Cause::Commit, vec![ready()]);
     assert_eq!(hook.is_stuck(), None);
     tokio::time::sleep(STUCK_AT_LEAST).await;
-    assert_eq!(hook.is_stuck(), None, "it may take so long");
+    assert_eq!(hook.is_stuck(), None, "the limit is not exceeded");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // What is refused moves nothing.
+    // A refused hint does not count as progress.
     hook.publish(Cause::Commit, vec![ready()]);
     assert!(hook.is_stuck() > Some(STUCK_AT_LEAST));
     broker.answers.notify_one();

@@ -1,4 +1,5 @@
-//! Setting a row aside: it becomes a dead letter, whatever is in it (the triggers of `set_aside`, migration 0002).
+//! Setting a row aside: it becomes a dead letter, regardless of its content (the triggers of
+//! `set_aside`, migration 0002).
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -13,8 +14,8 @@ use crate::store::poison::{Aside, Refusals, SetsAside};
 const IS_HELD: &str = "
 SELECT EXISTS (SELECT 1 FROM job_lease WHERE job_id = ?1 AND owner = ?2 AND fence = ?3)";
 
-/// A lease that ran out protects no longer: only the leader's turn sets such a job aside, which would have cleared its
-/// owner.
+/// An expired lease does not protect its job: only the leader cycle sets such a job aside, and it
+/// would have cleared the owner.
 const IS_UNLOCKED: &str = concat!(
     "
 SELECT NOT EXISTS (SELECT 1 FROM job_lease AS l WHERE job_id = ?1 AND owner IS NOT NULL AND ",
@@ -30,7 +31,7 @@ const SET_ASIDE: &str =
 
 const IS_LETTER: &str = "SELECT EXISTS (SELECT 1 FROM dead_letter_job WHERE id = ?1)";
 
-/// The table of a state, and whether it has a row with an id.
+/// Returns the table of a state, and the query that tests whether it has a row with an id.
 const fn table(state: JobState) -> (&'static str, &'static str) {
     macro_rules! table {
         ($name:literal) => {
@@ -140,7 +141,7 @@ impl SetsAside for SqliteStore {
         &self.refusals
     }
 
-    /// A file is locked as a whole.
+    /// Returns no rows: SQLite has no row locks.
     async fn locked_rows(&self, _: &[JobId]) -> Result<Vec<JobId>, StoreError> {
         Ok(Vec::new())
     }

@@ -1,4 +1,4 @@
-//! Taking ready jobs without a hint, while the broker is away (protocol rule 28).
+//! Claims of ready jobs without a hint, while the broker is away (protocol rule 28).
 
 use sqlx::{Row, SqliteConnection};
 
@@ -9,12 +9,13 @@ use crate::hint::Hint;
 use crate::store::error::StoreError;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
-/// The last row that one statement looks at, where there are more.
+/// The last row that one claim reads, if there are more.
 const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
 
-/// The primary key is the order. There is one writer, so nobody takes anything between this look and the
-/// lock. Jobs with strikes have a share of the slots of their own. Of an instance only the first ready sibling counts, and
-/// only while nobody holds the instance.
+/// Finds jobs in the order of the primary key. There is one writer, so no other node locks a job
+/// between this read and the lock. Jobs with strikes have their own share of the slots and are
+/// excluded. Of a process instance only the first ready sibling counts, and only while the instance
+/// is free.
 const FIND: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
@@ -32,7 +33,7 @@ WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND ",
 ORDER BY j.id LIMIT ?5"
 );
 
-/// What became executable by the loss of its lease.
+/// Finds jobs whose lease has lost its owner.
 const FIND_STRUCK: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance
@@ -66,7 +67,7 @@ impl SqliteStore {
         })
     }
 
-    /// What such a page would hold.
+    /// Returns the jobs that the page would lock.
     pub(super) async fn claimable_page(
         &self,
         terms: &LockTerms,

@@ -1,4 +1,4 @@
-//! Completing and releasing: the fence decides, in the lease row.
+//! Completion and release: the fence in the lease row decides.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{Completion, Handoff, Origin, Settled, released};
 
-/// The guard names owner and fence and no time (protocol rule 1).
+/// The guard compares owner and fence and no time (protocol rule 1).
 const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
 
 const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";
@@ -22,12 +22,13 @@ const READY_AGAIN: &str = concat!(
     ", seq"
 );
 
-/// The array that a guard is made of.
+/// Returns the array of job ids and fences for a guard.
 pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> Result<String, StoreError> {
     decode::array(held.map(|h| -> (JobId, Fence) { (h.id, h.fence) }))
 }
 
-/// Delete the leases of a batch that still name this owner and these fences; the others are lost.
+/// Deletes the leases of a batch that still have this owner and these fences, and returns their
+/// jobs. The other leases are lost.
 pub(super) async fn finish<'a>(
     connection: &mut SqliteConnection,
     owner: NodeId,
@@ -41,7 +42,7 @@ pub(super) async fn finish<'a>(
     decode::job_ids(&rows)
 }
 
-/// Delete jobs from the executable table.
+/// Deletes jobs from the executable table.
 pub(super) async fn delete(
     connection: &mut SqliteConnection,
     ids: &[JobId],
@@ -53,7 +54,7 @@ pub(super) async fn delete(
     decode::job_ids(&rows)
 }
 
-/// Pass on what a batch released, and add it to the result.
+/// Hands off the instances that a batch released, and adds the outcome to the result.
 pub(super) async fn pass_on<'a>(
     connection: &mut SqliteConnection,
     now: i64,
@@ -70,7 +71,7 @@ pub(super) async fn pass_on<'a>(
     Ok(())
 }
 
-/// Complete inside a transaction: guarded deletes, next occurrences, hand-over.
+/// Completes jobs inside a transaction: guarded deletes, next occurrences, handoff.
 pub(super) async fn complete_in(
     connection: &mut SqliteConnection,
     owner: NodeId,
@@ -136,7 +137,7 @@ impl SqliteStore {
             .await?;
         let mut settled = Settled {
             applied: decode::job_ids(&rows)?,
-            // The next one of an instance, which may be another job, comes from the hand-over.
+            // The next job of an instance, possibly another one, comes from the handoff.
             ready: decode::ready_in_order(&rows)?
                 .into_iter()
                 .filter(|ready| ready.hint.instance.is_none())

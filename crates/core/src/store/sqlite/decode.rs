@@ -1,4 +1,4 @@
-//! Rows to values, and values to what SQLite stores: ids as text, moments as microseconds.
+//! Conversion between rows and values. SQLite stores ids as text and timestamps as microseconds.
 
 use std::time::Duration;
 
@@ -16,38 +16,40 @@ use crate::job::scope::Needs;
 use crate::job::{Job, JobId, JobKind, JobState, Lane, NodeId};
 use crate::store::error::StoreError;
 
-/// The last moment that is written, the end of the year 9999: sums stay in range of every reader.
+/// The last timestamp that is written, the end of the year 9999: sums stay in the range of every
+/// reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;
 
-/// The database's clock. SQLite has none but the process's; it is read once inside each transaction, so
-/// that one transition compares like with like, and all processes share the machine's.
+/// Returns the time. SQLite has no clock of its own, so this is the clock of the machine, which all
+/// processes share. It is read once inside each transaction, so that one transition compares with
+/// one reading.
 pub(super) fn now_micros() -> i64 {
     Utc::now().timestamp_micros()
 }
 
-/// A moment so much later.
+/// Returns the timestamp `by` after `now`, at most [`END_OF_TIME`].
 pub(super) fn later(now: i64, by: Duration) -> i64 {
     let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
     now.saturating_add(by).min(END_OF_TIME)
 }
 
-/// A moment as it is stored.
+/// Converts a time to a stored timestamp.
 pub(super) fn micros(at: DateTime<Utc>) -> i64 {
     at.timestamp_micros()
 }
 
-/// A stored moment.
+/// Converts a stored timestamp to a time.
 pub(super) fn moment(micros: i64) -> Result<DateTime<Utc>, StoreError> {
     DateTime::from_timestamp_micros(micros)
-        .ok_or_else(|| StoreError::BadRow(format!("the moment {micros} is out of range")))
+        .ok_or_else(|| StoreError::BadRow(format!("the timestamp {micros} is out of range")))
 }
 
-/// A stored moment that may be missing.
+/// Converts a stored timestamp that may be missing.
 pub(super) fn maybe_moment(micros: Option<i64>) -> Result<Option<DateTime<Utc>>, StoreError> {
     micros.map(moment).transpose()
 }
 
-/// A set as one bound value.
+/// Returns the items as a JSON array, bound as one value.
 pub(super) fn array<T: Serialize>(
     items: impl IntoIterator<Item = T>,
 ) -> Result<String, StoreError> {
@@ -56,7 +58,7 @@ pub(super) fn array<T: Serialize>(
         .map_err(|e| StoreError::BadRow(format!("values do not serialise: {e}")))
 }
 
-/// A column that holds an id.
+/// Reads an id from a column.
 pub(super) fn uuid<I: sqlx::ColumnIndex<SqliteRow>>(
     row: &SqliteRow,
     at: I,
@@ -64,17 +66,17 @@ pub(super) fn uuid<I: sqlx::ColumnIndex<SqliteRow>>(
     Ok(row.try_get::<Hyphenated, _>(at)?.into_uuid())
 }
 
-/// The job that the first column names.
+/// Reads the job id in the first column.
 pub(super) fn job_id(row: &SqliteRow) -> Result<JobId, StoreError> {
     Ok(JobId(uuid(row, 0)?))
 }
 
-/// A column of this name holds a node.
+/// Reads the node id in the column of this name.
 pub(super) fn node_id(row: &SqliteRow, column: &str) -> Result<NodeId, StoreError> {
     Ok(NodeId(uuid(row, column)?))
 }
 
-/// The jobs that the first columns name.
+/// Reads the job ids in the first column of the rows.
 pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
     rows.iter().map(job_id).collect()
 }
@@ -89,7 +91,8 @@ fn kind(text: &str) -> Result<JobKind, StoreError> {
         .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
 }
 
-/// A value, or where it can't be read a default, and why. That the column is there at all is no question of the row.
+/// Returns a value. If it is unreadable, returns the default and stores the reason in `fault`. A
+/// missing column is an error, because it is not the fault of the row.
 fn readable<T: Default>(
     value: sqlx::Result<T>,
     fault: &mut Option<String>,
@@ -104,7 +107,7 @@ fn readable<T: Default>(
     }
 }
 
-/// The same of what was read from a text.
+/// Like [`readable`], for a value that was parsed from a text.
 fn parsed<T>(
     value: Result<T, StoreError>,
     default: impl FnOnce() -> T,
@@ -116,7 +119,7 @@ fn parsed<T>(
     })
 }
 
-/// A job from the columns of `job_columns!`, the first of them at `at`.
+/// Reads a job from the columns of `job_columns!`, which begin at `at`.
 pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
     let mut unreadable = None;
     let fault = &mut unreadable;
@@ -160,7 +163,7 @@ pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
     })
 }
 
-/// What to hint, from the columns of `ready_columns!`.
+/// Reads a ready job from the columns of `ready_columns!`.
 pub(super) fn ready(row: &SqliteRow) -> Result<Ready, StoreError> {
     let exclusive: bool = row.try_get(2)?;
     let instance: Option<String> = row.try_get(3)?;
@@ -177,7 +180,7 @@ pub(super) fn ready(row: &SqliteRow) -> Result<Ready, StoreError> {
     })
 }
 
-/// What a node must serve to run a job, from columns of these names.
+/// Reads what a node must serve to run a job, from the columns of these names.
 pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
     Ok(Needs {
         job_type: row.try_get("type")?,
@@ -187,12 +190,13 @@ pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
     })
 }
 
-/// All of them.
+/// Reads all ready jobs.
 pub(super) fn all_ready(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
     rows.iter().map(ready).collect()
 }
 
-/// All of them in creation order, which RETURNING does not keep: `seq` follows `ready_columns!`.
+/// Reads all ready jobs in creation order, which RETURNING does not keep. `seq` follows
+/// `ready_columns!`.
 pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
     let mut found: Vec<(i64, Ready)> = rows
         .iter()
@@ -202,13 +206,13 @@ pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreErro
     Ok(found.into_iter().map(|(_, ready)| ready).collect())
 }
 
-/// One line of a job list; see `operate.rs` for the columns.
+/// Reads one line of a job list; see `operate.rs` for the columns.
 pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
     let state: &str = row.try_get("state")?;
     Ok(JobView {
         id: JobId(uuid(row, "id")?),
         state: JobState::parse(state)
-            .ok_or_else(|| StoreError::BadRow(format!("state `{state}`")))?,
+            .ok_or_else(|| StoreError::BadRow(format!("the state is `{state}`")))?,
         seq: row.try_get("seq")?,
         kind: kind(row.try_get("kind")?)?,
         job_type: row.try_get("type")?,
@@ -226,7 +230,7 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         ready_at: moment(row.try_get("ready_at")?)?,
         correlation_id: uuid(row, "correlation_id")?,
         exception_message: row.try_get("exception_message")?,
-        // Another program may have written anything into a lease: it stops no list.
+        // Another program may have written any values into a lease. They do not fail the list.
         lock_owner: match row.try_get::<Option<Hyphenated>, _>("owner") {
             Ok(owner) => owner.map(Hyphenated::into_uuid),
             Err(_) => Some(Uuid::nil()),

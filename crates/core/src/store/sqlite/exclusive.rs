@@ -1,7 +1,7 @@
-//! One at a time: exclusive jobs of a process instance.
+//! Exclusive jobs of a process instance, which run one at a time.
 //!
-//! The instance's row names its holder, which counts while its lease has an owner (protocol rules 10
-//! to 12). There is one writer, so nobody comes through the door between a look and a change.
+//! The row of the instance names its holder, which counts while its lease has an owner (protocol
+//! rules 10 to 12). There is one writer, so nothing changes between a read and a write.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::job::LockedJob;
 use crate::store::error::StoreError;
 use crate::store::{Handoff, LockTerms, Refusal, Tried};
 
-/// No lease with an owner holds the instance `name.value`.
+/// Whether no lease with an owner holds the instance `name.value`.
 macro_rules! is_free {
     () => {
         "NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
@@ -24,7 +24,7 @@ macro_rules! is_free {
     };
 }
 
-/// Those of the instances of `?1` that are free.
+/// Selects the free instances of `?1`.
 macro_rules! free_instances {
     () => {
         concat!(
@@ -34,7 +34,7 @@ macro_rules! free_instances {
     };
 }
 
-/// The first ready job of the instance `name.value`.
+/// Selects the first ready job of the instance `name.value`.
 macro_rules! first_sibling {
     () => {
         concat!(
@@ -49,8 +49,8 @@ macro_rules! first_sibling {
 
 const FREE: &str = free_instances!();
 
-/// The first ready job by creation order decides: whether it may be taken depends on its type, but no
-/// younger sibling overtakes it.
+/// Selects the first ready job by creation order. Whether it can be locked depends on its type, but
+/// no younger sibling overtakes it.
 const FIRST: &str = concat!(
     "
 SELECT ",
@@ -80,7 +80,7 @@ ON CONFLICT (process_instance) DO UPDATE
 const LEAVE: &str = "
 DELETE FROM instance_lock WHERE process_instance IN (SELECT value FROM json_each(?1))";
 
-/// Those of the instances that nobody holds.
+/// Returns the free instances.
 async fn free(
     connection: &mut SqliteConnection,
     instances: &[String],
@@ -91,7 +91,7 @@ async fn free(
         .await?)
 }
 
-/// Lock the first ready job of each instance that nobody holds.
+/// Locks the first ready job of each free instance.
 pub(super) async fn take_first(
     connection: &mut SqliteConnection,
     terms: &LockTerms,
@@ -125,7 +125,8 @@ pub(super) async fn take_first(
     }
     let taken = lock::lease(connection, terms, now, firsts).await?;
     hold(connection, terms, &taken).await?;
-    // Nobody holds the others: a row that still says so would only be found again and again.
+    // Removes the rows of the other free instances. Otherwise the sweeper would find them again and
+    // again.
     let idle: Vec<&String> = free
         .iter()
         .filter(|name| refused.contains_key(name.as_str()))
@@ -191,8 +192,8 @@ WHERE ",
 ORDER BY j.seq"
 );
 
-/// Pass on the instances that were just released: take the next sibling of each, or say who is next.
-/// One that another job holds by now keeps its row.
+/// Hands off the instances that were just released: locks the next sibling of each, or returns it
+/// to be hinted. An instance that another job holds by now keeps its row.
 pub(super) async fn handoff(
     connection: &mut SqliteConnection,
     now: i64,
@@ -223,7 +224,7 @@ pub(super) async fn handoff(
     Ok((taken, ready))
 }
 
-/// The first ready sibling of each of these instances that is free.
+/// Returns the first ready sibling of each of these instances that is free.
 pub(super) async fn next(
     connection: &mut SqliteConnection,
     instances: &[String],

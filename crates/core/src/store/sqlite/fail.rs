@@ -1,4 +1,4 @@
-//! Failing: out of the executable table, into the one where the job waits.
+//! Failures: jobs move from the executable table to the table in which they wait.
 
 use std::collections::HashSet;
 
@@ -11,20 +11,21 @@ use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{Destination, Failure, Handoff, Settled};
 
-/// A failure as the statements read it.
+/// A failure in the form that the statements read.
 #[derive(Serialize)]
 struct Given<'a> {
     id: JobId,
     due: Option<i64>,
     retries: i32,
-    /// `None` counts one more than before.
+    /// `None` adds one to the current count.
     failures: Option<i32>,
     message: Option<&'a str>,
     stack: Option<&'a str>,
 }
 
-/// One statement a destination. What has been suspended meanwhile is put aside instead of waiting for
-/// its next attempt (protocol rule 27); a dead letter stays one.
+/// Returns the statement for one destination. A job that was suspended meanwhile moves to the
+/// suspended table instead of waiting for its next attempt (protocol rule 27); a dead letter stays
+/// one.
 macro_rules! move_into {
     ($table:literal, $which:expr) => {
         concat!(
@@ -83,7 +84,8 @@ impl SqliteStore {
     }
 }
 
-/// Copy what was held into the tables where it waits; the earliest due date that was written.
+/// Copies the finished jobs into the tables in which they wait. Returns the earliest due date
+/// written.
 async fn move_failed(
     connection: &mut SqliteConnection,
     now: i64,

@@ -1,4 +1,4 @@
-//! Creating jobs: many in one statement, each in the table that its due date asks for.
+//! Creation of jobs: many in one statement, each in the table that its due date requires.
 
 use std::collections::HashMap;
 
@@ -13,21 +13,22 @@ use crate::job::{JobId, JobKind, Lane};
 use crate::store::error::StoreError;
 use crate::store::{Created, Origin};
 
-/// Rows in one statement: past some hundred, larger statements gain nothing and hold more memory.
+/// Maximum number of rows in one statement. Beyond a few hundred, larger statements gain nothing
+/// and hold more memory.
 const ROWS: usize = 500;
-/// Payload bytes in one statement, for the same reason.
+/// Maximum size of the payloads in one statement, in bytes, for the same reason.
 const BYTES: usize = 4 << 20;
 
-/// Draw so many numbers from a counter and return the last one. SQLite has no sequences; its one writer
-/// makes a row as good.
+/// Draws numbers from a counter and returns the last one. SQLite has no sequences; a row serves as
+/// one, because there is one writer.
 const DRAW: &str = "UPDATE counter SET value = value + ?2 WHERE name = ?1 RETURNING value";
 
-/// The same for jobs, and whether there are rules for their lanes.
+/// Draws job numbers, and returns whether lane rules exist.
 const DRAW_JOBS: &str = "
 UPDATE counter SET value = value + ?1 WHERE name = 'job_seq'
 RETURNING value, EXISTS (SELECT 1 FROM lane_rule)";
 
-/// The lane of a job that names none, by the first rule whose conditions hold.
+/// Selects the lane of a job without one, by the first rule whose conditions hold.
 macro_rules! ruled_lane {
     () => {
         "(SELECT r.lane FROM lane_rule r
@@ -66,7 +67,7 @@ const INSERT_TIMER: &str = insert_into!("timer_job", "NULL", "");
 const INSERT_EXECUTABLE_BY_RULE: &str = insert_into!("job", ruled_lane!(), " RETURNING id, lane");
 const INSERT_TIMER_BY_RULE: &str = insert_into!("timer_job", ruled_lane!(), " RETURNING id, lane");
 
-/// A new row as the statements read it.
+/// A new row in the form that the statements read.
 #[derive(Serialize)]
 struct NewRow<'a> {
     id: JobId,
@@ -129,7 +130,7 @@ impl<'a> NewRow<'a> {
     }
 }
 
-/// Draw `count` numbers from a counter; the first of them.
+/// Draws `count` numbers from a counter and returns the first.
 pub(super) async fn draw(
     connection: &mut SqliteConnection,
     counter: &'static str,
@@ -144,7 +145,7 @@ pub(super) async fn draw(
     Ok(last - count + 1)
 }
 
-/// Insert over a connection that is inside the caller's transaction.
+/// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     jobs: Vec<NewJob>,
@@ -164,7 +165,7 @@ pub(super) async fn insert(
     Ok(created)
 }
 
-/// How many of these fit into one statement; at least one.
+/// Returns how many of the jobs fit into one statement, at least one.
 fn chunk_length(jobs: &[NewJob]) -> usize {
     let mut bytes = 0;
     let fitting = jobs.iter().take(ROWS).take_while(|job| {
@@ -204,7 +205,7 @@ async fn insert_chunk(
         }
     }
     created.timer = decode::maybe_moment(earliest)?;
-    // Whoever hints it counts its own hint: the sweeper looks for jobs that have none.
+    // A creator that publishes the hint counts it. The sweeper looks for jobs with no hint.
     let hints = i64::from(origin == Origin::Hook);
     let statements = if ruled {
         [INSERT_EXECUTABLE_BY_RULE, INSERT_TIMER_BY_RULE]

@@ -1,4 +1,4 @@
-//! Lanes: the rules that choose one, what waits in each, and moving jobs from one to another.
+//! Lanes: the rules that choose one, the backlog of each, and moving jobs from one to another.
 
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
@@ -108,7 +108,7 @@ pub(super) async fn outside(
         .collect()
 }
 
-/// The next rows behind an id: however rare the lane is, a page stays short.
+/// Selects the next rows after an id, of any lane, so a page stays short even if the lane is rare.
 macro_rules! look {
     ($table:literal) => {
         concat!(
@@ -129,7 +129,8 @@ macro_rules! relabel {
     };
 }
 
-/// What is ready is ready anew, in another lane. What is locked goes on as it is.
+/// Moves unlocked jobs to another lane, where they become ready again. Locked jobs stay as they
+/// are.
 const RELABEL_READY: &str = concat!(
     "
 UPDATE job AS j SET lane = ?2, revision = min(revision, 999999999) + 1, ready_at = ?4, hints = ?3
@@ -138,7 +139,7 @@ WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
     " RETURNING id"
 );
 
-/// Of an instance only the first ready sibling is hinted.
+/// Selects the jobs to hint: of an instance only the first ready sibling.
 const TO_HINT: &str = concat!(
     "
 SELECT ",
@@ -163,7 +164,7 @@ fn statements(state: JobState) -> (&'static str, &'static str) {
     }
 }
 
-/// The jobs of a page, and behind which id to go on.
+/// Returns the jobs of a page, and the id after which the next page begins.
 async fn look_at(
     connection: &mut SqliteConnection,
     page: &LanePage,
@@ -200,14 +201,14 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// The ids of a page.
+    /// Returns the job ids of a page.
     pub(super) async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
         let mut connection = self.readers.acquire().await?;
         let (found, _) = look_at(&mut connection, page).await?;
         Ok(found.into_iter().map(JobId).collect())
     }
 
-    /// Move a page; of its jobs only `these`, if any are named.
+    /// Moves a page of jobs, or only `these` of it, if given.
     pub(super) async fn move_page(
         &self,
         page: &LanePage,

@@ -1,4 +1,4 @@
-//! The leader's turn: one transaction (protocol rule 24).
+//! The leader cycle: one transaction (protocol rule 24).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 
-/// Lead if nobody else does.
+/// Takes or renews the leader's lease, unless another node leads.
 const LEAD: &str = "
 INSERT INTO leader AS l (role, node, term, transport, expires_at) VALUES ('leader', ?1, 1, ?2, ?3)
 ON CONFLICT (role) DO UPDATE
@@ -25,7 +25,8 @@ RETURNING term";
 
 const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role = 'leader'";
 
-/// Clear the owners of leases that ran out, and count the strikes. Only this statement ends a lease of another node.
+/// Selects expired leases. [`RESET`] then clears their owners and counts the strikes; only this
+/// pair of statements ends a lease of another node.
 macro_rules! late {
     ($where:literal) => {
         concat!(
@@ -39,7 +40,7 @@ WHERE l.owner IS NOT NULL AND NOT ",
 }
 
 const LATE: &str = late!("");
-/// Of given jobs, in the search for a refused row.
+/// [`LATE`] for given jobs, in the search for a refused row.
 const LATE_THESE: &str = late!(" AND l.job_id IN (SELECT value FROM json_each(?3))");
 
 const RESET: &str = concat!(
@@ -51,7 +52,7 @@ const RESET: &str = concat!(
 WHERE job_id IN (SELECT value FROM json_each(?1))"
 );
 
-/// Leases of jobs that are gone, deleted by another program.
+/// Deletes expired leases whose jobs another program deleted.
 const STRAY: &str = concat!(
     "
 DELETE FROM job_lease AS l WHERE NOT ",
@@ -59,7 +60,7 @@ DELETE FROM job_lease AS l WHERE NOT ",
     " AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)"
 );
 
-/// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
+/// Selects jobs whose lease lost its owner in an earlier cycle and that have not been locked since.
 macro_rules! left_over {
     ($where:literal) => {
         concat!(
@@ -82,7 +83,7 @@ ORDER BY j.id LIMIT ?4"
 const LEFT_OVER: &str = left_over!("");
 const LEFT_OVER_THESE: &str = left_over!(" AND j.id IN (SELECT value FROM json_each(?6))");
 
-/// What is known of a rescued job beside its hint.
+/// Selects the strikes and requirements of rescued jobs.
 const RESCUED: &str = concat!(
     "
 SELECT j.id, ",
@@ -104,7 +105,8 @@ macro_rules! unhinted {
 const UNHINTED: &str = unhinted!("");
 const UNHINTED_THESE: &str = unhinted!(" AND id IN (SELECT value FROM json_each(?2))");
 
-/// The jobs that a turn may mark, and some more: those of ended leases, and the oldest and the newest that were never hinted.
+/// Selects the jobs that a cycle may mark, and some more: the jobs of ended leases, and the oldest
+/// and the newest jobs that were never hinted.
 const MARKED: &str = concat!(
     "
 SELECT id FROM (
@@ -119,7 +121,7 @@ SELECT id FROM (
 ) GROUP BY id ORDER BY min(seq) NULLS FIRST"
 );
 
-/// The oldest and the newest jobs that were never hinted.
+/// Selects the oldest and the newest jobs that were never hinted.
 const FIND_UNHINTED: &str = "
 SELECT id FROM (
     SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1)
@@ -147,15 +149,15 @@ SELECT
     (SELECT ready_at FROM job ORDER BY id LIMIT 1)"
 );
 
-/// The leases of a node that is proven dead run out now.
+/// Expires the leases of a node that is proven dead.
 const END_LEASES: &str =
     "UPDATE job_lease SET expires_at = ?2 WHERE owner = ?1 AND expires_at > ?2";
 
-/// The row stays, so that the term goes on growing.
+/// Expires the leader's lease. The row stays, so that the term continues to grow.
 const RESIGN: &str = "
 UPDATE leader SET expires_at = ?2 - 1000000 WHERE role = 'leader' AND node = ?1 AND expires_at > ?2";
 
-/// Count a hint for each of these, now.
+/// Counts a hint for each of these jobs, makes them ready now, and returns them.
 async fn hint(
     connection: &mut SqliteConnection,
     now: i64,
@@ -172,7 +174,7 @@ async fn hint(
     decode::ready_in_order(&rows)
 }
 
-/// Mark jobs that nobody hinted (created by plain SQL), oldest first.
+/// Counts a hint for jobs that have none (created by plain SQL), oldest first, and returns them.
 async fn hint_unhinted(
     connection: &mut SqliteConnection,
     now: i64,
@@ -187,7 +189,7 @@ async fn hint_unhinted(
     hint(connection, now, &decode::job_ids(&rows)?).await
 }
 
-/// Hint jobs whose lease has no owner any more.
+/// Counts a hint for jobs whose lease has lost its owner, and returns them.
 async fn rescue(
     connection: &mut SqliteConnection,
     now: i64,
@@ -221,13 +223,13 @@ async fn rescue(
 }
 
 impl SqliteStore {
-    /// What a turn may mark.
+    /// Returns the jobs that a cycle may mark.
     pub(super) async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(MARKED).bind(decode::now_micros()).bind(at_most);
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Take a turn; of the jobs only `these`, if any are named.
+    /// Runs a leader cycle, over all jobs or only over `these`, if given.
     pub(super) async fn turn(
         &self,
         turn: &LeaderCycle,
@@ -263,7 +265,8 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// End the leases and the leadership of a node that is proven dead.
+    /// Ends the leases and the leadership of a node that is proven dead. Returns the number of
+    /// leases.
     pub(super) async fn end_leases_of(&self, dead: NodeId) -> Result<u64, StoreError> {
         let (dead, now) = (dead.to_string(), decode::now_micros());
         let mut tx = self.write().await?;
@@ -275,13 +278,13 @@ impl SqliteStore {
         Ok(ended)
     }
 
-    /// The ids of jobs that were never hinted: so many of the oldest, and of the newest.
+    /// Returns the ids of jobs that were never hinted: `at_most` of the oldest, and of the newest.
     pub(super) async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(FIND_UNHINTED).bind(at_most);
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Mark jobs that nobody hinted; only `these`, if any are named.
+    /// Counts a hint for jobs that have none, or only for `these`, if given, and returns them.
     pub(super) async fn hint_unhinted(
         &self,
         at_most: i64,
@@ -307,7 +310,7 @@ async fn lead(
     let believed = turn
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
-    // Before the reset: what that one finds is not left over.
+    // Before the reset, so that the leases which it finds do not count as left over.
     let mut left_over = sqlx::query(if these.is_some() {
         LEFT_OVER_THESE
     } else {
@@ -340,7 +343,7 @@ async fn lead(
             .execute(&mut *connection)
             .await?;
         for (row, id) in late.iter().zip(ids) {
-            // Another program may have written anything.
+            // Another program may have written any values.
             rescued.push((id, decode::uuid(row, 1).ok().map(NodeId)));
         }
         sqlx::query(STRAY)
@@ -348,7 +351,7 @@ async fn lead(
             .execute(&mut *connection)
             .await?;
     }
-    // These first: a job that they count as hinted is not unhinted any more.
+    // First the rescued jobs: the cycle counts a hint for them, so they are no longer unhinted.
     let rescued = rescue(connection, now, rescued).await?;
     let unhinted = hint_unhinted(connection, now, turn.hint_at_most, these).await?;
     let facts = sqlx::query(FACTS)

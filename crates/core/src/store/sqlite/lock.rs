@@ -1,4 +1,4 @@
-//! Locking what a batch of hints names.
+//! Locking of the jobs that a batch of hints names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::job::{Fence, Job, JobId, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, Locked, Refusal};
 
-/// Everything that decides, read in one statement; nothing can change before the lease is written.
+/// Reads everything that decides in one statement. Nothing can change before the lease is written.
 const LOOK: &str = concat!(
     "
 SELECT ",
@@ -30,7 +30,8 @@ WHERE j.id IN (SELECT value FROM json_each(?1))
 ORDER BY j.seq"
 );
 
-/// A new lease, or an owner for one that lost its owner. `?1` is an array of `[id, fence, strikes]`.
+/// Writes a new lease, or an owner for a lease that lost its owner. `?1` is an array of
+/// `[id, fence, strikes]`.
 const LEASE: &str = "
 INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
 SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
@@ -38,7 +39,7 @@ ON CONFLICT (job_id) DO UPDATE
     SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
         expires_at = excluded.expires_at, alone_since = NULL, strikes = excluded.strikes";
 
-/// Write the leases of jobs that were found free, each with a fence of its own.
+/// Writes the leases of jobs that were found free, each with its own fence.
 pub(super) async fn lease(
     connection: &mut SqliteConnection,
     terms: &LockTerms,
@@ -82,7 +83,7 @@ impl SqliteStore {
     }
 }
 
-/// Lock what a batch of hints names, inside a transaction that may write.
+/// Locks the jobs that a batch of hints names, inside a transaction that may write.
 pub(super) async fn lock_in(
     connection: &mut SqliteConnection,
     terms: &LockTerms,
@@ -141,7 +142,7 @@ async fn lock_plain(
         } else if suspended {
             Refusal::Suspended
         } else if let Some(instance) = job.exclusive_instance() {
-            // A hint from a producer that does not know: try the instance all the same.
+            // The producer of the hint did not name the instance. Try it anyway.
             instances
                 .entry(instance.to_owned())
                 .or_default()

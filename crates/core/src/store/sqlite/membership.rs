@@ -1,4 +1,4 @@
-//! The rows of the nodes.
+//! The rows of the nodes in the table `node`.
 
 use std::time::Duration;
 

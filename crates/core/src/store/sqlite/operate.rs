@@ -1,4 +1,4 @@
-//! What operators ask and do.
+//! Queries and operations of operators.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::job::{Job, JobId, JobState};
 use crate::store::error::StoreError;
 use crate::store::{Operated, OperatedJobs};
 
-/// The table of each state, with its name.
+/// The query for the table of each state.
 const TABLES: [(JobState, &str); 4] = [
     (
         JobState::Executable,
@@ -49,8 +49,8 @@ const TABLES: [(JobState, &str); 4] = [
     ),
 ];
 
-/// Only the conditions that are asked for, on only the tables that are meant: SQLite plans a statement
-/// before it knows what is bound, and would read every table for one id.
+/// Builds a query with only the given conditions, on only the given tables. SQLite plans a
+/// statement before it has the bound values, and would read every table for one id.
 fn matching(select: &str, filter: &JobFilter) -> QueryBuilder<Sqlite> {
     let mut sql = QueryBuilder::new(select);
     sql.push(" FROM (");
@@ -175,7 +175,7 @@ UNION ALL SELECT process_instance FROM timer_job WHERE id = ?1 AND exclusive
 UNION ALL SELECT process_instance FROM suspended_job WHERE id = ?1 AND exclusive
 UNION ALL SELECT process_instance FROM dead_letter_job WHERE id = ?1 AND exclusive";
 
-/// From each table where a job may be, its lease and its stack with it.
+/// Deletes a job from any of its tables, with its lease and its stack.
 const DELETE: [&str; 6] = [
     "DELETE FROM job WHERE id = ?1",
     "DELETE FROM timer_job WHERE id = ?1",
@@ -185,7 +185,7 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
-/// Those of the jobs that somebody runs.
+/// Selects those of the jobs that are locked.
 const RUNNING: &str = concat!(
     "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
     unlocked!("j")
@@ -207,14 +207,15 @@ const DELETE_MANY: [&str; 4] = [
     delete_these!("suspended_job"),
     delete_these!("dead_letter_job"),
 ];
-/// What goes with them.
+/// Deletes the leases and the stacks of these jobs.
 const DELETE_THEIR: [&str; 2] = [
     "DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))",
     "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
 ];
 
-/// Of the attempts that a job has, used and left, those that are used when `?2` are left. So a revival changes how many
-/// are left and not how many there are: the next occurrence of a repeating job has as many, unless more are given.
+/// Computes the number of used attempts when `?2` are left. So a revival changes the attempts that
+/// are left and not their total: the next occurrence of a repeating job has the same total, unless
+/// the operator gives more.
 macro_rules! used_attempts {
     () => {
         "min(max(retries + failures - ?2, 0), 1000000000)"
@@ -241,7 +242,7 @@ FROM ",
     };
 }
 
-/// From wherever it waits into the executable table, with its attempts restored.
+/// Moves a job from its table to the executable table and restores its attempts.
 const REVIVE: [(&str, &str); 3] = [
     (
         revive_from!("timer_job"),
@@ -256,7 +257,7 @@ const REVIVE: [(&str, &str); 3] = [
         "DELETE FROM dead_letter_job WHERE id = ?1",
     ),
 ];
-/// One that is executable already is hinted again.
+/// Hints again a job that is already executable.
 const AGAIN: &str = concat!(
     "
 UPDATE job AS j SET retries = ?2, failures = ",
@@ -290,7 +291,7 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// Delete a job that nobody runs.
+    /// Deletes a job unless it is running.
     pub(super) async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
         let mut tx = self.write().await?;
         let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
@@ -312,7 +313,7 @@ impl SqliteStore {
                 .await?;
             gone += result.rows_affected();
         }
-        // A younger sibling that it kept waiting is to be hinted.
+        // A younger sibling that waited for this job must be hinted.
         let ready = match instance.flatten() {
             Some(instance) => exclusive::next(&mut tx, &[instance]).await?,
             None => Vec::new(),
@@ -326,7 +327,7 @@ impl SqliteStore {
         Ok((done, ready))
     }
 
-    /// Delete those that nobody runs.
+    /// Deletes those of the jobs that are not running.
     pub(super) async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
         let running = sqlx::query(RUNNING)
@@ -393,7 +394,7 @@ async fn retry_one(
     retries: i32,
     now: i64,
 ) -> Result<(Operated, Option<Ready>), StoreError> {
-    // First the executable one: a revived job is one, and must not be counted twice.
+    // First the executable table: a revived job is in it and must not be counted twice.
     let statements =
         std::iter::once((AGAIN, None)).chain(REVIVE.map(|(insert, delete)| (insert, Some(delete))));
     for (statement, delete) in statements {

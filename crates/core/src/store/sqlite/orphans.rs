@@ -1,4 +1,4 @@
-//! Jobs that are ready while no hint for them can still be on its way.
+//! Orphans: jobs that are ready although no hint for them can still be on its way.
 
 use sqlx::Row;
 
@@ -11,10 +11,10 @@ use crate::job::scope::Services;
 use crate::store::error::StoreError;
 use crate::store::{Handoff, OrphanQuery};
 
-/// Read in key order and only up to the question's moment: ids are time-ordered, so a healthy backlog
-/// behind it costs nothing. Each hint that was sent in vain makes the row wait longer before the next
-/// suspicion (5 s, doubled each time). Of an instance only the first ready sibling counts, and only
-/// while nobody holds the instance.
+/// Reads in key order and only up to the time of the query: ids are time-ordered, so a healthy
+/// backlog behind it costs nothing. Each hint that was sent in vain makes the row wait longer
+/// before the next suspicion (5 s, doubled each time). Of an instance only the first ready sibling
+/// counts, and only while the instance is free.
 macro_rules! find {
     ($where:literal) => {
         concat!(
@@ -44,13 +44,13 @@ ORDER BY j.id LIMIT ?6"
 
 const FIND: &str = find!("");
 
-/// The same for given jobs, in the search for a refused row.
+/// [`FIND`] for given jobs, in the search for a refused row.
 const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?9))");
 
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
-/// Each executable job counts once, by the first reason that holds. `?2` is now.
+/// Counts each executable job once, by the first reason that holds. `?2` is the current time.
 const SWEEPABLE: &str = concat!(
     "
 WITH looked AS (
@@ -82,8 +82,8 @@ SELECT
 FROM looked"
 );
 
-/// Instances whose holder has no lease with its fence any more. Completions free their instance in
-/// their own transaction, so there are none unless somebody wrote the tables by hand.
+/// Selects instances whose holder has no lease with its fence any more. Completions free their
+/// instance in their own transaction, so there are none unless the tables were changed by hand.
 const LEFT_OVER: &str = "
 SELECT i.process_instance FROM instance_lock i
 WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
@@ -116,7 +116,7 @@ impl SqliteStore {
         })
     }
 
-    /// Find orphans; only among `these`, if any are named.
+    /// Finds orphans, or only those among `these`, if given.
     pub(super) async fn find_orphans(
         &self,
         query: &OrphanQuery,

@@ -1,4 +1,5 @@
-//! What a holder says of its leases: renewing them, finding those that it does not know of, and taking strikes back.
+//! Statements of a holder about its leases: renewing them, finding lost ones, and taking strikes
+//! back.
 
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
 
-/// The guard names owner and fence and no time: only the leader's turn ends a lease, by clearing its owner.
+/// The guard compares owner and fence and no time: only the leader cycle ends a lease, by clearing
+/// its owner.
 const RENEW: &str = "
 UPDATE job_lease SET expires_at = ?3
 WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2
 RETURNING job_id";
 
-/// Leases that name this owner and are not known to it.
+/// Selects the leases of this owner whose fences are not in `?1`.
 const UNKNOWN: &str = concat!(
     "
 SELECT l.fence, ",
@@ -33,7 +35,8 @@ ORDER BY j.seq"
 const ALONE: &str = "
 UPDATE job_lease SET alone_since = ?4 WHERE job_id = ?1 AND fence = ?2 AND owner = ?3";
 
-/// A strike names the fence that it was counted against, so it is taken back once, however often this is asked.
+/// Takes strikes back. A strike has the fence that it was counted against, so repeating the
+/// statement takes it back only once.
 const ABSOLVE: &str = "
 UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
@@ -64,7 +67,7 @@ impl SqliteStore {
         })
     }
 
-    /// Find and renew the leases that name this owner and have none of these fences.
+    /// Finds and renews the leases of this owner that have none of these fences.
     pub(super) async fn find_unknown(
         &self,
         owner: NodeId,
@@ -109,7 +112,7 @@ impl SqliteStore {
     }
 }
 
-/// Push the end of these leases to `lease` from now.
+/// Extends these leases to `lease` from now.
 async fn extend(
     connection: &mut SqliteConnection,
     owner: NodeId,

@@ -1,11 +1,12 @@
-//! The pieces that several statements share, as literals: each statement stays one constant text.
+//! SQL fragments that several statements share, as literals, so that each statement is one constant
+//! text.
 //!
-//! Sets come in as one JSON array: `json_each` is to SQLite what `unnest` is to PostgreSQL, and its
-//! statement is prepared once whatever the length. The moment of a transaction is read once and bound, so that all its
-//! statements compare with one and the same clock reading.
+//! Sets are bound as one JSON array: `json_each` is to SQLite what `unnest` is to PostgreSQL, and a
+//! statement is prepared once for sets of any length. The time of a transaction is read once and
+//! bound, so all its statements compare with the same clock reading.
 
-/// Every column of the job tables, in their order, for moves from one table to another. Explicit, so
-/// that columns which a later version adds take their defaults (protocol rule 32).
+/// Every column of the job tables, in order, for moves from one table to another. The list is
+/// explicit, so that columns which a later version adds take their defaults (protocol rule 32).
 macro_rules! moved_columns {
     () => {
         "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
@@ -14,9 +15,9 @@ macro_rules! moved_columns {
     };
 }
 
-/// This lease has not run out at the moment that the parameter gives. One that ends more than 25 hours later was not
-/// written by a node (a lease lasts 24 hours at most, [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was
-/// set back: it counts as run out.
+/// Whether the lease has not expired at the time `$now`. A lease that ends more than 25 hours later
+/// counts as expired: no node wrote it (a lease lasts 24 hours at most,
+/// [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back.
 macro_rules! unexpired {
     ($t:literal, $now:literal) => {
         concat!(
@@ -33,7 +34,8 @@ macro_rules! unexpired {
     };
 }
 
-/// How many holders of this lease have died. Another program may have written anything.
+/// The strikes of the lease. The value is clamped, because another program may have written
+/// anything.
 macro_rules! strikes {
     ($t:literal) => {
         concat!(
@@ -44,7 +46,7 @@ macro_rules! strikes {
     };
 }
 
-/// The columns that make a `Job`, in the order in which `decode::job` reads them.
+/// The columns of a `Job`, in the order in which `decode::job` reads them.
 macro_rules! job_columns {
     ($t:literal) => {
         concat!(
@@ -108,7 +110,7 @@ macro_rules! job_columns {
     };
 }
 
-/// The columns that make a `Ready`, in the order in which `decode::ready` reads them.
+/// The columns of a `Ready`, in the order in which `decode::ready` reads them.
 macro_rules! ready_columns {
     () => {
         "id, lane, exclusive, process_instance, trace_parent, type"
@@ -131,7 +133,7 @@ macro_rules! ready_columns {
     };
 }
 
-/// Something that this job belongs to is suspended.
+/// Whether a suspension covers the job.
 macro_rules! suspended {
     ($t:literal) => {
         concat!(
@@ -152,7 +154,7 @@ macro_rules! suspended {
     };
 }
 
-/// No lease of this job has an owner.
+/// Whether no lease of the job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
         concat!(
@@ -163,7 +165,7 @@ macro_rules! unlocked {
     };
 }
 
-/// A job whose scope (bound as `?1`, its value as `?2`) is meant.
+/// Whether the job is in the suspension scope (kind `?1`, value `?2`).
 macro_rules! in_scope {
     ($t:literal) => {
         concat!(
@@ -180,15 +182,16 @@ macro_rules! in_scope {
     };
 }
 
-/// True where the death of this lease's owner counts as a strike (protocol rule 26). From the second strike on the job
-/// runs alone, and only a death while it runs alone counts.
+/// Whether the death of the lease's owner counts as a strike (protocol rule 26). From the second
+/// strike on the job runs alone, and only a death while it runs alone counts.
 macro_rules! strikes_count {
     ($t:literal) => {
         concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
     };
 }
 
-/// Where the order is strict: no elder sibling waits for a retry, is suspended, or is a dead letter (protocol rule 14).
+/// With strict order, whether no elder sibling waits for a retry, is suspended, or is a dead letter
+/// (protocol rule 14). True without strict order.
 macro_rules! in_strict_order {
     ($t:literal) => {
         concat!(
@@ -210,7 +213,7 @@ macro_rules! in_strict_order {
     };
 }
 
-/// Not exclusive, or the first ready sibling of an instance that nobody holds.
+/// Whether the job is not exclusive, or is the first ready sibling of a free instance.
 macro_rules! in_turn {
     ($t:literal) => {
         concat!(
@@ -236,8 +239,8 @@ macro_rules! in_turn {
     };
 }
 
-/// Delete the leases that a guard names; whoever is missing in the answer lost its lock. `?1` is an array
-/// of `[id, fence]`, `?2` the owner.
+/// Deletes the leases that match the guard; a job missing from the result has lost its lock. `?1`
+/// is an array of `[id, fence]`, `?2` the owner.
 macro_rules! release_leases {
     () => {
         "DELETE FROM job_lease \
@@ -245,8 +248,8 @@ macro_rules! release_leases {
     };
 }
 
-/// A node of this scope takes the job: each name that the job has is among those of its kind, where the scope names any. The
-/// scope is JSON, NULL where it takes all.
+/// Whether a node of this scope runs the job: for each kind of name that the scope restricts, the
+/// job has no such name or one in the scope. The scope is JSON, NULL if it has no restriction.
 macro_rules! in_node_scope {
     ($t:literal, $scope:literal) => {
         concat!(
@@ -281,7 +284,7 @@ macro_rules! in_node_scope {
     };
 }
 
-/// The asking node serves the job: its type is among these, and it is in the node's scope.
+/// Whether the calling node serves the job: its type is among these, and it is in the node's scope.
 macro_rules! served {
     ($t:literal, $types:literal, $scope:literal) => {
         concat!(
@@ -296,7 +299,8 @@ macro_rules! served {
     };
 }
 
-/// A living node serves the job. Groups of nodes are named only where types alone do not decide.
+/// Whether a living node serves the job. Groups of nodes are given only if types alone do not
+/// decide.
 macro_rules! served_by_fleet {
     ($t:literal, $types:literal, $groups:literal) => {
         concat!(

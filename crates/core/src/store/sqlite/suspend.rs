@@ -1,4 +1,4 @@
-//! Suspending and activating (protocol rule 27).
+//! Suspension and activation (protocol rule 27).
 
 use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, decode, exclusive};
@@ -24,7 +24,7 @@ macro_rules! put_aside {
                 " AND ",
                 unlocked!("j")
             ),
-            // A lease without an owner goes with its job.
+            // Removes the leases without an owner.
             concat!(
                 "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
                 in_scope!("j"),
@@ -54,9 +54,9 @@ macro_rules! put_aside {
     };
 }
 
-/// What is locked goes on; its outcome is put aside when it fails.
+/// Moves jobs to the suspended table. Locked jobs go on and are suspended when they fail.
 const PUT_ASIDE: [&str; 5] = put_aside!("");
-/// The same for given jobs, in the search for a refused row.
+/// [`PUT_ASIDE`] for given jobs, in the search for a refused row.
 const PUT_THESE_ASIDE: [&str; 5] = put_aside!(" AND j.id IN (SELECT value FROM json_each(?4))");
 
 macro_rules! left {
@@ -71,11 +71,11 @@ macro_rules! left {
     };
 }
 
-/// The instances that exclusive jobs leave.
+/// Selects the instances of the exclusive jobs to be suspended.
 const LEFT: &str = left!("");
 const LEFT_BY_THESE: &str = left!(" AND j.id IN (SELECT value FROM json_each(?4))");
 
-/// What a suspension puts aside.
+/// Selects the jobs that a suspension moves.
 const SUSPENDABLE: &str = concat!(
     "SELECT j.id FROM job j WHERE ",
     in_scope!("j"),
@@ -89,7 +89,7 @@ const SUSPENDABLE: &str = concat!(
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
 const LIFT: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2 RETURNING since";
 
-/// What waited in the executable table, refused, is hinted again.
+/// Hints again the jobs in the executable table that were refused during the suspension.
 const WAITED: &str = concat!(
     "UPDATE job AS j SET ready_at = ?3, hints = min(hints, 999999999) + 1 WHERE ",
     in_scope!("j"),
@@ -100,7 +100,7 @@ const WAITED: &str = concat!(
     ", seq"
 );
 
-/// What was put aside, unless something else that it belongs to is still suspended.
+/// Whether the job is in the scope and no other suspension covers it.
 macro_rules! back {
     ($where:literal) => {
         concat!(
@@ -153,7 +153,7 @@ macro_rules! not_aside {
 
 const BRING_BACK: [&str; 3] = [back_to_timers!(""), back_to_jobs!(""), not_aside!("")];
 
-/// The same for given jobs, in the search for a refused row.
+/// [`BRING_BACK`] for given jobs, in the search for a refused row.
 const BRING_THESE_BACK: [&str; 3] = [
     back_to_timers!(" AND j.id IN (SELECT value FROM json_each(?4))"),
     back_to_jobs!(" AND j.id IN (SELECT value FROM json_each(?4))"),
@@ -167,8 +167,8 @@ const ASIDE: &str = concat!(
 );
 
 impl SqliteStore {
-    /// Note the suspension, and name what it puts aside. From then on nobody locks one of these, whatever becomes of its
-    /// row.
+    /// Records the suspension, and returns the jobs that it moves. From then on no node locks one
+    /// of these jobs, even if its row is not moved.
     pub(super) async fn suspendable(
         &self,
         scope: &SuspensionScope,
@@ -187,7 +187,7 @@ impl SqliteStore {
         decode::job_ids(&rows)
     }
 
-    /// Put aside what belongs to the scope, or only `these` of it.
+    /// Moves the jobs in the scope to the suspended table, or only `these`, if given.
     pub(super) async fn suspend_scope(
         &self,
         scope: &SuspensionScope,
@@ -230,7 +230,7 @@ impl SqliteStore {
         })
     }
 
-    /// What a suspension put aside.
+    /// Returns the jobs that a suspension moved.
     pub(super) async fn put_aside(
         &self,
         scope: &SuspensionScope,
@@ -240,7 +240,7 @@ impl SqliteStore {
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Bring these back; the suspension itself goes on.
+    /// Brings these jobs back. The suspension itself continues.
     pub(super) async fn bring_back(
         &self,
         scope: &SuspensionScope,
@@ -250,7 +250,8 @@ impl SqliteStore {
         let these = decode::array(these)?;
         let mut tx = self.write().await?;
         let now = decode::now_micros();
-        // Only for the statements: they leave alone what anything suspends.
+        // Deleted only while the statements run, because they skip every job that a suspension
+        // covers.
         let since: Option<i64> = sqlx::query_scalar(LIFT)
             .bind(kind)
             .bind(value)
@@ -277,7 +278,7 @@ impl SqliteStore {
         Ok(ready)
     }
 
-    /// What is executable after the end of a suspension, to be hinted.
+    /// Returns the jobs that are executable after the end of a suspension, to be hinted.
     pub(super) async fn waited(&self, scope: &SuspensionScope) -> Result<Vec<Ready>, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
@@ -291,7 +292,8 @@ impl SqliteStore {
         decode::ready_in_order(&rows)
     }
 
-    /// End the suspension: what is put aside goes back to where it came from. None where nothing was suspended.
+    /// Ends the suspension and returns its jobs to the tables they came from. Returns `None` if
+    /// there was no such suspension.
     pub(super) async fn end_suspension(
         &self,
         scope: &SuspensionScope,

@@ -1,4 +1,4 @@
-//! Timers: due ones become executable, in batches, safe with many movers.
+//! Timers: due timers become executable, in batches. Several movers at once are safe.
 
 use sqlx::Row;
 
@@ -24,7 +24,7 @@ macro_rules! due {
 
 const DUE: &str = due!("");
 
-/// The oldest and the newest due timers.
+/// Selects the oldest and the newest due timers.
 const OLDEST_AND_NEWEST: &str = "
 SELECT id FROM (
     SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at, seq LIMIT ?2)
@@ -32,7 +32,7 @@ SELECT id FROM (
     SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at DESC, seq DESC LIMIT ?2)
 ) ORDER BY due_at, seq";
 
-/// Of given ones, in the search for a refused row.
+/// [`DUE`] for given timers, in the search for a refused row.
 const DUE_THESE: &str = due!(" AND t.id IN (SELECT value FROM json_each(?3))");
 
 const MOVE: &str = concat!(
@@ -49,7 +49,7 @@ const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_
 const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
 
 impl SqliteStore {
-    /// The ids of due timers: so many of the oldest, and of the newest.
+    /// Returns the ids of due timers: `at_most` of the oldest, and of the newest.
     pub(super) async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(OLDEST_AND_NEWEST)
             .bind(decode::now_micros())
@@ -57,7 +57,8 @@ impl SqliteStore {
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Those of these lanes are locked under these terms, if any are given; only `these` are moved, if any are named.
+    /// Moves due timers, or only `these`, if given. With `take`, locks those of its lanes under its
+    /// terms, except exclusive ones.
     pub(super) async fn move_due(
         &self,
         at_most: i64,

@@ -5,21 +5,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::hint::Marker;
 
-/// Markers under way that are remembered.
+/// Maximum number of markers under way that are remembered.
 const MOST: usize = 256;
-/// Numbers of markers to former brokers begin here; a sweeper counts from one.
+/// The first number of markers to former brokers; a sweeper counts from one.
 const FORMER: u64 = 1 << 48;
 
-/// Those that are under way.
+/// The markers under way.
 pub(super) struct Markers {
     under_way: Mutex<Vec<Split>>,
     next: AtomicU64,
 }
 
-/// One marker of the sweeper, as it travels: itself on the lane's broker, others on the former ones.
+/// A marker of the sweeper and its parts: itself on the lane's broker, others on the former
+/// brokers.
 struct Split {
     marker: Marker,
-    /// Numbers that are not back yet.
+    /// The numbers of the parts that are not back yet.
     left: Vec<u64>,
 }
 
@@ -39,7 +40,8 @@ impl Markers {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before they leave, since one may be back at once: the markers that travel so many former brokers for this one.
+    /// Registers a marker and returns its parts for `former` former brokers. Called before the
+    /// parts are published, because one may be back at once.
     pub(super) fn split(&self, marker: Marker, former: usize) -> Vec<Marker> {
         let another = || Marker {
             number: self.next.fetch_add(1, Ordering::Relaxed),
@@ -56,13 +58,13 @@ impl Markers {
         others
     }
 
-    /// A marker is back. Which one of the sweeper's is back with it, if any.
+    /// Records that a part is back. Returns the sweeper's marker if it is back with it.
     pub(super) fn back(&self, marker: Marker) -> Option<Marker> {
         let is_of =
             |split: &Split| split.marker.node == marker.node && split.left.contains(&marker.number);
         let mut under_way = self.under_way();
         let Some(at) = under_way.iter().position(is_of) else {
-            // It travelled alone, or is another node's.
+            // The marker travelled alone, or belongs to another node.
             let known = under_way.iter().any(|split| split.marker == marker);
             return (!known && marker.number < FORMER).then_some(marker);
         };
@@ -72,7 +74,7 @@ impl Markers {
         complete.then(|| under_way.swap_remove(at).marker)
     }
 
-    /// This one was not sent to its former broker, and is not waited for.
+    /// Forgets a part that was not published to its former broker.
     pub(super) fn forget(&self, other: Marker) {
         for split in self.under_way().iter_mut() {
             if split.marker.node == other.node {
@@ -81,7 +83,7 @@ impl Markers {
         }
     }
 
-    /// The lane's own was not sent: none of them is waited for.
+    /// Forgets a marker whose part on the lane's own broker was not published.
     pub(super) fn remove(&self, marker: Marker) {
         self.under_way().retain(|split| split.marker != marker);
     }

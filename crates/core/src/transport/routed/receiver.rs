@@ -8,23 +8,23 @@ use tokio::time::Instant;
 
 use crate::transport::{Delivery, Receiver, Ticket, TransportError};
 
-/// Brokers whose tickets can be told apart.
+/// Maximum number of brokers, limited by the tag in a ticket.
 pub(super) const MOST: usize = 16;
-/// Where a ticket says which broker it is of.
+/// The position of the broker's number in the epoch of a ticket.
 const SHIFT: u32 = 59;
-/// A broker that can't be received from is tried again after this.
+/// The pause after a broker failed to receive.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// One of the brokers.
+/// The receiver of one broker.
 pub(super) struct Source {
     tag: u64,
     receiver: Box<dyn Receiver>,
-    /// It failed, and is left alone for a moment.
+    /// The end of the pause after a failure.
     not_before: Option<Instant>,
 }
 
 impl Source {
-    /// The broker of this number in the map.
+    /// Creates the source of the broker with this index in the map.
     pub(super) fn new(at: usize, receiver: Box<dyn Receiver>) -> Self {
         Self {
             tag: (at as u64) << SHIFT,
@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// All of them.
+/// A receiver over all sources.
 pub(super) struct RoutedReceiver {
     sources: Vec<Source>,
     turn: usize,
@@ -75,10 +75,10 @@ impl RoutedReceiver {
 
 #[async_trait]
 impl Receiver for RoutedReceiver {
-    /// Fails only while no broker can be received from.
+    /// Fails only while all brokers fail, or with an error that needs an operator.
     async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError> {
         loop {
-            // The first of those that are ready wins: let it be another one each time.
+            // The first ready source wins, so the order changes with each call.
             self.turn = self.turn.wrapping_add(1);
             let count = self.sources.len();
             let (turn, mut waiting) = (self.turn, Vec::with_capacity(count));
@@ -97,7 +97,7 @@ impl Receiver for RoutedReceiver {
                     if self.sources.iter().all(failing) || !problem.is_transient() {
                         return Err(problem);
                     }
-                    tracing::debug!(%problem, "one of several brokers can't be received from");
+                    tracing::debug!(%problem, "cannot receive from one of several brokers; it is tried again");
                 }
             }
         }
