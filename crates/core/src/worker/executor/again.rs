@@ -4,7 +4,7 @@
 //! completed, nothing of it was committed. The job runs again under the same lock: its instance
 //! stays held, so that no sibling passes it, and no attempt is spent. This ends when the lease is
 //! no longer trusted, at the type's timeout, and when the node stops its jobs. The job is then
-//! released.
+//! released, unless its lock was lost.
 //!
 //! A job may cause the fault, for example with a statement that crashes the server's process. So if
 //! the database answers on another connection at once, the fault counts, and the third such fault
