@@ -52,9 +52,9 @@ pub(crate) struct Batcher {
     /// The maximum number of outcomes in one batch.
     batch: usize,
     gathered: Vec<Finished>,
-    /// Whether a gathered outcome is awaited, and the number of outcomes that were checked for
-    /// this.
+    /// Whether a gathered outcome is awaited.
     awaited: bool,
+    /// The number of gathered outcomes that were checked for this.
     looked_at: usize,
     commits: FuturesUnordered<BoxFuture<'static, ()>>,
     /// The earliest beginning of the next commit that is not urgent.
@@ -142,8 +142,9 @@ struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
     released: Vec<LockToken>,
-    /// The slots of jobs that are done come first, then those of the others.
+    /// The slots of the jobs that are done.
     slots_of_done: Vec<OwnedSemaphorePermit>,
+    /// The slots of the other jobs.
     slots: Vec<OwnedSemaphorePermit>,
     /// Attempts to count once the commit is known.
     attempts: Vec<Attempt>,

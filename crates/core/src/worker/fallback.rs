@@ -85,8 +85,9 @@ struct ClaimedLane {
     cursor: Cursor,
     /// The time of the last search for rescued jobs.
     rescued_at: Option<Instant>,
-    /// The last rescued job and the last suspect that were looked at, if there may be more.
+    /// The last rescued job that was looked at, if there may be more.
     rescued: Option<JobId>,
+    /// The last suspect that was looked at, if there may be more.
     suspect: Option<JobId>,
     /// Whether this pass has searched the lane to its end.
     done: bool,

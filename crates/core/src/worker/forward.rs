@@ -1,4 +1,4 @@
-//! Forwarding: a hint reaches a node that serves its job's type.
+//! Forwarding: passes a hint to a node that serves its job.
 //!
 //! The nodes of a lane may have different handlers: during a deployment that adds a type, only some
 //! of them serve it. A node that received a hint which it does not serve **forwards** the job to a

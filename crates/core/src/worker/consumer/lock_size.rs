@@ -117,7 +117,7 @@ mod tests {
         let mut size = LockSize::default();
         size.note(512, 512 << 20);
         assert_eq!(size.limit(), 16);
-        // A statement that locked nothing changes nothing.
+        // A statement that locked no job does not change the size.
         size.note(0, 0);
         assert_eq!(size.limit(), 16);
         for _ in 0..40 {

@@ -25,8 +25,9 @@ pub(super) struct Pace {
     earliest: Instant,
     /// The pause after the next pass that finds nothing.
     pause: Duration,
-    /// The jobs that the current pass found, and the time that the database took for it.
+    /// The number of jobs that the current pass found.
     found: usize,
+    /// The time that the database took in the current pass.
     took: Duration,
 }
 
