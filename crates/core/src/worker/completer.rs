@@ -1,10 +1,11 @@
-//! Completion: outcomes are committed in batches, each guarded by its fence.
+//! The completer: commits outcomes in batches, each outcome guarded by its fence.
 //!
-//! While one batch is being committed the next one gathers, and commits keep a distance of [`GATHER`]: at low load an
-//! outcome is committed at once, at high load hundreds at a time. Somebody waits for the end of an exclusive job, so
-//! that one leaves beside a batch that is under way, as a full batch does. A batch that the database could not take is
-//! tried again for as long as the node runs: an outcome counts while its lease has this owner and fence, however long
-//! the database was away.
+//! The next batch gathers while one is being committed, and commits begin at least [`GATHER`]
+//! apart. At low load an outcome is committed at once, at high load hundreds are committed
+//! together. The next job of the instance waits for the end of an exclusive job, so a batch with
+//! such an outcome does not wait for a batch that is under way, and neither does a full batch. A
+//! batch that the database could not take is tried again for as long as the node runs: an outcome
+//! counts while its lease has this node and fence, however long the database was away.
 
 mod stuck;
 
@@ -31,35 +32,37 @@ use crate::worker::held_instances::End;
 use stuck::{Refused, keep_trying};
 pub(crate) use stuck::{attempts, room};
 
-/// The most outcomes in one batch, and the fewest that fill one; a node of few slots has smaller batches, so that it
-/// holds no more jobs than it must while outcomes can't be committed.
+/// The bounds of the batch size. A node with few slots has smaller batches, so that it holds no
+/// more jobs than necessary while outcomes cannot be committed.
 const BATCH: usize = 512;
 const SMALL_BATCH: usize = 64;
-/// Batches that may be under way at once.
+/// The maximum number of batches that are under way at once.
 const COMMITS_AT_ONCE: usize = 2;
-/// Between two attempts to commit a batch; no longer than a sixth of the lease either.
+/// The bounds of the pause between two attempts to commit a batch. It is at most a sixth of the
+/// lease.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Between the beginnings of two commits, where nobody waits for what the second one says. At a thousand short jobs
-/// a second this makes one commit of sixteen.
+/// The minimum time between the beginnings of two commits, if the second one is not urgent. At a
+/// thousand short jobs a second this makes one commit of sixteen.
 const GATHER: Duration = Duration::from_millis(16);
 
-/// Outcomes that arrive, gather and are committed; kept while the task that sees to them is started again.
+/// Outcomes that arrive, gather and are committed. Kept while the completer's task is restarted.
 pub(crate) struct Batcher {
     queue: mpsc::Receiver<Finished>,
-    /// The most outcomes in one batch.
+    /// The maximum number of outcomes in one batch.
     batch: usize,
     gathered: Vec<Finished>,
-    /// Somebody waits for one of those; so many were looked at.
+    /// Whether a gathered outcome is awaited.
     awaited: bool,
+    /// The number of gathered outcomes that were checked for this.
     looked_at: usize,
     commits: FuturesUnordered<BoxFuture<'static, ()>>,
-    /// Where nobody waits, the next commit begins no sooner.
+    /// The earliest beginning of the next commit that is not urgent.
     not_before: Instant,
 }
 
 impl Batcher {
-    /// Of a node with so many slots.
+    /// Returns the batcher of a node with `slots` slots.
     pub(crate) fn new(queue: mpsc::Receiver<Finished>, slots: usize) -> Self {
         Self {
             queue,
@@ -72,7 +75,8 @@ impl Batcher {
         }
     }
 
-    /// What has gathered leaves now, if it may: alone, or beside another batch where it is full or awaited.
+    /// Commits the gathered outcomes if no other batch is under way. A full or awaited batch may
+    /// also be committed beside another one.
     fn commit_some(&mut self, node: &Arc<NodeContext>, ending: bool) {
         let now = Instant::now();
         let mut new = self.gathered.iter().skip(self.looked_at);
@@ -93,11 +97,11 @@ impl Batcher {
     }
 }
 
-/// Commit outcomes until the node has ended.
+/// Commits outcomes until the node has ended.
 pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batcher>>) {
     let mut gathering = gathering.lock().await;
     let gathering = &mut *gathering;
-    // More outcomes may be refused until this ends.
+    // Further outcomes may be refused until this function returns.
     let _refuses = node.refused.token();
     let mut ending = false;
     loop {
@@ -109,7 +113,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
         let room = gathering.batch.saturating_sub(gathering.gathered.len());
         let waits = idle && !gathering.gathered.is_empty();
         tokio::select! {
-            // What has arrived is committed, although the end has come in the same moment.
+            // Outcomes that have arrived are committed even if the node ends at the same moment.
             biased;
             count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
             Some(()) = gathering.commits.next(), if !idle => {}
@@ -119,11 +123,12 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
     }
 }
 
-/// Commit a batch. After a panic its outcome is unknown: reconciliation finds the leases that are left.
+/// Commits a batch. After a panic its outcome is unknown, and the leases that are left are found as
+/// lost leases.
 async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
     let held: Vec<LockToken> = finished.iter().flat_map(Finished::holds).collect();
     if survived("commit", commit(&node, finished)).await.is_none() {
-        // The siblings among them may run already.
+        // Siblings that the batch locked may run already.
         node.leases.lose(held.iter());
         for held in &held {
             node.let_go(held, End::Unsure);
@@ -137,25 +142,26 @@ struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
     released: Vec<LockToken>,
-    /// Of the jobs that are done, and of the others.
+    /// The slots of the jobs that are done.
     slots_of_done: Vec<OwnedSemaphorePermit>,
+    /// The slots of the other jobs.
     slots: Vec<OwnedSemaphorePermit>,
-    /// What is counted once it is known to be committed.
+    /// Attempts to count once the commit is known.
     attempts: Vec<Attempt>,
 }
 
-/// What became of the outcome of an attempt.
+/// The fate of an attempt's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptFate {
-    /// It is committed.
+    /// The outcome is committed.
     Committed,
-    /// The lock was lost first.
+    /// The lock was lost before the commit.
     Lost,
-    /// An answer was lost: it was committed, or the lock was lost.
+    /// An answer was lost: either the outcome was committed, or the lock was lost.
     Unknown,
 }
 
-/// An attempt that ended, to be counted.
+/// An attempt that ended and is to be counted.
 pub(crate) struct Attempt {
     job: Arc<Job>,
     outcome: &'static str,
@@ -210,7 +216,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Lost => {
-                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; nothing was changed");
+                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(node, AttemptFate::Lost);
                 node.let_go(&job.held, End::Unsure);
@@ -241,7 +247,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     let release = settle(node, "release", released.iter(), || async {
         node.store.release(node.id, &released).await
     });
-    // What one of them led to does not wait for the others.
+    // The results of one part are acted on without waiting for the other parts.
     let (completed, moved, given_back) = tokio::join!(
         async {
             let mut completed = complete.await;
@@ -298,11 +304,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     }
 }
 
-/// What became of one kind of outcome.
+/// The result for one kind of outcome.
 #[derive(Default)]
 struct Committed {
     settled: Settled,
-    /// An answer was lost: these were committed by then, or their locks are lost.
+    /// An answer was lost: either these outcomes were committed, or their locks were lost.
     unknown: Vec<JobId>,
 }
 
@@ -318,8 +324,8 @@ impl Committed {
     }
 }
 
-/// Commit one kind of outcome, again and again until the database has answered. A node that ends gives up when no lease
-/// in it can be trusted any more.
+/// Commits one kind of outcome and retries until the database has answered. A node that ends gives
+/// up when no lease of the batch is trusted any more.
 async fn settle<'a, F, Fut>(
     node: &NodeContext,
     operation: &'static str,
@@ -340,7 +346,7 @@ where
     }
     let longest = LONGEST_PAUSE.min(node.options.lease / 6);
     let mut pause = FIRST_PAUSE;
-    // An attempt before this one may have been committed.
+    // Whether an earlier attempt may have been committed.
     let mut in_doubt = false;
     loop {
         match node.asks(commit()).await {
@@ -353,7 +359,7 @@ where
             Err(error) => {
                 in_doubt |= !error.changed_nothing();
                 let alive = held.iter().any(|h| node.leases.trusts(h));
-                tracing::warn!(operation, jobs = held.len(), %error, alive, "outcomes could not be committed; trying again");
+                tracing::warn!(operation, jobs = held.len(), %error, alive, "could not commit outcomes; retrying");
                 if node.ended.is_cancelled() && !alive {
                     for held in held {
                         node.let_go(held, End::Unsure);
@@ -367,7 +373,8 @@ where
     }
 }
 
-/// The database has answered: nothing of the batch is held any more, but for what it [left](Settled::left).
+/// Ends the node's hold on all jobs of an answered batch, except those that the database
+/// [left](Settled::left).
 fn settled_batch(
     node: &NodeContext,
     operation: &'static str,
@@ -390,26 +397,26 @@ fn settled_batch(
         if in_doubt {
             tracing::info!(
                 job = %held.id, fence = %held.fence, operation,
-                "an answer of the database was lost; the outcome is committed by then, or the lock was lost before"
+                "an answer of the database was lost; either the outcome is committed, or the lock was lost before"
             );
             unknown.push(held.id);
         } else {
             counter!(m::FENCED, "operation" => operation).increment(1);
-            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; nothing was changed");
+            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; the outcome of the job was discarded");
         }
         node.may_have_lost((*held).clone());
     }
     Committed { settled, unknown }
 }
 
-/// The instances of which the next job was taken.
+/// Returns the instances whose next job was locked.
 fn next_instances(settled: &Settled) -> HashSet<&str> {
     let next = settled.next.iter();
     next.filter_map(|next| next.job.exclusive_instance())
         .collect()
 }
 
-/// How a job has ended whose outcome is committed.
+/// Returns how a job with a committed outcome has ended.
 fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
     match &held.instance {
         Some(instance) if next.contains(&**instance) => End::PassedOn,

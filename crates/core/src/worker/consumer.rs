@@ -1,29 +1,39 @@
-//! The consumer: hints in, locked jobs out.
+//! The consumer: receives hints, locks their jobs and starts them.
 //!
-//! Receive what has come, lock as much of it as there are free slots in one statement, settle, start.
-//! A message is settled when its last hint is decided: locked, or refused for good. From then on the row,
-//! its lease and the sweeper own the job, so no broker timeout can touch a long one.
+//! It receives the hints that have arrived, locks as many jobs as there are free slots in one
+//! statement, starts the jobs and settles the messages. A message is settled when its last hint is
+//! decided: locked, or refused for good. From then on the job depends on its row, its lease and the
+//! sweeper, so no broker timeout affects a long job.
 //!
-//! * **Backpressure**: nothing is locked without a free slot, and the transport holds back what exceeds
-//!   its prefetch.
-//! * **Lanes**: what was received waits in [`pending`], lane by lane, and each free slot goes to the lane
-//!   whose turn it is ([`schedule`]). Receiving goes on while hints wait for a slot or for the database, so
-//!   what comes later in a lane with a better claim overtakes.
-//! * **Saturated** for [`LET_GO`], the consumer returns its undecided hints and takes nothing until a slot
-//!   is free: no hint waits unsettled behind a long job (protocol rule 18). A lane of which nothing was
-//!   taken for so long, while other lanes got the slots, returns its own: an idle node may have them.
-//! * A node that **can't renew** its leases takes nothing, and after the same while keeps no hint either.
-//! * A job that was locked **alone** begins at once ([`first_turn`](crate::worker::inline_start)).
-//! * A **busy** row (protocol rule 7) is tried again here, behind what waits in its lane.
-//! * A job that the database **refuses** to lock is tried alone, and its hint settled once others were locked meanwhile.
-//! * A lock statement asks for fewer hints where **payloads are large** ([`lock_size`]).
-//! * An instance that **this node holds** is not asked for: [`held_instances`](crate::worker::held_instances) knows.
-//! * **Own hints** did not come from the broker: a job that became ready here is tried here, and a job that was
-//!   [rescued](crate::leader::rescue) is tried before all that waits in its lane, as long as jobs with a strike take no more
-//!   than a quarter of the slots. A job whose type **another node** can't serve may be [forwarded](crate::worker::forward) to
-//!   this one, and this one forwards such jobs.
-//! * **Accounts**: each hint that was taken from the broker is decided or returned in the end, and counted as such.
-//! * A **marker** is decided when everything received before it in its lane is; then the fleet is told.
+//! * **Backpressure**: Nothing is locked without a free slot. The transport holds back the messages
+//!   that exceed its prefetch.
+//! * **Lanes**: Received hints wait in [`pending`], in one queue for each lane. [`schedule`] picks
+//!   the lane that gets the next free slot. Receiving continues while hints wait for a slot or for
+//!   the database, so a later hint in a preferred lane can overtake.
+//! * **Saturation**: When no slot was free for [`LET_GO`], the consumer requeues its undecided
+//!   hints and receives nothing until a slot is free. So no hint waits unsettled behind a long job
+//!   (protocol rule 18). A lane that got no slot for this time while other lanes did requeues its
+//!   own hints; an idle node may get them.
+//! * **Failed renewals**: A node that cannot renew its leases locks nothing. After [`LET_GO`] it
+//!   requeues its hints.
+//! * **Inline start**: A job that was locked alone starts at once
+//!   ([`inline_start`](crate::worker::inline_start)).
+//! * **Busy rows** (protocol rule 7): The hint is tried again on this node, behind the hints that
+//!   wait in its lane.
+//! * **Refused locks**: A job that the database refuses to lock is tried alone. Its hint is settled
+//!   once other jobs were locked meanwhile.
+//! * **Large payloads**: A lock statement asks for fewer jobs when payloads are large
+//!   ([`lock_size`]).
+//! * **Held instances**: A hint for an instance that this node holds is refused without a statement
+//!   ([`held_instances`](crate::worker::held_instances)).
+//! * **Own hints** do not come from the broker. A job that became ready on this node is tried here.
+//!   A [rescued](crate::leader::rescue) job is tried before all other jobs of its lane; jobs with a
+//!   strike take at most a quarter of the slots. Another node may [forward](crate::worker::forward)
+//!   a job that it does not serve to this node, and this node forwards such jobs, too.
+//! * **Accounting**: Each hint that was taken from the broker is decided or requeued in the end,
+//!   and counted as such.
+//! * **Markers**: A marker is decided when everything received before it in its lane is. The
+//!   consumer then reports it to the fleet.
 
 mod answer;
 mod decision;
@@ -57,43 +67,45 @@ use lock_size::LockSize;
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
 
-/// Hints are let go when no slot was free for so long.
+/// The time without a free slot after which hints are requeued.
 const LET_GO: Duration = Duration::from_secs(3);
-/// The most hints in one lock statement.
+/// The maximum number of hints in one lock statement.
 const LOCK_BATCH: usize = 512;
-/// Lock statements that may be under way at once.
+/// The maximum number of lock statements that are under way at once.
 const LOCKS_AT_ONCE: usize = 2;
-/// With so many hints nothing more is received. The prefetch bounds messages, not what foreign publishers
-/// pack into one.
+/// The number of pending hints at which receiving stops. The prefetch bounds messages, but not the
+/// number of hints that foreign publishers pack into one.
 const MOST_PENDING: usize = 65_536;
-/// A hint whose job's row is busy for so long goes behind its lane.
+/// The time after which the hint of a busy row goes to the end of its lane.
 const BUSY_FOR: Duration = LET_GO;
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
-/// Forwarded jobs that wait here, or four times the slots; the sweeper has the others.
+/// The maximum number of forwarded jobs that wait here, or four times the slots if that is more.
+/// The sweeper finds the others.
 const MOST_FORWARDED: usize = 1_024;
-/// When receiving has begun, the first message of each of several lanes may take so long to come: until then
-/// it is not known whose turn it is.
+/// How long the consumer waits for the first messages of the other lanes after receiving has begun.
+/// Before that it cannot tell which lane is next.
 const GATHER: Duration = Duration::from_millis(100);
-/// Nothing has failed for so long: hints can be received again. Longer than a transport waits before it
-/// says that its broker is away.
+/// The time without a failure after which receiving counts as working again. Longer than the time
+/// that a transport takes to report that its broker is away.
 const WELL: Duration = Duration::from_secs(3);
-/// After an error of broker or database, wait between these.
+/// The bounds of the pause after an error of the broker or the database.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Hints of a node's own making that may wait; more go to the broker. There is room for all that one turn of the leader
-/// rescues, so that none of it stands behind a backlog.
+/// The maximum number of waiting own hints; further ones go to the broker. All jobs that one leader
+/// cycle rescues fit, so none of them queues behind a backlog.
 pub(crate) const OWN_HINTS: usize = 8_192;
-/// Where they arrive; kept while the consumer is started again.
+/// The channel of own hints. It stays open while the consumer is restarted.
 pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;
 
 /// A hint that did not come from the broker.
 pub(crate) enum OwnHint {
-    /// It waits behind what is here.
+    /// Waits behind the hints that are already here.
     InTurn(Ready),
-    /// The job's holder has died: it comes first in its lane.
+    /// The job's holder has died. The hint goes to the front of its lane.
     Rescued(Ready),
-    /// Another node can't serve it: it waits behind the hints that are here, until a slot is free.
+    /// Another node does not serve the job. The hint waits behind the hints that are already here,
+    /// until a slot is free.
     Forwarded(Ready),
 }
 
@@ -110,37 +122,37 @@ struct Consumer {
     receiver: Box<dyn Receiver>,
     pending: Pending,
     schedule: Schedule,
-    /// Of each lane, in their order.
+    /// The metrics of each lane, in the order of the lanes.
     metrics: Vec<Arc<LaneMetrics>>,
     /// Messages that are not settled yet.
     undecided: HashMap<Ticket, Unsettled>,
-    /// Messages to settle: all their hints were forwarded when they came.
+    /// Messages to settle because all their hints were forwarded on arrival.
     passed_on: Vec<Ticket>,
     returned: Returned,
-    /// The last call failed: not before this moment again, and the next pause is so long.
+    /// After an error: the time of the next call, and the pause after the next error.
     receive_after: Option<(Instant, Duration)>,
-    /// Receiving has just begun, and there are several lanes.
+    /// Whether receiving has just begun and there are several lanes.
     gathers: bool,
-    /// Jobs with a strike that this node holds.
+    /// The number of jobs with a strike that this node holds.
     struck: watch::Receiver<usize>,
     /// Rescued jobs in lock statements that are under way.
     rescuing: usize,
     lock_size: LockSize,
-    /// Statements that locked jobs.
+    /// The number of statements that locked jobs.
     locked: u64,
-    /// Anybody may create jobs of a type that is not served here.
+    /// Limits warnings about unserved jobs, because any creator may create them.
     unserved: LogThrottle,
 }
 
-/// A message of which hints are not decided yet.
+/// A message with undecided hints.
 struct Unsettled {
     lane: usize,
     jobs: Box<[JobId]>,
-    /// So many hints.
+    /// The number of undecided hints.
     left: usize,
 }
 
-/// What one statement asks for, each hint with its slot.
+/// The hints of one lock statement, each with its slot.
 #[derive(Default)]
 struct Batch {
     hints: Vec<Hint>,
@@ -160,7 +172,7 @@ impl Batch {
     }
 }
 
-/// What the database said to a batch.
+/// The database's answer to a batch.
 struct Answer {
     batch: Batch,
     sent: Instant,
@@ -181,7 +193,7 @@ async fn ask(node: Arc<NodeContext>, batch: Batch) -> Answer {
     }
 }
 
-/// Consume until the node drains.
+/// Receives hints and starts their jobs until the node drains.
 pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     let subscription = Subscription {
         lanes: node.options.lane_names(),
@@ -197,7 +209,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
                 if let Some(more) = rarely.now() {
                     tracing::error!(
                         %error, more,
-                        "hints can't be received; it is tried again, and until then jobs are taken from the database"
+                        "could not subscribe to hints; retrying, and jobs are claimed from the database meanwhile"
                     );
                 }
                 node.report("consumer", Some(error.to_string()));
@@ -235,7 +247,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     pass_on(&node, &mut own_hints).await;
 }
 
-/// The node drains: hints of its own making are for others, from now on at once.
+/// Publishes own hints for other nodes, because this node drains.
 async fn pass_on(node: &NodeContext, own_hints: &mut mpsc::Receiver<OwnHint>) {
     own_hints.close();
     let mut rest = Vec::new();
@@ -244,7 +256,7 @@ async fn pass_on(node: &NodeContext, own_hints: &mut mpsc::Receiver<OwnHint>) {
     node.hook.publish(Cause::Sweep, rest);
 }
 
-/// Wait; true when the node drains.
+/// Waits for `pause`. Returns true if the node drains.
 async fn idle(node: &NodeContext, pause: Duration) -> bool {
     tokio::select! {
         biased;
@@ -253,7 +265,7 @@ async fn idle(node: &NodeContext, pause: Duration) -> bool {
     }
 }
 
-/// One that panics keeps no hint that nobody would deliver again.
+/// Publishes own hints after a panic, because no broker delivers them again.
 impl Drop for Consumer {
     fn drop(&mut self) {
         for place in 0..self.node.options.lanes.len() {
@@ -270,7 +282,8 @@ impl Consumer {
         let mut pause = FIRST_PAUSE;
         while !draining.is_cancelled() {
             self.decide_markers().await;
-            // A receiver of its own, since receiving borrows the consumer; made before the look at what may start.
+            // A separate receiver, because `receive` borrows the consumer. It is created before
+            // `startable` is read, so that no change is missed.
             let mut struck = self.struck.clone();
             struck.mark_unchanged();
             if self.startable() == 0 {
@@ -297,7 +310,7 @@ impl Consumer {
                 continue;
             }
             if !self.node.leases.healthy() {
-                // The database does not renew what is held: taking more would only lose more.
+                // While leases cannot be renewed, further locks would be lost, too.
                 self.wait_for_renewals(own_hints).await;
                 continue;
             }
@@ -314,18 +327,18 @@ impl Consumer {
         self.pending.len() + self.pending.rescued() < MOST_PENDING
     }
 
-    /// How many more rescued jobs may start now.
+    /// Returns how many more rescued jobs may start now.
     fn rescue_room(&self) -> usize {
         let taken = *self.struck.borrow() + self.rescuing;
         self.node.options.struck_slots().saturating_sub(taken)
     }
 
-    /// How many of the hints that wait may be tried as soon as there are slots.
+    /// Returns how many waiting hints can be tried as soon as slots are free.
     fn startable(&self) -> usize {
         self.pending.len() + self.pending.rescued().min(self.rescue_room())
     }
 
-    /// Wait for messages and note them, or for a question and answer it. Cancel-safe.
+    /// Waits for messages and stores them, or for a question and answers it. Cancel-safe.
     async fn receive(&mut self) {
         let questions = self.node.questions.clone();
         tokio::select! {
@@ -335,19 +348,19 @@ impl Consumer {
         }
     }
 
-    /// Note the messages that the broker has delivered already.
+    /// Stores the messages that the broker has already delivered.
     fn receive_at_once(&mut self) {
         while self.has_room() && self.receive_messages().now_or_never().is_some() {}
     }
 
-    /// Wait for messages and note them. Cancel-safe.
+    /// Waits for messages and stores them. Cancel-safe.
     async fn receive_messages(&mut self) {
         let Some((moment, _)) = self.receive_after else {
             let received = self.receiver.receive(LOCK_BATCH).await;
             return self.received(received);
         };
         tokio::time::sleep_until(moment).await;
-        // No message may come for hours; that it did not fail is good news, too.
+        // There may be no message for hours, so a call that does not fail counts as success.
         let receiving = self.receiver.receive(LOCK_BATCH);
         let received = tokio::time::timeout(WELL, receiving).await;
         let received = received.unwrap_or_else(|_| Ok(Vec::new()));
@@ -364,7 +377,7 @@ impl Consumer {
                 self.note(deliveries);
             }
             Err(error) => {
-                tracing::debug!(%error, "no hints for now");
+                tracing::debug!(%error, "could not receive hints; retrying");
                 self.node.report("consumer", Some(error.to_string()));
                 let pause = self.receive_after.map_or(FIRST_PAUSE, |(_, pause)| pause);
                 let next = (pause * 2).min(LONGEST_PAUSE);
@@ -437,14 +450,14 @@ impl Consumer {
         }
     }
 
-    /// The first message of one lane is here; those of the others may be a moment behind.
+    /// Waits up to [`GATHER`] for the first messages of the other lanes.
     async fn gather(&mut self) {
         let draining = self.node.draining.clone();
         let moment = tokio::time::sleep(GATHER);
         tokio::pin!(moment);
         loop {
             tokio::select! {
-                // What goes on arriving does not prolong the moment.
+                // Further arrivals do not prolong the wait.
                 biased;
                 () = draining.cancelled() => return,
                 () = &mut moment => return,
@@ -453,7 +466,8 @@ impl Consumer {
         }
     }
 
-    /// Wait until a slot is free; after a while let the hints go, and wait on without them.
+    /// Waits until a slot is free and returns true. After [`LET_GO`] requeues the hints, waits on
+    /// without them and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let slots = self.node.slots.clone();
         if slots.available_permits() > 0 {
@@ -465,7 +479,7 @@ impl Consumer {
         tokio::pin!(patience, slot);
         loop {
             tokio::select! {
-                // Receiving comes last: what goes on arriving keeps no free slot from being noticed.
+                // Receiving comes last, so that steady arrivals do not hide a free slot.
                 biased;
                 () = draining.cancelled() => return false,
                 permit = &mut slot => return permit.is_ok(),
@@ -475,7 +489,7 @@ impl Consumer {
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "no slot was free for {LET_GO:?}; hints go back to the broker until one is"
+            "no slot was free for {LET_GO:?}; requeued undecided hints, receiving resumes when a slot is free"
         );
         let until = async {
             tokio::select! {
@@ -488,7 +502,8 @@ impl Consumer {
         false
     }
 
-    /// Wait until leases can be renewed again; after a while without the hints, which another node may have.
+    /// Waits until leases can be renewed again. After [`LET_GO`] requeues the hints, so that other
+    /// nodes get them.
     async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
         let node = self.node.clone();
         let renewals =
@@ -498,18 +513,20 @@ impl Consumer {
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "leases could not be renewed for {LET_GO:?}; hints go back to the broker until they can"
+            "leases could not be renewed for {LET_GO:?}; requeued undecided hints, receiving resumes when renewals succeed"
         );
         self.step_aside(renewals(), own_hints).await;
     }
 
-    /// Leave every hint to other nodes for so long, but for rescued and forwarded jobs.
+    /// Requeues all hints and stops receiving until `until` completes. Rescued and forwarded jobs
+    /// stay.
     async fn step_aside(
         &mut self,
         until: impl Future<Output = ()>,
         own_hints: &mut mpsc::Receiver<OwnHint>,
     ) {
-        // Delivered messages go back, too: the leader may ask after them.
+        // Delivered messages are requeued, too. They are stored first, because the leader may ask
+        // for them.
         self.receive_at_once();
         self.receiver.pause().await;
         self.let_go().await;
@@ -520,7 +537,7 @@ impl Consumer {
                 biased;
                 () = &mut until => break,
                 question = questions.next() => self.answer(&question),
-                // Rescued and forwarded jobs stay: the first slots that are free are theirs.
+                // Rescued and forwarded jobs stay and get the first free slots.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
                     OwnHint::Rescued(_) | OwnHint::Forwarded(_) => self.note_own(hint),
                     OwnHint::InTurn(ready) => self.node.hook.publish(Cause::Sweep, vec![ready]),
@@ -531,7 +548,7 @@ impl Consumer {
         self.gathers = self.node.options.lanes.len() > 1;
     }
 
-    /// Leave rescued and forwarded jobs to other nodes.
+    /// Publishes rescued and forwarded jobs for other nodes.
     fn leave_addressed(&mut self) {
         let addressed = self.pending.take_addressed();
         self.node.hook.publish(Cause::Sweep, addressed);
@@ -543,7 +560,7 @@ impl Consumer {
         }
     }
 
-    /// Give back everything of one lane.
+    /// Requeues everything undecided of one lane.
     async fn requeue(&mut self, place: usize) {
         let undecided = self.pending.take(place);
         self.count_returned(place, undecided.hints);
@@ -558,7 +575,7 @@ impl Consumer {
         }
     }
 
-    /// Settle what was forwarded, and tell of the markers that have nothing undecided before them.
+    /// Settles forwarded messages, and reports the markers that have nothing undecided before them.
     async fn decide_markers(&mut self) {
         if !self.passed_on.is_empty() {
             let passed_on = std::mem::take(&mut self.passed_on);
@@ -570,11 +587,11 @@ impl Consumer {
         }
     }
 
-    /// Lock what the free slots can take; false where the database could not be asked.
+    /// Locks jobs for the free slots. Returns false if the database could not be asked.
     ///
-    /// What arrives while a statement is under way, and finds a slot at once, need not wait for that statement's
-    /// end; nor need a full batch, so that the database works while an answer is read. Where slots are short there
-    /// is one statement at a time, as large as it can be.
+    /// Hints that arrive while a statement is under way, and find free slots, do not wait for its
+    /// end or for a full batch. So the database works while an answer is read. When slots are
+    /// short, one statement runs at a time, as large as possible.
     async fn lock_some(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let mut answered = true;
         let mut under_way = FuturesUnordered::new();
@@ -582,7 +599,8 @@ impl Consumer {
         while !under_way.is_empty() {
             let more = answered && under_way.len() < LOCKS_AT_ONCE && self.may_ask_at_once();
             tokio::select! {
-                // The one under way leaves before the next is put together, and that before more is received.
+                // The statement under way is sent before the next one is built, and that one before
+                // more is received.
                 biased;
                 Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
                 () = std::future::ready(()), if more => under_way.extend(self.ask_next().await),
@@ -593,7 +611,8 @@ impl Consumer {
         answered
     }
 
-    /// Everything that waits, or a full batch of it, could be locked now, and nothing else is to be done before.
+    /// Returns whether all waiting hints, or a full batch of them, can be locked now and nothing
+    /// has to be done before.
     fn may_ask_at_once(&self) -> bool {
         let node = &self.node;
         let wanted = self.startable().min(self.lock_size.limit());
@@ -619,8 +638,9 @@ impl Consumer {
         }
     }
 
-    /// A batch could not be locked. One that the database refuses is tried in smaller ones, down to the hint that is to
-    /// blame: it is settled once others were locked meanwhile. True where the next batch need not wait.
+    /// Handles a batch that could not be locked. A batch that the database refuses is tried in
+    /// smaller ones, down to the hint at fault. That hint is settled once other jobs were locked
+    /// meanwhile. Returns true if the next batch need not wait.
     async fn not_locked(&mut self, batch: Batch, error: &StoreError) -> bool {
         let hints = batch.hints.len();
         for of in &batch.of {
@@ -629,19 +649,19 @@ impl Consumer {
         if error.is_answer() {
             self.lock_size.was_refused(hints);
             if hints > 1 {
-                tracing::debug!(hints, %error, "hints could not be locked; fewer are tried");
+                tracing::debug!(hints, %error, "the database refused to lock hinted jobs; trying fewer at once");
                 self.put_back(batch);
                 return true;
             }
             return self.is_refused(batch, error).await;
         }
-        tracing::warn!(hints, %error, "hints could not be locked; trying again");
+        tracing::warn!(hints, %error, "could not lock hinted jobs; retrying");
         self.node.report("database", Some(error.to_string()));
         self.put_back(batch);
         false
     }
 
-    /// A hint that is refused alone.
+    /// Handles a hint that was refused alone.
     async fn is_refused(&mut self, batch: Batch, error: &StoreError) -> bool {
         let Some((hint, of)) = batch.hints.first().zip(batch.of.first()) else {
             return true;
@@ -651,9 +671,9 @@ impl Consumer {
             if let Some(more) = self.node.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
-                    "the database refuses to lock a job, and locks others; its hint is settled, and the sweeper hints it \
-                     again. Correct what the error names (a constraint, a trigger, a lock that a transaction holds), or \
-                     delete the job"
+                    "the database refuses to lock this job but locks others; its hint is settled, and the sweeper publishes \
+                     it again. Fix the cause named in the error (a constraint, a trigger, a lock that a transaction \
+                     holds), or delete the job"
                 );
             }
             let reason = Refusal::Refused.as_str();
@@ -664,12 +684,12 @@ impl Consumer {
         if let Some(more) = self.node.throttled_lines.now("not locked") {
             tracing::warn!(
                 %job, %error, more,
-                "a job could not be locked; others are tried before it is tried again"
+                "could not lock this job; trying others before it is tried again"
             );
         }
         let again = of.refused_at.is_some();
         if again && !error.is_row_fault() && !error.is_lock_timeout() {
-            // Nothing was locked since, and no row seems to be the reason.
+            // Nothing was locked since the last refusal, and the error does not point to a row.
             self.node.report("database", Some(error.to_string()));
         }
         for mut waiting in batch.into_waiting() {
@@ -686,7 +706,7 @@ impl Consumer {
         }
     }
 
-    /// Ask for the next batch, if there is one.
+    /// Returns the request for the next batch, if there is one.
     async fn ask_next(&mut self) -> Option<impl Future<Output = Answer> + use<>> {
         let mut held = Batch::default();
         let batch = self.next_batch(&mut held);
@@ -696,7 +716,8 @@ impl Consumer {
         batch.map(|batch| ask(self.node.clone(), batch))
     }
 
-    /// As many as there are free slots, of the lanes whose turn it is; aside what this node's own jobs hold.
+    /// Builds a batch for the free slots, lane by lane in turn. Hints of instances that this node's
+    /// jobs hold go to `held`.
     fn next_batch(&mut self, held: &mut Batch) -> Option<Batch> {
         let mut batch = Batch::default();
         let mut free = None;

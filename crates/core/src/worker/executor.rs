@@ -1,8 +1,8 @@
-//! The executor: runs one locked job and says what became of it.
+//! The executor: runs one locked job and reports how it ended.
 //!
-//! A job ends in exactly one [`Finished`], whatever its handler does: answers, fails, panics, overruns
-//! its timeout, ignores a stop. A handler that was asked to stop gets [`GRACE`] to come to an end; then
-//! its future is dropped.
+//! A job ends in exactly one [`Finished`], whether its handler answers, fails, panics, exceeds its
+//! timeout or ignores a stop. A handler that was asked to stop has [`GRACE`] to end; then its
+//! future is dropped.
 
 mod again;
 
@@ -39,29 +39,29 @@ use crate::worker::lost_leases;
 use crate::worker::quarantine::{self, Admission};
 use crate::worker::unreadable;
 
-/// How long a handler may take to obey.
+/// How long a handler may take to end after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
-/// Wait after a conflict before the next attempt.
+/// The delay of the next attempt after a conflict.
 const CONFLICT_WAIT: Duration = Duration::from_millis(100);
-/// Stored messages are cut to this many bytes, stacks to sixteen times that.
+/// The maximum number of bytes of a stored message. A stack may have sixteen times as many.
 const MESSAGE_BYTES: usize = 4_000;
 
-/// When a job passed which stage.
+/// The times at which a job passed its stages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stages {
     pub(crate) committed_at: Option<DateTime<Utc>>,
     pub(crate) locked_at: DateTime<Utc>,
 }
 
-/// Where the outcome of a job goes.
+/// The destination of a job's outcome.
 pub(crate) enum Outcomes {
-    /// To be committed with others.
+    /// The completer, which commits it with others.
     OfNode,
-    /// To the batch that holds its row.
+    /// The batch that holds the job's row.
     OfBatch(mpsc::Sender<Finished>),
 }
 
-/// Start a locked job on a slot.
+/// Starts a locked job on a slot.
 pub(crate) fn start(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -74,7 +74,8 @@ pub(crate) fn start(
     }
 }
 
-/// The same for jobs that no hint led to, each on a slot of its own; `source` says who locked them.
+/// Starts jobs that were locked without a hint, each on its own slot. `source` names the kind of
+/// statement that locked them.
 pub(crate) fn start_unhinted(
     node: &Arc<NodeContext>,
     jobs: Vec<LockedJob>,
@@ -87,14 +88,15 @@ pub(crate) fn start_unhinted(
         committed_at: None,
         locked_at: Utc::now(),
     };
-    // No more jobs come back than were asked for, each with its slot.
+    // The statement locks at most as many jobs as there are slots.
     for (job, slot) in jobs.into_iter().zip(slots) {
         start(node, job, sent, stages, slot);
     }
 }
 
-/// As [`start`] for a job that came alone: where its handler will not keep this thread for long, it has its first turn
-/// here and now, and a task only if that is not its last.
+/// Starts a job that was locked alone, like [`start`]. If its handler is expected to keep this
+/// thread only briefly, the job has its first turn here. A task is spawned only if the job needs
+/// more turns.
 pub(crate) fn start_at_once(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -105,7 +107,7 @@ pub(crate) fn start_at_once(
     let Some(lease) = hold(node, &locked, sent) else {
         return;
     };
-    // A shutdown waits for it as for a task.
+    // A shutdown waits for this job as it does for a task.
     let _counted = node.jobs.token();
     let handler = node.served.handler(&locked.job.job_type);
     let turns = handler.map(|handler| handler.first_turns);
@@ -128,7 +130,7 @@ fn hold(node: &NodeContext, locked: &LockedJob, sent: Instant) -> Option<Arc<Lea
     Some(lease)
 }
 
-/// Start a job under a lock that is held; its outcome goes where it is said.
+/// Starts a job under a lock that is already held. Its outcome goes to `outcomes`.
 pub(crate) fn start_under(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -142,7 +144,7 @@ pub(crate) fn start_under(
     job
 }
 
-/// The job, and what happens to it from here to where its outcome is passed on.
+/// Returns the job, and the future that runs it and passes its outcome on.
 fn life(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -156,20 +158,21 @@ fn life(
     let LockedJob { job, strikes, .. } = locked;
     let job = Arc::new(job);
     let started = job.clone();
-    // Boxed, since the runtime moves what it is given several times, and this is kilobytes large.
+    // Boxed because the runtime moves a future several times, and this one has kilobytes.
     let life = Box::pin(async move {
         let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
         let (ending, slot, suspect) = match admission {
             Admission::Start(slot, suspect) => {
                 let running = run(&node, &job, &held, &lease, stages);
-                // The lease would be renewed for ever if the job had no end.
+                // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 (ending, Some(slot), suspect)
             }
             Admission::End(ending, slot) => (ending, slot, None),
         };
-        // An exclusive job's slot passes to the next one of its instance. A suspect keeps all of them until its outcome
-        // is committed: if the next suspect took the node down before, this one would be blamed for it.
+        // The slot of an exclusive job passes to the next job of its instance. A suspect keeps all
+        // slots until its outcome is committed: if the next suspect ended the node before that,
+        // this job would get the strike.
         let (passed_on, kept) = if job.exclusive || suspect.is_some() {
             (slot, None)
         } else {
@@ -185,14 +188,14 @@ fn life(
         };
         match outcomes {
             Outcomes::OfNode => node.accept(finished).await,
-            // There is room for every job of the batch. It keeps the slot for us.
+            // The channel has room for every job of the batch. The message carries the slot.
             Outcomes::OfBatch(batch) => drop(batch.send(finished).await),
         }
     });
     (started, life)
 }
 
-/// A suspect had all slots of the node; what comes after it needs one.
+/// Returns one of the slots. A suspect had all slots of the node; the next job needs one.
 fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
     slots.split(1).unwrap_or(slots)
 }
@@ -205,7 +208,7 @@ async fn run(
     stages: Stages,
 ) -> Ending {
     let Some(registration) = node.served.handler(&job.job_type) else {
-        // The lock statement asks only for types that are served.
+        // The lock statement asks only for types that this node serves.
         return Ending::Release;
     };
     let _type_slot = match type_slot(node, job, &registration, lease).await {
@@ -226,7 +229,7 @@ async fn run(
         if let Some(more) = node.throttled_lines.now("can't run") {
             tracing::warn!(
                 job = %job.id, job_type = %job.job_type, %invalid, more,
-                "the job can't run"
+                "the job can't run and becomes a dead letter"
             );
         }
         let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
@@ -240,7 +243,7 @@ async fn run(
     let mut told = false;
     loop {
         let first_turn = || {
-            // What its users waited for ended with the first attempt.
+            // The waiting time of the job ended with its first attempt.
             if !std::mem::replace(&mut told, true) {
                 registration.first_turns.note(started.elapsed());
                 record_start(node, &metrics, job, stages, starts);
@@ -267,7 +270,7 @@ async fn run(
             }
             Next::Spent => {
                 let message = format!(
-                    "the database failed the job's transaction again and again, and answers others: {error}"
+                    "the database repeatedly failed the job's transaction while it answered other statements: {error}"
                 );
                 let error = HandlerError::retry(message);
                 failure(node, held, job, &registration, error, "retry")
@@ -278,10 +281,10 @@ async fn run(
     }
 }
 
-/// Nothing was committed, and the job is not to blame.
+/// A fault of the database: nothing was committed, and the job is not to blame.
 struct Fault {
     error: String,
-    /// Two transactions met.
+    /// Whether two transactions were in conflict.
     is_conflict: bool,
     ran: Ran,
 }
@@ -296,7 +299,7 @@ impl Fault {
     }
 }
 
-/// One attempt, unless the database fails it.
+/// Runs one attempt. Returns a fault if the database fails it.
 async fn run_once(
     node: &Arc<NodeContext>,
     job: &Arc<Job>,
@@ -314,7 +317,7 @@ async fn run_once(
             .await;
         let transaction = transaction.map_err(|error| Fault::of(&error, Ran::NotAtAll))?;
         line_ends = transaction.line_ends();
-        // Another attempt may follow this one, and is not to be stopped with it.
+        // Another attempt may follow this one and must not be stopped with it.
         stop = Stop(StopSignal::OfAttempt(lease.stop.token().child_token()));
         HandlerTransaction::holding(transaction)
     } else {
@@ -347,12 +350,12 @@ async fn run_once(
         let completion = completion(held, job, Some(started.elapsed()));
         return complete_in_transaction(node, &transaction, completion, job, registration).await;
     }
-    // On a guard that leaked it is rolled back when that drops.
+    // If the handler leaked the guard, the transaction is rolled back when the guard drops.
     let undone = match transaction.take() {
         Some(transaction) => transaction.rollback().await,
         None => Ok(()),
     };
-    // What a handler makes of a broken connection says nothing of the job.
+    // An error that follows from a broken connection is not a failure of the job.
     let failed = match &ended {
         Ended::Answered(Err(error)) => Some(&error.message),
         Ended::Panicked(message) => Some(message),
@@ -383,7 +386,7 @@ async fn run_once(
             },
             outcome: "snooze",
         },
-        // Stopped because of a shutdown, it says so with an error: no attempt is spent.
+        // A handler that a shutdown stopped ends with an error. No attempt is spent.
         Ended::Answered(Err(_)) if node.stop_jobs.is_cancelled() => Ending::Release,
         Ended::Answered(Err(error)) => {
             let outcome = match error.verdict {
@@ -408,7 +411,7 @@ async fn run_once(
         Ended::LostLease => Ending::Lost,
         Ended::LostLine => {
             return Err(Fault {
-                error: "the connection of the job's transaction says nothing any more".to_owned(),
+                error: "the connection of the job's transaction does not respond".to_owned(),
                 is_conflict: false,
                 ran: Ran::TheHandler,
             });
@@ -417,7 +420,7 @@ async fn run_once(
     })
 }
 
-/// Wait for a slot of the type, where it has a limit of its own.
+/// Waits for a slot of the type, if the type has a limit of its own.
 async fn type_slot(
     node: &NodeContext,
     job: &Job,
@@ -432,7 +435,7 @@ async fn type_slot(
         biased;
         () = lease.stop.token().cancelled() => None,
         permit = slots.acquire_owned() => permit.ok().map(Some),
-        // What cannot start is given back, not held until the end of the shutdown.
+        // A job that cannot start is released now, not at the end of the shutdown.
         () = node.draining.cancelled() => None,
     }
 }
@@ -441,7 +444,7 @@ fn interrupted(node: &NodeContext, lease: &Lease) -> Ending {
     if lease.lost.is_given() {
         Ending::Lost
     } else {
-        tracing::debug!(node = %node.id, "a job is given back before it started");
+        tracing::debug!(node = %node.id, "releasing a job without an outcome");
         Ending::Release
     }
 }
@@ -451,12 +454,12 @@ enum Ended {
     Panicked(String),
     TimedOut(Duration),
     LostLease,
-    /// The connection of its transaction says nothing any more.
+    /// The connection of its transaction does not respond.
     LostLine,
     Stopped,
 }
 
-/// Run the handler; whatever happens, come back.
+/// Runs the handler and returns how it ended.
 async fn attempt(
     node: &NodeContext,
     registration: &Registration,
@@ -468,7 +471,7 @@ async fn attempt(
 ) -> Ended {
     let handler = AssertUnwindSafe(registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
-    // Most short jobs end at once: nothing else is made ready to be waited for.
+    // Most short jobs end at once and need no timer and no signals.
     let first = futures_util::poll!(&mut handler);
     first_turn();
     if let Poll::Ready(ended) = first {
@@ -489,7 +492,8 @@ async fn attempt(
     tokio::select! {
         biased;
         ended = &mut handler => match reason {
-            // It came to an end in time, and its outcome counts. Where the lease may be gone, its guard decides.
+            // The handler ended in time, so its outcome counts. If the lease may be lost, the guard
+            // of the completion decides.
             Ended::Stopped => answer(ended),
             Ended::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
             other => other,
@@ -512,9 +516,10 @@ fn answer(ended: std::thread::Result<HandlerResult>) -> Ended {
     }
 }
 
-/// `ran` for so long, or not at all: then its time is over and nothing follows.
+/// Returns the completion of a job that ran for `ran`. None means that the end of its series is
+/// past: no occurrence follows.
 fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> Completion {
-    // By the database's clock, which said when the job became ready: this machine's may be wrong by hours,
+    // By the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
     // and the next occurrence would be late by as much.
     let now = |ran| {
         let ran = chrono::Duration::from_std(ran).unwrap_or_default();
@@ -538,7 +543,7 @@ async fn complete_in_transaction(
 ) -> Result<Ending, Fault> {
     let Some(open) = transaction.take() else {
         let error = HandlerError::unrecoverable(
-            "the handler kept its transaction beyond its own end; drop the guard before answering",
+            "the handler returned while it still held the guard of its transaction; drop the guard before the handler returns",
         );
         let failure = failure(
             node,
@@ -559,17 +564,18 @@ async fn complete_in_transaction(
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        // Committed or not, the database knows: the next lock finds the job, or does not.
+        // Only the database has the result: the next lock finds the job if it was not committed.
         Err(StoreError::CommitUnknown(error)) => {
-            tracing::warn!(job = %job.id, %error, "it is unknown whether the job completed; it runs again if its lease is still there");
+            tracing::warn!(job = %job.id, %error, "the result of the job's commit is unknown; the job runs again if its lease is still there");
             Ending::Left
         }
-        // What the job holds is refused, or a statement of its handler had failed.
+        // The database refused the job's data, or a statement of the handler had failed.
         Err(error) if error.is_row_fault() || matches!(error, StoreError::TransactionFailed) => {
             let held = &completion.held;
             failure(node, held, job, registration, error.into(), "retry")
         }
-        // A right or a table is missing, a trigger raises, the server is away: that is not the job's.
+        // A missing right or table, a trigger that raises or a server that is away is no fault of
+        // the job.
         Err(error) => return Err(Fault::of(&error, Ran::TheHandler)),
     })
 }
@@ -578,7 +584,8 @@ fn conflict(message: String) -> HandlerError {
     HandlerError::conflict(message)
 }
 
-/// Where a failed attempt leads: the verdict, the job's own policy, else its type's.
+/// Returns the ending of a failed attempt: by the error's verdict, and by the retry policy of the
+/// job or else of its type.
 fn failure(
     node: &NodeContext,
     held: &LockToken,
@@ -594,7 +601,7 @@ fn failure(
             if let Some(more) = node.throttled_lines.now("retry policy") {
                 tracing::warn!(
                     job = %job.id, job_type = %job.job_type, %bad, more,
-                    "the job's retry policy can't be read; its type's is used"
+                    "the job's retry policy can't be read; using the policy of its type"
                 );
             }
             &registration.options.retry
@@ -618,7 +625,7 @@ fn failure(
         Destination::DeadLetter => {
             tracing::warn!(
                 job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
-                "the job failed and becomes a dead letter; correct what the error names, then `jobwire jobs retry` it"
+                "the job failed and becomes a dead letter; fix the cause named in the error, then run `jobwire jobs retry`"
             );
             "dead-letter"
         }
@@ -641,7 +648,7 @@ fn failure(
     }
 }
 
-/// NUL can't be stored as text; very long texts need not be.
+/// Replaces NUL, which cannot be stored as text, and cuts the text to `bytes`.
 fn cut(text: String, bytes: usize) -> String {
     let mut text = text.replace('\0', "\u{fffd}");
     if text.len() > bytes {
@@ -663,7 +670,8 @@ fn record_start(
 ) {
     let lane = node.cached_metrics.lane(&job.lane);
     m::latency(&lane.lock_to_start, "lock_to_start", stages.locked_at, now);
-    // A retry or a timer became ready long after its commit: what its users wait for starts there.
+    // A retry or a timer becomes ready long after its commit. Its waiting time starts when it is
+    // ready.
     let ready = stages.committed_at.unwrap_or(job.ready_at);
     m::latency(&lane.commit_to_start, "commit_to_start", ready, now);
     let wanted = job
@@ -672,7 +680,7 @@ fn record_start(
     m::latency(&metrics.queue_wait, "queue_wait", wanted, now);
 }
 
-/// What a committed batch led to: jobs to be started, hints to leave, a timer to be known.
+/// Acts on the results of a committed batch: starts jobs, publishes hints and reports a timer.
 pub(crate) async fn follow_up(
     node: &Arc<NodeContext>,
     settled: Settled,
@@ -682,14 +690,14 @@ pub(crate) async fn follow_up(
     node.hook.publish(Cause::Handoff, settled.ready);
     node.hook.timer_set(settled.timer);
     if node.draining.is_cancelled() {
-        // Taken by a statement that was sent before.
+        // The statement that locked these jobs was sent before the drain.
         let taken = settled.next.iter().map(LockedJob::held);
         return lost_leases::release(node, taken.collect()).await;
     }
     let locked_at = Utc::now();
     for next in settled.next {
         crash_point!("hand-over-taken");
-        // As many were released as were taken, so there is a slot for each.
+        // Each of these jobs follows one that ended, which normally left its slot.
         let slot = match slots.pop() {
             Some(slot) => one_of(slot),
             None => match node.slots.clone().acquire_owned().await {

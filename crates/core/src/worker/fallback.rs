@@ -1,35 +1,40 @@
-//! Claiming: how a node works while hints don't reach it (protocol rule 28).
+//! Fallback: claims jobs from the database while hints do not reach the node (protocol rule 28).
 //!
-//! Without a broker nobody says which job is ready. So a node that could not receive or not publish for
-//! [`claim_after`](crate::NodeOptions::claim_after) asks the database, lane by lane, and what it takes goes
-//! the same way as a hinted job: locked by the same gates, run, renewed and completed alike.
+//! Without a broker no hint shows which job is ready. A node that could not receive or not publish
+//! for [`claim_after`](crate::NodeOptions::claim_after) asks the database for ready jobs, lane by
+//! lane. A claimed job is treated like a hinted one: it passes the same gates, and is run, renewed
+//! and completed in the same way.
 //!
 //! ```text
-//!          receiving or publishing impossible for `claim_after`,
-//!          or a second while the broker lets the node in
-//!   hints ──────────────────────────────────────────────────────► claims ◄────────────┐
-//!     ▲                                                             │ both possible    │ impossible
-//!     │                                                             ▼ again            │ again
-//!     └────────────── the marker is back ──────────────── claims, a marker under way ──┘
+//!       receiving or publishing impossible for `claim_after`,
+//!       or for a second while the node joins its group
+//!  hints ───────────────────────────────────────────────► claims ◄─────────────┐
+//!    ▲                                                      │ both possible    │ impossible
+//!    │                                                      ▼ again            │ again
+//!    └─────────── the marker is back ───────────── claims, a marker under way ─┘
 //! ```
-//! * **A node that joins** is not in its lane's group yet, and on Kafka that may take seconds. Nothing
-//!   is wrong then, and a second is waited for, not `claim_after`.
-//! * **A blocked publisher** is enough: it leaves consumers connected, and nothing comes.
-//! * **The marker** leaves after recovery, behind whatever still waits in the lane. When it is back, hints go
-//!   all the way again, and those that waited through the outage have been decided: jobs that were claimed
-//!   meanwhile are gone, so their hints start nothing. Until then both work side by side; the store decides.
-//! * **No more than free slots**, in pages by key, smaller ones where jobs are large. What a page did
-//!   not fill is asked for again after a pause that grows to a second while nothing is found, and to a
-//!   few times what looking costs ([`pace`]); whatever becomes ready in this process ends the pause.
-//!   While hints work, nothing is asked.
-//! * **Several nodes** pass over each other's locked rows, so they take different jobs.
-//! * **Rescued jobs** come first in their lane, and take no more than a quarter of the slots. **Suspects** come last, one
-//!   at a time: when the lane was looked through to its end.
-//! * **A row that the database refuses to lock** stops no other: a refused page is locked in halves, and the row that is
-//!   refused alone is passed over until the next pass.
+//! * **A node that joins** is not in the group of its lane yet. On Kafka that may take seconds.
+//!   This is no fault, so the node waits one second instead of `claim_after`.
+//! * **A blocked publisher** is sufficient: the broker keeps consumers connected, and no hint
+//!   arrives.
+//! * **The marker** is published after recovery, behind the hints that still wait in the lane. When
+//!   it is back, hints pass through again, and the hints from the time of the outage have been
+//!   decided. Their jobs that were claimed meanwhile are gone, so these hints start nothing. Until
+//!   then the node claims jobs and receives hints; the store decides.
+//! * **Pages**: A node claims at most as many jobs as it has free slots, in pages by key, in
+//!   smaller pages where jobs are large. After a pass through its lanes it pauses: up to a second
+//!   while it finds nothing, and a few times as long as the pass kept the database busy ([`pace`]).
+//!   A job that becomes ready in this process shortens the pause. While hints work, the node asks
+//!   nothing.
+//! * **Several nodes** skip each other's locked rows, so they claim different jobs.
+//! * **Rescued jobs** come first in their lane and take at most a quarter of the slots.
+//!   **Suspects** come last, one at a time, after the lane was searched to its end.
+//! * **A row that the database refuses to lock** stops no other: a refused page is locked in
+//!   halves, and the row that is refused alone is skipped until the next pass.
 //!
-//! What it leaves to others: expired locks and timers to the leader, who needs no broker either; jobs whose
-//! hints were dropped and that nobody claimed before the marker was back, to the sweeper.
+//! Other tasks handle the rest: the leader, which needs no broker, handles expired leases and
+//! timers; the sweeper handles jobs whose hints were dropped and that no node claimed before the
+//! marker was back.
 
 mod cursor;
 mod pace;
@@ -59,18 +64,18 @@ use cursor::Cursor;
 use pace::Pace;
 use watch::{Seen, Step, Watch};
 
-/// The most jobs in one page.
+/// The maximum number of jobs in one page.
 const PAGE: usize = 256;
-/// Between two looks for rescued jobs in a lane.
+/// The interval between searches for rescued jobs in a lane.
 const RESCUES: Duration = Duration::from_secs(1);
-/// Between two looks at what the transport says of itself.
+/// The interval between checks of the transport's health.
 const LOOK: Duration = Duration::from_millis(250);
-/// So long a refused page is tried in parts, and no longer than a sixth of the lease. Slots wait meanwhile.
+/// How long a refused page is tried in parts, at most a sixth of the lease. Slots wait meanwhile.
 const IN_PARTS: Duration = Duration::from_secs(5);
-/// Where so many jobs are refused, each alone, and none is locked, no row is to blame.
+/// The number of jobs refused alone, with none locked, from which no row is to blame.
 const HOPELESS: usize = 16;
-/// Numbers of this task's markers begin here: apart from the sweeper's, which count from one, and from what
-/// a transport of several brokers adds.
+/// The first number of this task's markers. The sweeper's numbers count from one, and a transport
+/// of several brokers adds to numbers; this range is apart from both.
 const MARKERS: u64 = 1 << 47;
 
 /// One received lane.
@@ -78,14 +83,15 @@ struct ClaimedLane {
     lane: Lane,
     watch: Watch,
     cursor: Cursor,
-    /// Rescued jobs were looked for then.
+    /// The time of the last search for rescued jobs.
     rescued_at: Option<Instant>,
-    /// The last rescued job and the last suspect that were looked at, where there may be more.
+    /// The last rescued job that was looked at, if there may be more.
     rescued: Option<JobId>,
+    /// The last suspect that was looked at, if there may be more.
     suspect: Option<JobId>,
-    /// Looked through to its end in this pass.
+    /// Whether this pass has searched the lane to its end.
     done: bool,
-    /// Jobs taken since claiming began.
+    /// The number of jobs claimed since fallback began.
     taken: u64,
 }
 
@@ -97,22 +103,22 @@ struct Claimer {
     pace: Pace,
     failures: LogThrottle,
     refused: LogThrottle,
-    /// Where jobs are large, pages are small.
+    /// Limits pages to fewer jobs where jobs are large.
     size: LockSize,
     /// Markers on their way to the broker.
     leaving: FuturesUnordered<Leaving>,
 }
 
-/// A marker that leaves: its lane, by its place, and what became of it.
+/// The publication of a marker: the position of its lane, and the result.
 type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 
-/// Claim while hints don't come, until the node drains.
+/// Claims jobs while hints do not come, until the node drains.
 pub(crate) async fn claim(node: Arc<NodeContext>) {
     let Some(patience) = node.options.claim_after else {
         return node.draining.cancelled().await;
     };
     if node.transport.is_single_node() {
-        // Hints within a process are never away.
+        // Hints within a process are always available.
         return node.draining.cancelled().await;
     }
     let mut control = node.transport.listen();
@@ -130,7 +136,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
             heard = control.recv() => {
                 match heard {
                     Ok(Control::MarkerBack { lane, marker }) => claimer.marker_back(&lane, marker),
-                    // A marker that was missed is sent again.
+                    // A missed marker is sent again.
                     Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => break,
                 }
@@ -150,13 +156,13 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
             }
             slot = slot_at(&slots, at), if claims => slot,
         };
-        // Not to be interrupted: what is locked has to be started.
+        // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;
     }
     claimer.end();
 }
 
-/// Something became ready in this process.
+/// Waits until a job becomes ready in this process.
 async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
     let changed = match offered {
         Some(offered) => offered.changed().await.is_ok(),
@@ -168,7 +174,7 @@ async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
     }
 }
 
-/// When it is time, a free slot. Cancel-safe.
+/// Waits until `at`, then returns a free slot. Cancel-safe.
 async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePermit> {
     tokio::time::sleep_until(at).await;
     slots.clone().acquire_owned().await.ok()
@@ -206,7 +212,7 @@ impl Claimer {
         self.lanes.iter().any(|lane| lane.watch.claims())
     }
 
-    /// What does the transport say of each lane?
+    /// Checks the transport's health for each lane.
     fn look(&mut self) {
         let node = self.node.clone();
         let publisher = node.transport.publisher();
@@ -225,13 +231,13 @@ impl Claimer {
                     if joining {
                         tracing::info!(
                             lane = %lane.lane, problem,
-                            "no hints come yet: jobs of this lane are claimed from the database \
+                            "no hints arrive yet: jobs of this lane are claimed from the database \
                              until they do"
                         );
                     } else {
                         tracing::warn!(
                             lane = %lane.lane, problem,
-                            "hints can't come or go: jobs of this lane are claimed from the database until they can"
+                            "hints can't be received or published: jobs of this lane are claimed from the database until they can"
                         );
                     }
                     (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
@@ -242,7 +248,7 @@ impl Claimer {
                 Step::SendMarker => {
                     let number = self.next_marker;
                     self.next_marker += 1;
-                    // Before it leaves: it may be back at once.
+                    // Recorded before it is published, because it may be back at once.
                     lane.watch.sent(number);
                     let marker = Marker {
                         number,
@@ -264,7 +270,7 @@ impl Claimer {
             Ok(()) => self.node.hook.published(&lane.lane),
             Err(error) => {
                 lane.watch.not_sent();
-                tracing::debug!(lane = %lane.lane, %error, "no marker could be sent");
+                tracing::debug!(lane = %lane.lane, %error, "could not send a marker; retrying");
             }
         }
     }
@@ -284,10 +290,10 @@ impl Claimer {
         }
     }
 
-    /// One page of each lane whose turn it is.
+    /// Claims a page of each lane that gets slots.
     async fn take_some(&mut self, first: Option<OwnedSemaphorePermit>) {
         if !self.node.leases.healthy() {
-            // The database does not renew what is held: taking more would only lose more.
+            // While leases cannot be renewed, further locks would be lost, too.
             self.pace.put_off(Instant::now());
             return;
         }
@@ -314,7 +320,7 @@ impl Claimer {
         {
             if let Err(error) = self.take(at, share, &mut slots).await {
                 if let Some(more) = self.failures.now() {
-                    tracing::warn!(%error, more, "jobs could not be claimed; trying again");
+                    tracing::warn!(%error, more, "could not claim jobs; retrying");
                 }
                 self.pace.failed(Instant::now());
                 return;
@@ -327,7 +333,7 @@ impl Claimer {
         }
     }
 
-    /// Rescued jobs of a lane, where it is time to look for them. Returns how many were taken.
+    /// Claims rescued jobs of a lane if a search is due. Returns the number of claimed jobs.
     async fn take_rescued(
         &mut self,
         at: usize,
@@ -365,7 +371,8 @@ impl Claimer {
         Ok(count)
     }
 
-    /// A suspect of a lane, unless this node has one. It waits until nothing else runs, and meanwhile nothing is taken.
+    /// Claims a suspect of a lane, unless this node has one. The suspect waits until nothing else
+    /// runs, and the node takes nothing meanwhile.
     async fn take_suspect(
         &mut self,
         at: usize,
@@ -392,7 +399,7 @@ impl Claimer {
         Ok(())
     }
 
-    /// One page of a lane.
+    /// Claims one page of a lane.
     async fn take(
         &mut self,
         at: usize,
@@ -436,8 +443,9 @@ impl Claimer {
     }
 }
 
-/// Take a page, and start its jobs. One that the database refuses is taken in halves, without the rows that are refused
-/// alone. Returns how many jobs were taken, and behind which one to go on.
+/// Claims a page and starts its jobs. A page that the database refuses is locked in halves, without
+/// the rows that are refused alone. Returns the number of claimed jobs, and the job after which to
+/// continue.
 async fn claim_page(
     node: &Arc<NodeContext>,
     page: &ClaimPage,
@@ -457,7 +465,7 @@ async fn claim_page(
     let sent = Instant::now();
     let (undecided, mut after) = match node.asks(node.store.claim(&terms, page)).await {
         Err(error) if error.is_answer() => {
-            tracing::debug!(lane = %page.lane, %error, "a page could not be claimed; it is tried in parts");
+            tracing::debug!(lane = %page.lane, %error, "the database refused a page; trying it in parts");
             let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
             (hints, after)
         }
@@ -480,7 +488,7 @@ async fn claim_page(
                 let mut busy = hints;
                 busy.retain(|hint| locked.is_cut && is_busy(hint.id));
                 count += start(locked.jobs, sent);
-                // One alone is passed over.
+                // A single busy row is skipped.
                 if busy.len() > 1 { busy } else { Vec::new() }
             }
             Err(error) if error.is_answer() && hints.len() > 1 => hints,
@@ -507,8 +515,8 @@ async fn claim_page(
             if let Some(more) = told.now() {
                 tracing::warn!(
                     %job, jobs = refused, %error, more,
-                    "the database refuses to lock jobs; they are passed over until the next pass. Correct what the error \
-                     names, or delete the jobs"
+                    "the database refuses to lock jobs; they are skipped until the next pass. Fix the cause named in the \
+                     error, or delete the jobs"
                 );
             }
             Ok((count, after))
@@ -518,7 +526,7 @@ async fn claim_page(
 }
 
 impl NodeContext {
-    /// A lane's jobs are claimed, or come by hints.
+    /// Records whether a lane's jobs are claimed or come by hints.
     fn claiming(&self, lane: &Lane, claims: bool) {
         let mut claimed = self
             .claimed

@@ -1,15 +1,18 @@
-//! Forwarding: a hint reaches a node that serves its job's type.
+//! Forwarding: passes a hint to a node that serves its job.
 //!
-//! The nodes of a lane need not have the same handlers: during a deploy that brings a new type, some of them know it and
-//! others do not. A node that received a hint which it can't serve **forwards** the job to a living node that can, over
-//! the control channel, and settles the hint. There it waits like any other hint of the lane.
+//! The nodes of a lane may have different handlers: during a deployment that adds a type, only some
+//! of them serve it. A node that received a hint which it does not serve **forwards** the job to a
+//! living node that does, over the control channel, and settles the hint. On that node the job
+//! waits like any other hint of the lane.
 //!
-//! * The nodes that serve type and lane share the jobs by their ids; nodes that reported free slots come first.
-//! * A job is forwarded once. Where it is refused as well, or the node has no room for so many, the sweeper has it.
-//! * A forwarded job stays with its node while no slot is free there: back at the broker it would come to a node
-//!   again that can't serve it.
-//! * An older program takes nothing that is forwarded, so it is given nothing.
-//! * A type that no living node serves is a gate: its jobs wait, and are hinted by the sweeper when such a node is there.
+//! * The nodes that serve the type and the lane share the jobs by id. Nodes that reported free
+//!   slots are preferred.
+//! * A job is forwarded once. If that node refuses it too, or has no room, the sweeper finds it.
+//! * A forwarded job stays with its node while no slot is free there: from the broker it might go
+//!   to a node that does not serve it.
+//! * An older program accepts no forwarded jobs, so it gets none.
+//! * The jobs of a type that no living node serves wait. The sweeper hints them when such a node is
+//!   there.
 //!
 //! A forwarded job may be lost on the way, like any hint.
 
@@ -26,19 +29,20 @@ use crate::telemetry::metrics as m;
 use crate::transport::{Control, portions};
 use crate::worker::context::NodeContext;
 
-/// A job that was hinted here, and what a node must serve to run it.
+/// A job that was hinted here, and the type and scope that a node needs to run it.
 pub(crate) struct Unserved {
     pub(crate) ready: Ready,
     pub(crate) needs: Needs,
 }
 
-/// Give each of these jobs to another node that serves it. Returns those that were.
+/// Forwards each job to another node that serves it. Returns the ids of the forwarded jobs.
 pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let candidates = node.fleet.takers(node.options.heard_within(), node.id);
     tell(node, address(unserved, &candidates))
 }
 
-/// The same for jobs of which only the type is known: they are given to nodes that take all jobs of it.
+/// Forwards jobs of which only the type is known, to nodes that take all jobs of that type. Returns
+/// the ids of the forwarded jobs.
 pub(crate) fn send_by_type(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let mut candidates = node.fleet.takers(node.options.heard_within(), node.id);
     candidates.retain(|candidate| candidate.scope.takes_all());
@@ -53,7 +57,7 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
             if !node.hook.tell(Control::Forwarded { node: to, jobs }) {
                 continue;
             }
-            tracing::debug!(node = %to, jobs = ids.len(), "jobs that this node does not serve are forwarded");
+            tracing::debug!(node = %to, jobs = ids.len(), "forwarded jobs that this node does not serve");
             counter!(m::HINTS_FORWARDED).increment(ids.len() as u64);
             forwarded.extend(ids);
         }
@@ -61,7 +65,7 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
     forwarded
 }
 
-/// These jobs were forwarded to this node.
+/// Accepts jobs that were forwarded to this node.
 pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let refused = jobs.into_iter().filter(received);
@@ -70,21 +74,21 @@ pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     if jobs > 0 {
         tracing::info!(
             jobs,
-            "no room for jobs that were forwarded; the sweeper hints them"
+            "no room for forwarded jobs; the sweeper publishes their hints again"
         );
     }
 }
 
-/// Which node gets which jobs.
+/// Assigns the jobs to nodes.
 fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId, Vec<Ready>> {
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
-    // A batch has few types.
+    // Searched once for each type and lane: a batch has few types.
     let mut by_needs: HashMap<(Needs, Lane), Vec<NodeId>> = HashMap::new();
     for Unserved { ready, needs } in unserved {
         let serving = by_needs
             .entry((needs, ready.lane.clone()))
             .or_insert_with_key(|(needs, lane)| serving(candidates, needs, lane));
-        // All nodes that forward share alike, without a word between them.
+        // The id chooses, so all forwarding nodes share evenly without coordination.
         let (high, low) = ready.hint.id.0.as_u64_pair();
         let place = usize::try_from((high ^ low) % serving.len().max(1) as u64).unwrap_or(0);
         if let Some(to) = serving.get(place) {
@@ -94,7 +98,7 @@ fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId
     addressed
 }
 
-/// Those with free slots, or all where none has any.
+/// Returns the serving nodes with free slots, or all serving nodes if none has any.
 fn serving(candidates: &[Candidate], needs: &Needs, lane: &Lane) -> Vec<NodeId> {
     let serves = |candidate: &&Candidate| candidate.serves(needs, lane);
     let serving: Vec<&Candidate> = candidates.iter().filter(serves).collect();

@@ -1,17 +1,18 @@
-//! A batch of short jobs that one transaction holds (protocol rule 35).
+//! A batch of short jobs that one transaction holds by row locks (protocol rule 35).
 //!
-//! The transaction that locked the rows stays open while the jobs run, and ends in one of two ways:
+//! The transaction that locked the rows stays open while the jobs run. It ends in one of two ways:
 //!
-//! * **Committed**, when all have ended or [`PATIENCE`] is over: what is done is deleted in it. Everything else gets a
-//!   lease in it and goes on as a job that is held by one: what failed, what wants to be given back, and what still
-//!   runs. So a handler that is slower than it declared costs no more than a lease, and the connection is not held
-//!   across it.
-//! * **Lost**, with its connection or because this node was silent for too long: then nothing has happened. What still
-//!   runs is asked to stop, all are hinted again, and for [`PAUSE`] this node holds nothing by its row: whatever took
-//!   so long here may do so again, and a lease bears it.
+//! * **Committed**, when all jobs have ended or [`PATIENCE`] is over. The transaction deletes the
+//!   jobs that are plainly done. Every other job gets a lease in it and continues as a leased job:
+//!   failed jobs, jobs to release and jobs that still run. So a handler that is slower than it
+//!   declared costs only a lease, and does not occupy the connection.
+//! * **Lost**, with its connection or because this node was silent for too long. Nothing was
+//!   committed. Jobs that still run are asked to stop, all jobs are hinted again, and for [`PAUSE`]
+//!   this node takes no row locks: the delay may recur, and a lease tolerates it.
 //!
-//! What is plainly done frees its slot at once, since a batch and the number of batches are bounded. Everything else
-//! keeps it until the queue of outcomes has accepted it.
+//! A job that is plainly done frees its slot at once, because the size and the number of batches
+//! are bounded. Every other job keeps its slot until the completer's queue has accepted its
+//! outcome.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,12 +33,12 @@ use crate::worker::context::NodeContext;
 use crate::worker::executor::{self, Outcomes, Stages};
 use crate::worker::finished::{Ending, Finished};
 
-/// What has not ended so long after the rows were asked for gets a lease.
+/// The time from the lock statement until jobs that have not ended get leases.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Leases only, for so long after a batch was lost.
+/// How long only leases are used after a batch was lost.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// No row locks for a while.
+/// A pause of row locks after a lost batch.
 #[derive(Default)]
 pub(crate) struct RowPause(Mutex<Option<Instant>>);
 
@@ -53,7 +54,7 @@ impl RowPause {
     }
 }
 
-/// Start the jobs of a batch, each on its slot, and see to their end.
+/// Starts the jobs of a batch, each on its slot, and the task that ends the batch.
 pub(crate) fn start(
     node: &Arc<NodeContext>,
     hold: Box<dyn RowHold>,
@@ -86,13 +87,14 @@ pub(crate) fn start(
     });
 }
 
-/// What the transaction holds and is not accounted for yet.
+/// The jobs that the transaction holds and that are not accounted for yet.
 struct Batch {
     node: Arc<NodeContext>,
     open: HashMap<JobId, (LockToken, Arc<Job>)>,
 }
 
-/// Whatever happens, the node does not go on believing that it holds these.
+/// Gives up jobs that are left, for example after a panic, so that the node does not trust their
+/// lost locks.
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.open.is_empty() {
@@ -125,7 +127,8 @@ impl Batch {
             }
         }
         let (done, rest): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_plainly_done);
-        // Whose time was over before it began: its row is left alone, and somebody else may have it.
+        // The time of these jobs was over before they started. Their rows are left alone, because
+        // another node may hold them.
         let (late, rest): (Vec<_>, Vec<_>) = rest
             .into_iter()
             .partition(|finished| matches!(finished.ending, Ending::Lost));
@@ -144,7 +147,7 @@ impl Batch {
                     self.close(finished, AttemptFate::Lost);
                 }
                 self.open.clear();
-                // The others are held by leases, and end as all that are.
+                // The other jobs are held by leases and end like all leased jobs.
                 for finished in rest {
                     self.node.accept(finished).await;
                 }
@@ -153,7 +156,7 @@ impl Batch {
                 }
             }
             Err(error) => {
-                tracing::warn!(jobs = self.open.len(), %error, "a batch could not be committed; its jobs run again");
+                tracing::warn!(jobs = self.open.len(), %error, "could not commit a batch of short jobs; its jobs run again");
                 self.give_up(error.changed_nothing());
                 for finished in done {
                     let fate = if error.changed_nothing() {
@@ -180,7 +183,8 @@ impl Batch {
         leased: &[LockToken],
     ) -> Result<(), StoreError> {
         let ids: Vec<JobId> = done.iter().map(|finished| finished.held.id).collect();
-        // The crash points are where a completed job may be lost or doubled: a batch that completes none has none.
+        // The crash points mark where a completed job may be lost or doubled. A batch that
+        // completes no job has none.
         if !ids.is_empty() {
             histogram!(m::COMPLETE_BATCH).record(ids.len() as f64);
             crash_point!("rows-held");
@@ -205,7 +209,7 @@ impl Batch {
             .collect()
     }
 
-    /// An attempt whose outcome is committed, or never will be.
+    /// Counts an attempt whose outcome is committed or never will be, and forgets its job.
     fn close(&mut self, finished: Finished, fate: AttemptFate) {
         let Finished {
             held,
@@ -216,15 +220,16 @@ impl Batch {
         } = finished;
         if fate == AttemptFate::Lost && matches!(ending, Ending::Done(_)) {
             counter!(m::FENCED, "operation" => "complete").increment(1);
-            tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; nothing was changed");
+            tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; the outcome of the job was discarded");
         }
         Attempt::of(job, &ending, finished_at).count(&self.node, fate);
         self.node.leases.forget(&held);
         self.open.remove(&held.id);
     }
 
-    /// The transaction is lost. Where only its commit's answer was lost, some of its jobs have leases; reconciliation
-    /// finds and releases them, since their handlers may still run.
+    /// Handles the loss of the transaction. If only the answer to its commit was lost, some of its
+    /// jobs have leases. They are found and released as lost leases, since their handlers may still
+    /// run.
     fn give_up(&self, changed_nothing: bool) {
         self.node.row_pause.begin();
         let held = || self.open.values().map(|(held, _)| held);
@@ -240,7 +245,7 @@ impl Batch {
     }
 }
 
-/// Nothing is to be done but to delete it.
+/// Returns whether the job only has to be deleted.
 fn is_plainly_done(finished: &Finished) -> bool {
     match &finished.ending {
         Ending::Done(completion) => completion.next.is_none() && !completion.failed_before,

@@ -1,9 +1,12 @@
-//! Outcomes that the database refuses while it takes the others of their batch, and that could not be set aside.
+//! Outcomes that the database refuses while it takes the others of their batch, and that could not
+//! be set aside.
 //!
-//! The lease of such a job is kept and renewed, so that no other node runs it again, and its outcome is tried again,
-//! alone, until the database takes it, the job is set aside, or the node ends. Those of one type ask the database [`EACH`]
-//! apart. A type of which too many wait [closes](crate::worker::served), so that the others go on. An outcome that has not been tried
-//! alone waits for none that was refused alone, and closes no type: it may only have stood in a page with others.
+//! The node keeps and renews the lease of such a job, so that no other node runs it again. It tries
+//! the outcome again, alone, until the database takes it, the job is set aside, or the node ends.
+//! Attempts for one type are [`EACH`] apart. A type with too many waiting outcomes
+//! [closes](crate::worker::served), so that other types go on. An outcome that has not been tried
+//! alone does not wait for outcomes that were refused alone, and does not close its type: its page
+//! may have been refused because of other rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,21 +24,21 @@ use crate::worker::executor;
 use crate::worker::held_instances::End;
 use crate::worker::served::TypeTurn;
 
-/// Outcomes that have not been tried alone: each of them is soon.
+/// The maximum number of outcomes that have not been tried alone. Each of them is tried soon.
 const UNTRIED: usize = 1_000;
-/// Outcomes that are tried alone at one moment, each on a connection of its own.
+/// The maximum number of outcomes that are tried alone at once, each on its own connection.
 const AT_ONCE: usize = 2;
-/// From a refused attempt to the next one of its type.
+/// The time from a refused attempt to the next one of its type.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Room for outcomes that have not been tried alone.
+/// Returns the permits for outcomes that have not been tried alone.
 pub(crate) fn room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(UNTRIED))
 }
 
-/// Who may try an outcome alone.
+/// Returns the permits for attempts to commit an outcome alone.
 pub(crate) fn attempts() -> Semaphore {
     Semaphore::new(AT_ONCE)
 }
@@ -79,7 +82,7 @@ impl Refused {
     }
 }
 
-/// Try it again and again, in a task of its own. Waits while very many have not been tried alone yet.
+/// Retries an outcome in its own task. Waits while [`UNTRIED`] outcomes have not been tried alone.
 pub(super) async fn keep_trying(
     node: &Arc<NodeContext>,
     refused: Refused,
@@ -96,7 +99,7 @@ pub(super) async fn keep_trying(
             .await
             .is_none()
         {
-            // What became of it is unknown.
+            // The outcome is unknown.
             node.leases.lose(std::iter::once(&held));
             node.let_go(&held, End::Unsure);
             node.is_in_doubt(&held);
@@ -104,7 +107,7 @@ pub(super) async fn keep_trying(
     });
 }
 
-/// An outcome that was refused alone and waits.
+/// An outcome that was refused alone and waits for its next attempt.
 struct Waits {
     node: Arc<NodeContext>,
     job_type: String,
@@ -142,7 +145,8 @@ async fn try_until_taken(
     let fate = loop {
         let turn = waits.as_ref().map_or(&node.first_turn, |waits| &waits.turn);
         let turn = turn.clone().lock_owned();
-        // One of a type at a time, in the order in which they come: an attempt may wait as long as a statement may.
+        // Outcomes of one type are tried one at a time, in order of arrival: an attempt may wait as
+        // long as a statement may.
         let its_turn = async {
             tokio::time::sleep(pause).await;
             let turn = turn.await;
@@ -153,7 +157,8 @@ async fn try_until_taken(
             biased;
             () = node.ended.cancelled() => {
                 node.let_go(held, End::Unsure);
-                // The last look of the node releases it: without that its lease would end as that of a dead node.
+                // The node's last search for lost leases releases it. Otherwise its lease would end
+                // like that of a dead node.
                 node.is_in_doubt(held);
                 break AttemptFate::Unknown;
             }

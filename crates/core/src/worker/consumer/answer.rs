@@ -1,4 +1,4 @@
-//! The answer to the leader's question: which hints of a lane does this node hold?
+//! Answers the leader's question which hints of a lane this node holds.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::job::JobId;
 use crate::transport::{Control, MAX_HELD_IN_MESSAGE};
 use crate::worker::held_hints::Question;
 
-/// Jobs that one answer to the leader names. Of more, some may be hinted twice.
+/// The maximum number of jobs in one answer. Further jobs may be hinted twice.
 const MOST_ANSWERED: usize = 16 * MAX_HELD_IN_MESSAGE;
-/// A hint that is no broker's counts as held for so long: behind a job that takes an hour the sweeper gives it to a node that
-/// has a free slot. A node that can't renew its leases holds none.
+/// How long an own hint counts as held. A job that waits longer, behind a job that takes an hour,
+/// can get another hint from the sweeper and run on a node with a free slot. A node that cannot
+/// renew its leases holds no own hints.
 const OWN_COUNT_FOR: Duration = Duration::from_secs(60);
 
 impl Consumer {
-    /// Which hints of this lane does the node hold?
+    /// Sends the leader the jobs of the lane whose hints this node holds.
     pub(super) fn answer(&mut self, question: &Question) {
         let lanes = &self.node.options.lanes;
         let Some(place) = lanes.iter().position(|share| share.lane == question.lane) else {
@@ -30,11 +31,11 @@ impl Consumer {
             jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
         }
         jobs.extend(self.returned.within(place, question.within));
-        // A saturated node returns the same hints again and again.
+        // A saturated node requeues the same hints repeatedly.
         jobs.sort_unstable();
         jobs.dedup();
         jobs.truncate(MOST_ANSWERED);
-        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "the leader learns which hints are held here");
+        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "answering the leader's question about held hints");
         let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
         let mut next = Some(parts.next().unwrap_or_default());
         while let Some(part) = next {

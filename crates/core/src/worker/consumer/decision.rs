@@ -1,4 +1,5 @@
-//! What becomes of a batch that the database has answered: jobs start, messages are settled or come back.
+//! Applies the database's answer to a batch: starts jobs, settles messages, and keeps or publishes
+//! hints again.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,8 @@ use crate::telemetry::metrics as m;
 use crate::worker::executor::{self, Stages};
 use crate::worker::row_batch;
 
-/// So few jobs are started before anything else is done; more than one are better begun by several threads.
+/// The maximum number of jobs that start at once on this thread. More jobs start faster as tasks on
+/// several threads.
 const AT_ONCE: usize = 1;
 
 impl Consumer {
@@ -54,7 +56,7 @@ impl Consumer {
                 locked_at,
             }
         };
-        // No more jobs come back than hints were asked for, each with its slot.
+        // The answer holds at most as many jobs as the batch has hints, and each hint has a slot.
         let start = if jobs <= AT_ONCE {
             executor::start_at_once
         } else {
@@ -77,12 +79,13 @@ impl Consumer {
             });
             row_batch::start(&self.node, hold, sent, at_most, by_row, admitted);
         }
-        // The slots of what was refused are free again.
+        // The slots of refused hints are free again.
         drop(slots);
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {
-            // A job that this node does not serve may be forwarded, which is no refusal.
+            // A job that this node does not serve may be forwarded, which does not count as a
+            // refusal.
             if why != Refusal::Unserved {
                 counter!(m::HINTS_REFUSED, "reason" => why.as_str()).increment(1);
             }
@@ -109,7 +112,8 @@ impl Consumer {
         }
     }
 
-    /// Jobs of these instances run here: whoever ends them takes what comes next.
+    /// Refuses hints whose instance is held by a job of this node. The handoff at that job's end
+    /// takes the next job.
     pub(super) async fn refuse_held(&mut self, held: Batch) {
         let reason = Refusal::InstanceHeld.as_str();
         counter!(m::HINTS_REFUSED, "reason" => reason).increment(held.hints.len() as u64);
@@ -119,7 +123,7 @@ impl Consumer {
         self.settle(held, &[], &[]).await;
     }
 
-    /// The lane of which something has waited for [`LET_GO`] while the slots went to others.
+    /// Returns a lane whose hints have waited for [`LET_GO`] while the slots went to other lanes.
     fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
         if self.node.options.lanes.len() == 1 {
             return None;
@@ -130,8 +134,9 @@ impl Consumer {
             .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
     }
 
-    /// Settle each message whose last hint is decided; keep what is busy. A hint that stays busy is published anew,
-    /// behind all that waits in its lane: given back, it might stand before it again.
+    /// Settles each message whose last hint is decided, and keeps busy hints. A hint that stays
+    /// busy is published again behind everything in its lane: a requeued hint might come first
+    /// again.
     pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
         let mut again = Vec::new();
@@ -149,7 +154,8 @@ impl Consumer {
                 continue;
             }
             let ticket = waiting.of.ticket;
-            // A hint of this node's own making that is not for this node may be for an older one.
+            // An own hint that this node does not serve is published, because a node with an older
+            // program may serve it.
             if is_busy || (ticket.is_none() && unserved.contains(&waiting.hint.id)) {
                 let ready = Ready {
                     lane: self.pending.lane(waiting.of.lane),

@@ -1,18 +1,18 @@
-//! How many jobs one statement locks: its answer holds what their creators gave them, up to some
-//! megabytes each.
+//! The number of jobs that one statement locks. Its answer holds their payloads and custom values,
+//! of up to some megabytes each.
 
 use super::LOCK_BATCH;
 use crate::job::{Job, LockedJob};
 use crate::store::Locked;
 
-/// An answer is expected to stay below this.
+/// The expected maximum size of an answer.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// Follows the size of payloads and custom values: up at once, down by and by. After a statement that
-/// was refused the next one asks for half as many, until the hint stands alone that is refused; each
-/// one that is not refused doubles that again.
+/// Follows the size of payloads and custom values: up at once, down gradually. After a refused
+/// statement the next one asks for half as many jobs, down to the single hint that is refused. Each
+/// statement that is not refused doubles the number again.
 pub(crate) struct LockSize {
-    /// Bytes of a job.
+    /// The expected bytes of a job.
     expected: usize,
     at_most: usize,
 }
@@ -27,12 +27,12 @@ impl Default for LockSize {
 }
 
 impl LockSize {
-    /// The most jobs to ask for.
+    /// Returns the maximum number of jobs to ask for.
     pub(crate) fn limit(&self) -> usize {
         (ANSWER_BYTES / self.expected.max(1)).clamp(1, self.at_most)
     }
 
-    /// A statement that asked for so many was refused.
+    /// Records that a statement for `hints` hints was refused.
     pub(super) fn was_refused(&mut self, hints: usize) {
         self.at_most = (hints / 2).max(1);
     }
@@ -43,7 +43,7 @@ impl LockSize {
         self.saw_jobs(locked.jobs.iter().chain(by_row));
     }
 
-    /// What else was locked.
+    /// Records the sizes of other locked jobs.
     pub(crate) fn saw_jobs<'a>(&mut self, jobs: impl IntoIterator<Item = &'a LockedJob>) {
         let sizes = jobs.into_iter().map(|locked| bytes_of(&locked.job));
         let (count, bytes) = sizes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
@@ -58,7 +58,7 @@ impl LockSize {
     }
 }
 
-/// What its creator gave it, of any size.
+/// Returns the bytes of the fields that have no fixed limit.
 fn bytes_of(job: &Job) -> usize {
     let custom = job.custom_values.as_ref();
     job.payload.get().len() + custom.map_or(0, |custom| custom.get().len())
@@ -117,7 +117,7 @@ mod tests {
         let mut size = LockSize::default();
         size.note(512, 512 << 20);
         assert_eq!(size.limit(), 16);
-        // A statement that locked nothing says nothing.
+        // A statement that locked no job does not change the size.
         size.note(0, 0);
         assert_eq!(size.limit(), 16);
         for _ in 0..40 {

@@ -1,12 +1,12 @@
-//! What was received and is not decided yet, lane by lane, first-in-first-out in each.
+//! Hints that were received and are not decided yet, first-in-first-out in each lane.
 //!
-//! A marker that stands at the front has everything before it decided, or tried: a hint that was busy or refused is tried
-//! again behind what came meanwhile.
+//! When a marker is at the front, everything before it has been decided or tried: a hint that was
+//! busy or refused is tried again behind later arrivals.
 //!
-//! Rescued jobs stand before everything else in their lane, while the node may start more of them.
+//! Rescued jobs come before everything else in their lane while the node may start more of them.
 //!
-//! Bounded by the transport: no more messages are unsettled than the prefetch, of which each lane has its
-//! share.
+//! The transport bounds the size: unsettled messages do not exceed the prefetch, of which each lane
+//! has its share.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,21 +23,22 @@ pub(super) struct Waiting {
     pub(super) of: Arrival,
 }
 
-/// How a hint came.
+/// The arrival of a hint, and earlier tries to lock its job.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
-    /// The lane, by its place in the setting.
+    /// The position of the lane in the setting.
     pub(super) lane: usize,
-    /// None for a hint of this node's own making.
+    /// None for an own hint.
     pub(super) ticket: Option<Ticket>,
     pub(super) received_at: DateTime<Utc>,
-    /// Its row was busy each time since then.
+    /// The time since which every try found the row busy.
     pub(super) busy_since: Option<Instant>,
-    /// The job's holder has died.
+    /// Whether the job's holder has died.
     pub(super) rescued: bool,
-    /// It came from a node that can't serve the job.
+    /// Whether the hint was forwarded by a node that does not serve the job.
     pub(super) forwarded: bool,
-    /// The database refused to lock it alone, when so many statements had locked others.
+    /// Set if the database refused to lock the job alone: the number of statements that had locked
+    /// jobs by then.
     pub(super) refused_at: Option<u64>,
 }
 
@@ -50,18 +51,18 @@ struct LaneQueue {
     lane: Lane,
     rescued: VecDeque<Waiting>,
     items: VecDeque<Item>,
-    /// Since when slots have gone to other lanes only.
+    /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
 }
 
-/// What leaves undecided.
+/// Items that leave undecided.
 #[derive(Default)]
 pub(super) struct Undecided {
     /// Messages, each once.
     pub(super) tickets: Vec<Ticket>,
-    /// So many hints of theirs.
+    /// The number of hints in these messages.
     pub(super) hints: usize,
-    /// Hints of this node's own making.
+    /// Own hints.
     pub(super) own: Vec<Ready>,
 }
 
@@ -70,9 +71,9 @@ pub(super) struct Pending {
     lanes: Vec<LaneQueue>,
     items: usize,
     markers: usize,
-    /// Rescued jobs that wait, each once.
+    /// Waiting rescued jobs, each once.
     rescued: HashSet<JobId>,
-    /// The same of forwarded ones.
+    /// Waiting forwarded jobs, each once.
     forwarded: HashSet<JobId>,
 }
 
@@ -93,12 +94,12 @@ impl Pending {
         }
     }
 
-    /// Hints and markers, without rescued jobs.
+    /// Returns the number of hints and markers, without rescued jobs.
     pub(super) fn len(&self) -> usize {
         self.items
     }
 
-    /// Rescued jobs that wait.
+    /// Returns the number of waiting rescued jobs.
     pub(super) fn rescued(&self) -> usize {
         self.rescued.len()
     }
@@ -107,7 +108,8 @@ impl Pending {
         self.markers > 0
     }
 
-    /// The place of a lane. One that nobody asked for shares the last place: it is decided like any other.
+    /// Returns the position of a lane. A lane that the node did not subscribe to shares the last
+    /// position and is decided like any other.
     pub(super) fn place(&self, lane: &Lane) -> usize {
         let last = self.lanes.len().saturating_sub(1);
         let before = self.lanes.iter().take(last);
@@ -134,7 +136,8 @@ impl Pending {
         self.push(of.lane, Item::Hint(Waiting { hint, of }));
     }
 
-    /// A hint that could not be locked waits behind everything else of its lane; a rescued job stays before it.
+    /// Puts a hint that could not be locked at the end of its lane. A rescued job stays at the
+    /// front.
     pub(super) fn push_again(&mut self, waiting: Waiting) {
         if waiting.of.rescued {
             self.put_back(waiting);
@@ -143,7 +146,8 @@ impl Pending {
         }
     }
 
-    /// A rescued job, behind those that came before it and before everything else. One that waits already is passed.
+    /// Adds a rescued job behind the other rescued jobs of its lane. A job that already waits is
+    /// skipped.
     pub(super) fn push_rescued(&mut self, hint: Hint, of: Arrival) {
         if let Some(queue) = self.lanes.get_mut(of.lane)
             && self.rescued.insert(hint.id)
@@ -152,7 +156,8 @@ impl Pending {
         }
     }
 
-    /// A forwarded job waits behind everything. One that waits already is passed. False where so many wait.
+    /// Adds a forwarded job at the end of its lane. A job that already waits is skipped. Returns
+    /// false if `most` forwarded jobs wait.
     pub(super) fn push_forwarded(&mut self, hint: Hint, of: Arrival, most: usize) -> bool {
         if self.forwarded.contains(&hint.id) {
             return true;
@@ -170,7 +175,8 @@ impl Pending {
         self.markers += 1;
     }
 
-    /// Is a hint the next of this lane? Rescued jobs count where there is room for more of them.
+    /// Returns whether the next item of this lane is a hint. Rescued jobs count only if there is
+    /// room for more of them.
     pub(super) fn waits(&self, place: usize, rescue_room: usize) -> bool {
         let Some(queue) = self.lanes.get(place) else {
             return false;
@@ -179,7 +185,7 @@ impl Pending {
         rescued || matches!(queue.items.front(), Some(Item::Hint(_)))
     }
 
-    /// The next hint of this lane; a marker is not passed.
+    /// Removes and returns the next hint of this lane. It never passes a marker.
     pub(super) fn pop(&mut self, place: usize, rescue_room: usize) -> Option<Waiting> {
         let queue = self.lanes.get_mut(place)?;
         if rescue_room > 0
@@ -203,7 +209,7 @@ impl Pending {
         }
     }
 
-    /// To be tried again, before all that came later. Several go back in the reverse of their order.
+    /// Puts a hint back at the front of its lane. Put several hints back in reverse order.
     pub(super) fn put_back(&mut self, waiting: Waiting) {
         let Some(queue) = self.lanes.get_mut(waiting.of.lane) else {
             return;
@@ -218,7 +224,7 @@ impl Pending {
         }
     }
 
-    /// A marker with nothing undecided before it in its lane.
+    /// Removes and returns a marker with nothing undecided before it in its lane.
     pub(super) fn decided_marker(&mut self) -> Option<(Lane, Marker, Ticket)> {
         if self.markers == 0 {
             return None;
@@ -234,7 +240,7 @@ impl Pending {
         None
     }
 
-    /// Jobs of one lane whose hints are no broker's and have come since then.
+    /// Returns the jobs of one lane whose own hints arrived at `since` or later.
     pub(super) fn own(&self, place: usize, since: DateTime<Utc>) -> impl Iterator<Item = JobId> {
         let queues = self.lanes.get(place).into_iter();
         queues.flat_map(move |queue| {
@@ -248,7 +254,8 @@ impl Pending {
         })
     }
 
-    /// The rescued and the forwarded jobs of all lanes, when nothing else waits.
+    /// Removes and returns the rescued and forwarded jobs of all lanes. Call it when nothing else
+    /// waits.
     pub(super) fn take_addressed(&mut self) -> Vec<Ready> {
         self.rescued.clear();
         self.forwarded.clear();
@@ -269,7 +276,8 @@ impl Pending {
         taken
     }
 
-    /// Everything of one lane, but for rescued and forwarded jobs: no message of the broker is held for them.
+    /// Removes and returns everything of one lane except rescued and forwarded jobs, which hold no
+    /// message of the broker.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();
         let Some(queue) = self.lanes.get_mut(place) else {
@@ -300,7 +308,7 @@ impl Pending {
                     ticket
                 }
             };
-            // The hints of a message stand together.
+            // The hints of a message are adjacent.
             if undecided.tickets.last() != Some(&ticket) {
                 undecided.tickets.push(ticket);
             }
@@ -308,7 +316,8 @@ impl Pending {
         undecided
     }
 
-    /// Slots were given out, to these lanes. Which lane has waited in vain since before `before`?
+    /// Records that the lanes in `served` got slots. Returns a lane that has waited for one since
+    /// `before` or earlier.
     pub(super) fn passed_over(
         &mut self,
         now: Instant,
@@ -445,7 +454,7 @@ mod tests {
         assert_eq!((lane.0.as_str(), decided.number), ("low", 8));
         assert!(pending.decided_marker().is_none());
         assert_eq!(pop(&mut pending, 1), Some(later));
-        // A busy hint goes back before the marker, and holds it up again.
+        // A hint that is put back delays the marker again.
         let waiting = pending.pop(0, 0).expect("a hint");
         assert!(!pending.waits(0, 0), "a marker is not passed");
         assert!(pending.pop(0, 0).is_none());
@@ -493,11 +502,11 @@ mod tests {
         push(&mut pending, 0, 1);
         push(&mut pending, 1, 2);
         let high_only = |place| place == 0;
-        // Nothing is overdue yet: three seconds are asked for.
+        // Nothing is overdue yet: a lane must have waited for three seconds.
         assert_eq!(pending.passed_over(at(10), at(7), high_only), None);
         assert_eq!(pending.passed_over(at(12), at(9), high_only), None);
         assert_eq!(pending.passed_over(at(13), at(10), high_only), Some(1));
-        // Served once, it waits anew.
+        // A lane that was served once starts to wait anew.
         assert_eq!(pending.passed_over(at(13), at(10), |_| true), None);
         assert_eq!(pending.passed_over(at(14), at(11), high_only), None);
         pop(&mut pending, 1);

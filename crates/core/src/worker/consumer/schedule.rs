@@ -1,18 +1,19 @@
-//! Whose turn is it? The lane that gets the next free slot.
+//! Decides which lane gets the next free slot.
 //!
-//! **Strict**: the first lane, in the order of the setting, of which something waits.
+//! **Strict**: the first lane with waiting hints, in the order of the setting.
 //!
-//! **Weighted**: stride scheduling. Each lane has a *pass*, which a start moves on by a *stride* that is the
-//! smaller, the larger the lane's weight; the smallest pass is next. So starts interleave as evenly as they
-//! can, in proportion to the weights of the lanes that wait. A lane that had nothing waiting joins at the
-//! present: it neither saves turns up nor pays for those it missed.
+//! **Weighted**: stride scheduling. Each lane has a *pass*. A start advances it by a *stride*,
+//! which is smaller for a larger weight. The lane with the smallest pass is next. So starts
+//! interleave as evenly as possible, in proportion to the weights of the lanes that wait. A lane
+//! that had nothing waiting joins at the current pass: it neither saves up turns nor pays for
+//! missed ones.
 //!
-//! A plain data structure: no clock, no randomness, nothing to wait for.
+//! A plain data structure: no clock, no randomness, no waiting.
 
 use crate::lane::order::{LaneOrder, LaneShare};
 
-/// The stride of weight 1. Whole numbers, so that nothing drifts; at ten thousand starts a second a pass
-/// is large enough for fifty years.
+/// The stride of weight 1. Whole numbers do not drift. At ten thousand starts a second a pass
+/// overflows after fifty years.
 const STRIDE: u64 = 1 << 20;
 
 struct Turns {
@@ -24,7 +25,7 @@ struct Turns {
 pub(crate) struct Schedule {
     order: LaneOrder,
     lanes: Vec<Turns>,
-    /// The pass of the last lane whose turn it was: the present.
+    /// The pass of the last lane that had a turn.
     now: u64,
 }
 
@@ -41,14 +42,14 @@ impl Schedule {
         }
     }
 
-    /// Which of the lanes that wait is next; its turn is counted.
+    /// Returns the next lane among those that wait, and counts its turn.
     pub(crate) fn next(&mut self, waits: impl Fn(usize) -> bool) -> Option<usize> {
         if self.order == LaneOrder::Strict || self.lanes.len() == 1 {
             return (0..self.lanes.len()).find(|lane| waits(*lane));
         }
         let present = |turns: &Turns| turns.pass.max(self.now);
         let waiting = self.lanes.iter().enumerate().filter(|(at, _)| waits(*at));
-        // Of equals the first one, as the setting names them.
+        // Among equal lanes, the first one in the setting is next.
         let (next, pass) = waiting
             .map(|(at, turns)| (at, present(turns)))
             .min_by_key(|(_, pass)| *pass)?;
@@ -59,7 +60,7 @@ impl Schedule {
         Some(next)
     }
 
-    /// The turn came to nothing: the hint was refused, no job started.
+    /// Takes back a turn that started no job, because its hint was refused.
     pub(crate) fn requeue(&mut self, lane: usize) {
         if let Some(turns) = self.lanes.get_mut(lane) {
             turns.pass = turns.pass.saturating_sub(turns.stride);
@@ -77,7 +78,7 @@ mod tests {
         Schedule::new(&lanes, order)
     }
 
-    /// Turns while all these lanes wait, as a word of digits.
+    /// Returns the turns while all these lanes wait, as a string of digits.
     fn turns(schedule: &mut Schedule, waiting: &[usize], count: usize) -> String {
         (0..count)
             .filter_map(|_| schedule.next(|lane| waiting.contains(&lane)))
@@ -106,7 +107,7 @@ mod tests {
         for (lane, expected) in [('0', 500), ('1', 300), ('2', 100)] {
             assert!(count(&all, lane).abs_diff(expected) <= 2, "{all}");
         }
-        // In any nine turns in a row each has about its share.
+        // In any nine consecutive turns each lane has about its share.
         for at in 0..all.len() - 9 {
             let nine = &all[at..at + 9];
             assert!((4..=6).contains(&count(nine, '0')), "{nine}");
@@ -126,7 +127,7 @@ mod tests {
         let mut schedule = schedule(&[1, 1, 1], LaneOrder::Weighted);
         assert_eq!(turns(&mut schedule, &[0, 1], 4), "0101");
         turns(&mut schedule, &[0], 1_000);
-        // The others were away for a thousand turns and don't take them all now.
+        // The other lanes had nothing waiting for a thousand turns. They do not catch up.
         let after = turns(&mut schedule, &[0, 1, 2], 30);
         for lane in ['0', '1', '2'] {
             assert!((9..=11).contains(&count(&after, lane)), "{after}");
@@ -138,7 +139,7 @@ mod tests {
         let mut schedule = schedule(&[1000, 1], LaneOrder::Weighted);
         let all = turns(&mut schedule, &[0, 1], 2_002);
         assert_eq!(count(&all, '1'), 2, "{}", count(&all, '1'));
-        // Something that comes now and then is not kept waiting while its lane owes nothing.
+        // A lane that rarely has a hint gets its turn soon.
         turns(&mut schedule, &[0], 2_000);
         assert!(turns(&mut schedule, &[0, 1], 2).contains('1'));
     }
@@ -151,7 +152,7 @@ mod tests {
             let Some(lane) = schedule.next(|_| true) else {
                 continue;
             };
-            // Of the first lane only every second hint leads to a job.
+            // Only every second hint of the first lane starts a job.
             if lane == 0 && started[0] % 2 == 1 && started[1] % 2 == 0 {
                 schedule.requeue(lane);
                 started[1] += 1;

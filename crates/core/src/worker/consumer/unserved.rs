@@ -1,4 +1,4 @@
-//! Hints of jobs whose type this node does not serve: they are forwarded where another node does.
+//! Forwards hints of jobs that this node does not serve to nodes that do.
 
 use std::collections::HashMap;
 
@@ -13,9 +13,9 @@ use crate::telemetry::metrics as m;
 use crate::worker::forward::{self, Unserved};
 
 impl Consumer {
-    /// Of hints that have just come, forward those that name a type which this node does not serve and another one does:
-    /// they need no slot and no statement here. Returns the others. A hint that lies about its type takes a detour, and no
-    /// more: the row decides.
+    /// Forwards received hints that name a type which this node does not serve and another node
+    /// does. They need no slot and no statement here. Returns the other hints. A hint with a wrong
+    /// type only takes a detour: the row decides.
     pub(super) fn pass_on_by_type(&self, place: usize, mut hints: Vec<Hint>) -> Vec<Hint> {
         let types = self.node.served.types();
         let is_strange = |hint: &Hint| {
@@ -43,8 +43,8 @@ impl Consumer {
         hints
     }
 
-    /// The types of these jobs are not served here. Returns those whose hint, if it is of this node's own making, goes to
-    /// the broker: nodes of older programs may serve them.
+    /// Forwards jobs that this node does not serve. Returns those whose own hints go to the broker,
+    /// because nodes with older programs may serve them.
     pub(super) fn pass_on_unserved(
         &mut self,
         batch: &Batch,
@@ -53,7 +53,7 @@ impl Consumer {
         needs: &[(JobId, Needs)],
     ) -> Vec<JobId> {
         let of = |id: &JobId| by_id.get(id).and_then(|at| batch.of.get(*at));
-        // A job that was forwarded to this node is not passed on.
+        // A forwarded job is not forwarded again.
         let came_by_forwarding = |id: &JobId| of(id).is_some_and(|of| of.forwarded);
         let strange = needs.iter().filter(|(id, _)| !came_by_forwarding(id));
         let strange = strange.filter_map(|(id, needs)| {
@@ -78,7 +78,7 @@ impl Consumer {
         left
     }
 
-    /// Anybody may create jobs of any type, so this is told now and then.
+    /// Logs an unserved job. The log is limited, because any creator may create jobs of any type.
     fn tell_of_unserved(&mut self, job: JobId, needs: &[(JobId, Needs)]) {
         let Some(more) = self.unserved.now() else {
             return;
@@ -89,12 +89,12 @@ impl Consumer {
         if closed {
             tracing::warn!(
                 %job, job_type, more,
-                "the database refuses too many outcomes of this type; its job is left to other nodes, and to the sweeper"
+                "this node has closed the job's type because the database refuses too many of its outcomes; the job is left to other nodes and to the sweeper"
             );
         } else {
             tracing::warn!(
                 %job, job_type, more,
-                "no node that lives serves the type, deployment, category and tenant of a job; it waits until one does"
+                "no living node serves the type, deployment, category and tenant of this job; it waits until a node does"
             );
         }
     }

@@ -1,12 +1,14 @@
-//! The database's faults are not the job's (protocol rule 29).
+//! Runs a job again after a fault of the database, which is no fault of the job (protocol rule 29).
 //!
-//! Where the transaction of a handler could not be opened, lost its connection or could not be completed, nothing of it
-//! was committed. The job runs again under the same lock: its instance stays held, so that no sibling passes it, and no
-//! attempt is spent. That ends with the trust in the lease, with the type's timeout, and when the node stops its jobs;
-//! then the job is given back.
+//! If the transaction of a handler could not be opened, lost its connection or could not be
+//! completed, nothing of it was committed. The job runs again under the same lock: its instance
+//! stays held, so that no sibling passes it, and no attempt is spent. This ends when the lease is
+//! no longer trusted, at the type's timeout, and when the node stops its jobs. The job is then
+//! released, unless its lock was lost.
 //!
-//! A job that has run may be the cause, as one whose statement takes the server's process down. So where the database
-//! answers another connection at once, the fault counts, and the third fault is a failure of the job.
+//! A job may cause the fault, for example with a statement that crashes the server's process. So if
+//! the database answers on another connection at once, the fault counts, and the third such fault
+//! is a failure of the job.
 
 use std::time::Duration;
 
@@ -19,12 +21,12 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::Registration;
 use crate::worker::lease_book::Lease;
 
-/// So many faults beside statements that succeed are the job's own.
+/// The number of counted faults that make a failure of the job.
 const MOST: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What of the job ran before a fault.
+/// Whether the handler had run before a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ran {
     TheHandler,
@@ -35,13 +37,13 @@ pub(super) enum Ran {
 pub(super) enum Next {
     /// The job runs again.
     Again,
-    /// It is the job's own.
+    /// The faults count as a failure of the job.
     Spent,
-    /// There is no time left.
+    /// No time is left.
     End(Ending),
 }
 
-/// The faults of the database while one job ran.
+/// The faults of the database during one job.
 pub(super) struct Faults {
     since: Instant,
     counted: u32,
@@ -49,7 +51,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The job's first attempt begins.
+    /// Starts to count at the job's first attempt.
     pub(super) fn none() -> Self {
         Self {
             since: Instant::now(),
@@ -58,7 +60,7 @@ impl Faults {
         }
     }
 
-    /// One more. Returns when the database answers again, or when there is no time left.
+    /// Records a fault. Returns when the database answers again, or when no time is left.
     pub(super) async fn one_more(
         &mut self,
         node: &NodeContext,

@@ -1,8 +1,9 @@
-//! Where claiming goes on in a lane: by key, a page at a time, from the front again after the end.
+//! The position at which claiming continues in a lane: by key, a page at a time, and from the front
+//! again after the end.
 //!
-//! Behind the cursor jobs become ready too: a retry keeps its old id, and who creates jobs may have a clock
-//! that is behind. So now and then a page is taken from the front, without moving the cursor. Where rows can't
-//! be taken (another lane's, another node's, gated), pages look at more and more of them.
+//! Jobs also become ready behind the cursor: a retry keeps its old id, and a creator's clock may be
+//! behind. So every [`FRONT`] a page is taken from the front, without moving the cursor. Where rows
+//! cannot be taken (of another lane, of another node, gated), pages look at more and more rows.
 
 use std::time::Duration;
 
@@ -10,32 +11,32 @@ use tokio::time::Instant;
 
 use crate::job::JobId;
 
-/// Rows that a page looks at: at first, and at most.
+/// The number of rows that a page looks at: initial and maximum.
 const LOOK_AT: i64 = 1_000;
 const MOST: i64 = 32_000;
-/// So often a page is taken from the front.
+/// The interval between pages from the front.
 const FRONT: Duration = Duration::from_secs(2);
 
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Cursor {
     after: Option<JobId>,
-    /// Pages without a job, in a row.
+    /// The number of consecutive pages without a job.
     in_vain: u32,
     front: Option<Instant>,
 }
 
-/// Where a page begins, and how far it looks.
+/// The beginning of a page, and the number of rows that it looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) after: Option<JobId>,
     pub(super) look_at: i64,
-    /// Does the cursor follow?
+    /// Whether the cursor follows the page.
     moves: bool,
 }
 
 impl Cursor {
-    /// Where the next page begins.
+    /// Returns where the next page begins.
     pub(super) fn next(&mut self, now: Instant) -> Place {
         let due = self.front.is_none_or(|last| now - last >= FRONT);
         if self.after.is_none() || due {
@@ -55,7 +56,8 @@ impl Cursor {
         }
     }
 
-    /// A page gave so many jobs and ended there; true where it reached the lane's end.
+    /// Records a page that gave `jobs` jobs and ended at `after`. Returns true if it reached the
+    /// lane's end.
     pub(super) fn looked(&mut self, place: Place, jobs: usize, after: Option<JobId>) -> bool {
         if !place.moves {
             return false;

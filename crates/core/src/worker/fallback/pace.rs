@@ -1,30 +1,33 @@
-//! When the next page is asked for. Plain logic: the caller brings the time.
+//! When to ask for the next page. Plain logic: the caller passes the time.
 //!
-//! A pass goes through all claimed lanes to their ends, page by page without a pause. Behind one that found
-//! nothing comes a pause, which grows; behind any comes a rest of a few times as long as looking took, so that the
-//! gated rows of a deep table cost a fifth of one connection. The rest has an end, however slow the database was:
-//! what became ready behind the cursor is waiting.
+//! A pass goes through all claimed lanes to their ends, page by page without a pause. After a pass
+//! that found nothing comes a pause, which grows. After every pass comes a rest of a few times the
+//! pass's duration in the database, so that the gated rows of a deep table cost a fifth of one
+//! connection. The rest is limited even if the database was slow, because jobs that became ready
+//! behind the cursor wait.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After a pass that found nothing, and the longest of the pauses that follow.
+/// The bounds of the pause after a pass that found nothing.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Between two passes so many times as long as the first one kept the database busy, and no longer than this.
+/// The rest between two passes, as a multiple of the time for which the first one kept the database
+/// busy, and its maximum.
 const PASS_SHARE: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// See the [module](self).
 pub(super) struct Pace {
     at: Instant,
-    /// Not before this, whatever becomes ready.
+    /// The earliest time of the next page, also when a job becomes ready.
     earliest: Instant,
-    /// Behind the next pass that finds nothing.
+    /// The pause after the next pass that finds nothing.
     pause: Duration,
-    /// The pass under way: what it found, and how long the database took.
+    /// The number of jobs that the current pass found.
     found: usize,
+    /// The time that the database took in the current pass.
     took: Duration,
 }
 
@@ -39,36 +42,37 @@ impl Pace {
         }
     }
 
-    /// The next page is asked for then.
+    /// Returns the time at which to ask for the next page.
     pub(super) fn at(&self) -> Instant {
         self.at
     }
 
-    /// Something became ready here: don't wait out a long pause.
+    /// Shortens a long pause, because a job became ready in this process.
     pub(super) fn hurry(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
         let soon = (now + FIRST_PAUSE).max(self.earliest);
         self.at = self.at.min(soon);
     }
 
-    /// Nothing may be taken for the moment.
+    /// Delays the next page, because nothing may be taken for now.
     pub(super) fn put_off(&mut self, now: Instant) {
         self.at = now + FIRST_PAUSE;
     }
 
-    /// A page gave so many jobs.
+    /// Records a page that gave `jobs` jobs.
     pub(super) fn answered(&mut self, jobs: usize, took: Duration) {
         self.found += jobs;
         self.took += took;
     }
 
-    /// A page could not be asked for. How long that took says nothing of how much there is to look at.
+    /// Records a page that could not be asked for. Its duration does not count: it does not show
+    /// how much there is to look at.
     pub(super) fn failed(&mut self, now: Instant) {
         self.at = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Every lane was looked through to its end.
+    /// Ends a pass: every lane was searched to its end.
     pub(super) fn pass_ended(&mut self, now: Instant) {
         if self.found > 0 {
             self.pause = FIRST_PAUSE;

@@ -1,43 +1,45 @@
-//! When a lane's jobs are claimed, and when they come by hints again. Plain logic: the caller brings the time
-//! and what the transport says.
+//! When a lane's jobs are claimed, and when they come by hints again. Plain logic: the caller
+//! passes the time and the transport's health.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between a marker and the next one, where none is back: at first, and at most.
+/// The initial and the maximum interval between two markers while none is back.
 const FIRST_SPACING: Duration = Duration::from_secs(5);
 const LONGEST_SPACING: Duration = Duration::from_secs(300);
-/// A node that the broker is still letting in claims after so long: nothing is wrong, and the time
-/// that the broker takes for it can be known to be long (Kafka's `group.initial.rebalance.delay.ms`).
+/// How long a node that is joining the broker's group waits before it claims. Joining is no fault,
+/// and it may be known to take long (Kafka's `group.initial.rebalance.delay.ms`).
 const JOINING: Duration = Duration::from_secs(1);
 
-/// How a lane is.
+/// The observed state of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Why receiving or publishing is impossible.
     pub(super) problem: Option<String>,
-    /// It is that the broker is still letting this node in.
+    /// Whether the problem is that this node is still joining the broker's group.
     pub(super) joining: bool,
-    /// Since when everything that was published has failed, whatever the transport says of itself.
+    /// The time since which every publication has failed, regardless of the transport's reported
+    /// health.
     pub(super) failing_since: Option<Instant>,
 }
 
-/// What to do about it.
+/// The action that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
-    /// Claim, for this reason.
+    /// Start to claim, for this reason.
     Begin(String),
     SendMarker,
 }
 
 enum Phase {
-    /// Hints come; or don't, since then.
+    /// Jobs come by hints. `impossible` is the time since which hints fail.
     Hints { impossible: Option<Instant> },
     Claims {
         since: Instant,
-        /// The first marker sent since hints can come and go; any later one will do as well.
+        /// The first marker sent since hints can be received and published. Any later one serves as
+        /// well.
         first: Option<u64>,
         next_marker: Instant,
         spacing: Duration,
@@ -95,7 +97,7 @@ impl Watch {
                 ..
             } => {
                 if seen.problem.is_some() {
-                    // What was under way proves nothing of the time to come.
+                    // A marker that is under way proves nothing about the time after this problem.
                     *first = None;
                     (*next_marker, *spacing) = (now, FIRST_SPACING);
                     return Step::Nothing;
@@ -110,21 +112,23 @@ impl Watch {
         }
     }
 
-    /// This marker leaves. Numbers grow.
+    /// Records that this marker is sent. Numbers grow.
     pub(super) fn sent(&mut self, number: u64) {
         if let Phase::Claims { first, .. } = &mut self.phase {
             first.get_or_insert(number);
         }
     }
 
-    /// A marker could not leave: publishing is still impossible. Try again before long.
+    /// Records that a marker could not be sent: publishing is still impossible. The next try is
+    /// soon.
     pub(super) fn not_sent(&mut self) {
         if let Phase::Claims { spacing, .. } = &mut self.phase {
             *spacing = FIRST_SPACING;
         }
     }
 
-    /// A marker came back. Since when jobs were claimed, where that ends it.
+    /// Records that a marker came back. If this ends claiming, returns the time at which claiming
+    /// began.
     pub(super) fn back(&mut self, number: u64) -> Option<Instant> {
         match &self.phase {
             Phase::Claims {
@@ -172,7 +176,7 @@ mod tests {
     fn a_short_absence_begins_nothing() {
         let (mut watch, now) = (Watch::new(PATIENCE), Instant::now());
         for second in 0..60 {
-            // Away for four seconds, back for one.
+            // Away for four seconds, available for one.
             let seen = if second % 5 == 4 { well() } else { away() };
             assert_eq!(watch.look(now + second * SECOND, seen), Step::Nothing);
         }
@@ -193,7 +197,7 @@ mod tests {
             assert_eq!(soon, Step::Nothing);
             let begins = watch.look(now + waits, joining());
             assert!(matches!(begins, Step::Begin(_)));
-            // No marker leaves before it is in.
+            // No marker is sent before the node has joined.
             assert_eq!(watch.look(now + 9 * SECOND, joining()), Step::Nothing);
             assert_eq!(watch.look(now + 10 * SECOND, well()), Step::SendMarker);
         }
@@ -259,7 +263,7 @@ mod tests {
         assert_eq!(watch.look(now + 4 * SECOND, failing.clone()), Step::Nothing);
         let begins = watch.look(now + 5 * SECOND, failing.clone());
         assert!(matches!(begins, Step::Begin(_)));
-        // Nothing else is published: the marker tries whether it is possible again.
+        // Nothing else is published: the marker tests whether publishing is possible again.
         let tries = watch.look(now + 6 * SECOND, failing.clone());
         assert_eq!(tries, Step::SendMarker);
         watch.sent(1);
