@@ -147,7 +147,7 @@ impl LeaseBook {
         // In one step: a look that begins in between would not know this lease.
         let mut entries = self.entries();
         if !self.under_way().starts(held.fence) {
-            tracing::warn!(job = %held.id, fence = %held.fence, "a locked job was not started in time; it is not started now");
+            tracing::warn!(job = %held.id, fence = %held.fence, "the answer to a lock came too late; the job does not start under this lease");
             return None;
         }
         Some(self.note(&mut entries, held, sent, Hold::Lease, strikes > 0))
@@ -378,7 +378,7 @@ impl LeaseBook {
                 entry.renewed = sent;
             } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
-                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
+                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; the job is asked to stop");
                 entry.lease.lose();
             }
         }
@@ -393,7 +393,7 @@ impl LeaseBook {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
                 entry.lease.lose();
             } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_given() {
-                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
+                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease could not be renewed and ends soon; the job is asked to stop");
                 entry.lease.stop.give();
             }
         }

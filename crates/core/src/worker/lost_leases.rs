@@ -8,10 +8,10 @@
 //! into a free slot, or releases it (protocol rule 6). An idle node asks nothing.
 //!
 //! ```text
-//!   statement ──► no answer ──► doubt ──► look: leases that name this node and are not in its book
-//!                                           │ wait for the statements that were under way meanwhile
+//!   statement ──► no answer ──► doubt ──► look for leases of this node that are not in its book
+//!                                           │ wait for the statements that were under way
 //!                                           ├─ an answer contained it: its job runs already
-//!                                           ├─ a free slot, and no handler ran under it: adopted, the job starts
+//!                                           ├─ slot free, no handler ran under it: adopted
 //!                                           └─ otherwise: released, the job is hinted
 //! ```
 
@@ -64,7 +64,7 @@ pub(crate) async fn last_look(node: &Arc<NodeContext>) {
         }
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(%error, "leases may be left that name this node; other nodes take their jobs over when they end");
+            tracing::warn!(%error, "could not look for lost leases; if any remain, their jobs are taken over when they expire");
         }
     }
 }
@@ -95,8 +95,8 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
     let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
-        // Each run of a handler has its own fence. A handler has already run under this lock, so
-        // the job must be locked again.
+        // Each run of a handler has its own fence: if one ran under this lock, the job is locked
+        // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {
             node.slots.clone().try_acquire_owned().ok()
@@ -116,7 +116,7 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         if jobs > 0 {
             tracing::info!(
                 node = %node.id, jobs, how = what,
-                "leases named this node, and no answer had told it of them"
+                "found leases of this node whose answers were lost"
             );
         }
     }
@@ -132,7 +132,7 @@ pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     match node.store.release(node.id, &held).await {
         Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
         Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "locks could not be given back yet");
+            tracing::warn!(jobs = held.len(), %error, "could not release locks yet; they are released after the next look for lost leases");
             node.leases.doubt(node.store.outcome_within());
         }
     }
