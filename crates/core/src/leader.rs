@@ -421,7 +421,7 @@ impl Leader {
                 self.node.hook.publish(Cause::Sweep, ready);
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "could not look for process instances that are held by jobs that are gone; the next leader tries again"),
+            Err(error) => tracing::warn!(%error, "could not look for leftover instance locks"),
         }
     }
 
@@ -478,7 +478,10 @@ impl Leader {
                     let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
                     if let Some(jump) = jump {
                         let seconds = jump.num_milliseconds() as f64 / 1e3;
-                        tracing::info!(seconds, "the leader's beat shows that the database's clock jumped");
+                        tracing::info!(
+                            seconds,
+                            "the leader's beat shows that the database's clock jumped"
+                        );
                     }
                 }
                 if !self.failed {
@@ -586,7 +589,7 @@ impl Leader {
                 self.busy = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "could not look for jobs without a hint; the next leader cycle tries again"),
+            Err(error) => tracing::warn!(%error, "could not look for jobs without a hint"),
         }
     }
 

@@ -116,7 +116,7 @@ impl Members {
         match node.store.remove_silent_nodes(SILENT, &heard).await {
             Ok(0) => {}
             Ok(rows) => tracing::info!(rows, "removed the rows of nodes that died"),
-            Err(error) => tracing::warn!(%error, "could not remove the rows of nodes that died; trying again in a minute"),
+            Err(error) => tracing::warn!(%error, "could not remove the rows of nodes that died"),
         }
     }
 }
