@@ -23,7 +23,7 @@ const MOST_HEARD: usize = 2 * MAX_NODES;
 const MOST_LANES: usize = 256;
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Which nodes live, and what they serve.
+/// The living nodes, and what they serve.
 #[derive(Default)]
 pub(crate) struct Fleet(Mutex<Members>);
 

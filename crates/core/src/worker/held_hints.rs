@@ -2,7 +2,7 @@
 //! ([`crate::leader::sweeper`]).
 //!
 //! A node holds a hint from its receipt until its message is settled. A hint that was requeued is
-//! still on its way, so the answer includes it for as long as the question says.
+//! still on its way, so the answer includes it within the time that the question names.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

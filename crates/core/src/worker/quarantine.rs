@@ -14,7 +14,7 @@
 //!   death 3, alone ──► strike 3: dead letter "quarantined"
 //! ```
 //! Long jobs may keep a node from ever being empty. After the length of a lease the suspect starts
-//! beside them, and its lease does not say "alone".
+//! beside them, and its lease does not note that it runs alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -134,7 +134,7 @@ async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
         Ok(true) => Ok(()),
         Ok(false) => Err(Ending::Lost),
         Err(error) => {
-            tracing::warn!(job = %held.id, %error, "could not note in the lease that the job runs alone; its next death does not count");
+            tracing::warn!(job = %held.id, %error, "could not note in the lease that the job runs alone; a death of this node does not count");
             Ok(())
         }
     }
