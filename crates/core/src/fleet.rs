@@ -1,9 +1,10 @@
 //! The fleet as this node knows it: which nodes live, and what they serve.
 //!
-//! What a node serves stands in the table `node`, which only nodes can write. Beats over the broker say that it lives, how
-//! many slots it has free, and which revision of its row holds. So anybody who may publish can say that a registered node
-//! lives, and nothing else: what an id without a row says is ignored. Where an unknown id or an unknown revision is heard,
-//! the rows are read again, ten times a second at most.
+//! The table `node` contains what a node serves; only nodes can write it. A beat over the broker
+//! shows that the node lives, how many slots it has free, and which revision of its row is current.
+//! So everyone who may publish can pretend that a registered node lives, and nothing else: beats of
+//! an id without a row are ignored. An unknown id or revision causes the rows to be read again, at
+//! most ten times a second.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +17,13 @@ use crate::job::{Lane, NodeId};
 use crate::store::{MAX_NODES, Membership};
 use crate::telemetry::log_throttle::LogThrottle;
 
-/// Beats that are remembered; those of ids without a row are forgotten first.
+/// Maximum number of beats that are remembered. Those of ids without a row are forgotten first.
 const MOST_HEARD: usize = 2 * MAX_NODES;
-/// Different lanes over all nodes. Each of them costs the leader a marker.
+/// Maximum number of different lanes of all nodes. Each of them costs the leader a marker.
 const MOST_LANES: usize = 256;
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Which nodes live, and what they serve.
+/// The living nodes, and what they serve.
 #[derive(Default)]
 pub(crate) struct Fleet(Mutex<Members>);
 
@@ -33,7 +34,7 @@ struct Members {
     full: LogThrottle,
 }
 
-/// What the row of a node says.
+/// The contents of a node's row.
 struct Registered {
     revision: i64,
     types: Arc<[String]>,
@@ -52,41 +53,41 @@ impl Registered {
     }
 }
 
-/// What a beat says.
+/// The contents of a beat.
 #[derive(Clone, Copy)]
 pub(crate) struct Beat {
-    /// The revision of the node's row; `None` where it has none, as an older program.
+    /// The revision of the node's row; `None` if it has none, as with an older program.
     pub(crate) revision: Option<i64>,
-    /// Free slots; `None` where the node takes no jobs that are addressed to it.
+    /// Free slots; `None` if the node takes no jobs that are addressed to it.
     pub(crate) free: Option<u32>,
-    /// Which control messages it understands.
+    /// The version of the control messages that the node understands.
     pub(crate) speaks: u32,
 }
 
 struct Heard {
     beat: Beat,
     at: Instant,
-    /// It was a member when it was last heard.
+    /// The node had a row when its last beat arrived.
     is_member: bool,
 }
 
-/// What follows from a beat.
+/// The consequences of a beat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Noted {
-    /// A member that was not known to live.
+    /// The node has a row and was not known to live.
     pub(crate) is_new: bool,
-    /// Its row is not known, or not as it is now.
+    /// The node's row is unknown or outdated.
     pub(crate) read_rows: bool,
 }
 
-/// A node that may be given jobs.
+/// A node to which jobs may be addressed.
 pub(crate) struct Candidate {
     pub(crate) node: NodeId,
     pub(crate) types: Arc<[String]>,
     pub(crate) lanes: Arc<[Lane]>,
     pub(crate) scope: Scope,
     pub(crate) free: u32,
-    /// Jobs that it was given so far.
+    /// The number of jobs that were addressed to it in this round.
     pub(crate) given: u32,
 }
 
@@ -97,7 +98,7 @@ impl Candidate {
 }
 
 impl Members {
-    /// Members that were heard within this time.
+    /// Returns the registered nodes from which a beat arrived within this time.
     fn living(&self, within: Duration) -> impl Iterator<Item = (NodeId, &Arc<Registered>, &Beat)> {
         let heard = self.heard.iter();
         let living = heard.filter(move |(_, heard)| heard.at.elapsed() <= within);
@@ -106,7 +107,7 @@ impl Members {
 }
 
 impl Fleet {
-    /// This node, as it is now.
+    /// Enters this node with its current row and beat.
     pub(crate) fn enlist(&self, node: Membership, beat: Beat) {
         let mut members = self.lock();
         let id = node.id;
@@ -123,7 +124,7 @@ impl Fleet {
         );
     }
 
-    /// The rows as they were read; the one of this node stays.
+    /// Replaces the rows by those that were read; the row of this node stays.
     pub(crate) fn read(&self, rows: Vec<Membership>, this: NodeId) {
         let mut members = self.lock();
         let own = members.registered.remove(&this);
@@ -132,7 +133,7 @@ impl Fleet {
         members.registered.extend(own.map(|own| (this, own)));
     }
 
-    /// A beat was heard.
+    /// Records a beat.
     pub(crate) fn note(&self, id: NodeId, beat: Beat) -> Noted {
         let mut members = self.lock();
         let Members {
@@ -151,7 +152,8 @@ impl Fleet {
             if let Some(more) = full.now() {
                 tracing::warn!(
                     node = %id, known = MOST_HEARD, more,
-                    "more ids say that they live than nodes are remembered; those without a row are forgotten"
+                    "beats arrive from more ids than are remembered; those without a row are \
+                     forgotten"
                 );
             }
             if heard.len() >= MOST_HEARD {
@@ -173,7 +175,7 @@ impl Fleet {
         }
     }
 
-    /// Has this node a row?
+    /// Returns whether this node has a row.
     pub(crate) fn knows(&self, id: NodeId) -> bool {
         self.lock().registered.contains_key(&id)
     }
@@ -182,17 +184,18 @@ impl Fleet {
         self.lock().heard.remove(&id);
     }
 
-    /// Members that live.
+    /// Returns the living nodes that have a row.
     pub(crate) fn living(&self) -> Vec<NodeId> {
         self.lock().living(SILENCE).map(|(id, ..)| id).collect()
     }
 
-    /// Nodes that take jobs which are addressed to them, were heard within this time, and are not among `dead`.
+    /// Returns the nodes that take addressed jobs, sent a beat within this time, and are not among
+    /// `dead`.
     pub(crate) fn candidates(&self, within: Duration, dead: &HashSet<NodeId>) -> Vec<Candidate> {
         self.members(within, 0, |id| !dead.contains(&id))
     }
 
-    /// Other nodes than this one that take forwarded jobs, and were heard within this time.
+    /// Returns the other nodes that take forwarded jobs and sent a beat within this time.
     pub(crate) fn takers(&self, within: Duration, than: NodeId) -> Vec<Candidate> {
         self.members(within, 1, |id| id != than)
     }
@@ -221,7 +224,8 @@ impl Fleet {
         candidates
     }
 
-    /// Nodes that receive this lane, say which hints they hold, and were heard within this time.
+    /// Returns the nodes that receive this lane, answer which hints they hold, and sent a beat
+    /// within this time.
     pub(crate) fn answering(&self, lane: &Lane, within: Duration) -> HashSet<NodeId> {
         let members = self.lock();
         let living = members.living(within);
@@ -230,12 +234,12 @@ impl Fleet {
         answering.map(|(id, ..)| id).collect()
     }
 
-    /// Another node than this one was heard within this time.
+    /// Returns whether another node sent a beat within this time.
     pub(crate) fn hears_others(&self, than: NodeId, within: Duration) -> bool {
         self.lock().living(within).any(|(id, ..)| id != than)
     }
 
-    /// What the living nodes serve.
+    /// Returns what the living nodes serve.
     pub(crate) fn services(&self) -> Services {
         let members = self.lock();
         let mut groups: Vec<Group> = Vec::new();
@@ -262,7 +266,8 @@ impl Fleet {
                     lanes = lanes.len(),
                     most = MOST_LANES,
                     more,
-                    "living nodes receive more lanes than are swept; the last ones by name are left out"
+                    "living nodes receive more lanes than the sweeper serves; the last ones by \
+                     name are not swept; use fewer lanes"
                 );
             }
             lanes.truncate(MOST_LANES);

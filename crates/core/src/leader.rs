@@ -1,23 +1,25 @@
 //! The leader: one node of a fleet moves timers and sweeps.
 //!
-//! Leading is a lease in the database with a term. The leader's **turn** is one statement: it renews
-//! that lease, ends the leases of dead nodes, marks jobs that were never hinted, reads the next due date and the
-//! gauges. It comes every [`sweep_interval`](crate::NodeOptions::sweep_interval) while anything waits or
-//! runs, at least twice a lease, every third one when idle, and always before the leader's own lease
-//! ends. Followers ask the database nothing: they hear the leader over the broker. A node that hears
-//! no leader asks once every interval.
+//! The leader holds a lease in the database, with a term. The **leader cycle** is one statement: it
+//! renews this lease, ends the leases of dead nodes, marks jobs that never had a hint, and reads
+//! the next due date and the gauges. It runs every
+//! [`sweep_interval`](crate::NodeOptions::sweep_interval) while jobs wait or run, at least twice a
+//! lease, every third interval when the fleet is idle, and always before the leader's own lease
+//! ends. Followers ask the database nothing; they receive the leader's beats over the broker. A
+//! node that receives no beat asks once every interval.
 //!
 //! ```text
-//!                 turn: "I lead"                      lease gone, or turn: "another leads"
-//!   follower ───────────────────────► leader ───────────────────────────────────────────► follower
-//!      ▲    silent for an interval │     │ every interval: turn; in between: "I live"
-//!      └────── "I live" heard ─────┘     └─ shutdown: resign, "I leave" ─► followers try at once
+//!                 cycle: "I lead"                     lease gone, or cycle: "another leads"
+//!   follower ───────────────────────► leader ──────────────────────────────────────────► follower
+//!      ▲   no beat for an interval │     │ every interval: cycle; in between: beats
+//!      └────── beat received ──────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
-//! The leader's lease is no longer than a job's, so a job of a dead node is taken over within a job's lease, one
-//! interval and two seconds, also where the dead node led (protocol rule 24).
+//! The leader's lease is no longer than a job's. So a job of a dead node is taken over within a
+//! job's lease, one interval and two seconds, even if the dead node led (protocol rule 24).
 //!
-//! A leader that can't publish, and has heard other nodes, resigns for a while, so that one that can publish may lead
-//! ([`publish_watch`]). Two leaders at once, as when a clock jumps, do no harm: a turn changes only rows that it has locked.
+//! A leader that cannot publish, and has received beats of other nodes, resigns for a while so that
+//! a node that can publish may lead ([`publish_watch`]). Two leaders at once, as after a jump of
+//! the clock, do no harm: a cycle changes only rows that it has locked.
 
 mod clock;
 mod members;
@@ -52,21 +54,25 @@ use crate::worker::next_timer::Asker;
 use members::Members;
 use publish_watch::PublishWatch;
 
-/// Expired locks and unhinted jobs in one turn; a full turn is followed by another at once.
+/// Maximum number of expired leases and of unhinted jobs in one cycle. A full cycle is followed by
+/// another at once.
 const PAGE: i64 = 5_000;
-/// How often a store that can say so cheaply is asked whether somebody else wrote to it.
+/// The interval at which a store that can answer cheaply is asked whether another process wrote to
+/// it.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// From the first beat of a node to its second; then twice as long each time, up to the distance of beats.
+/// The time from a node's first beat to its second. It doubles with each beat, up to the regular
+/// interval.
 const FIRST_BEATS: Duration = Duration::from_millis(250);
 
-/// A leader whose row is locked asks again so soon.
+/// The pause after which a leader whose row is locked asks again.
 const ROW_LOCKED: Duration = Duration::from_millis(100);
 
-/// Newcomers are answered at most this often: anybody who may publish can invent them.
+/// The minimum time between two beats. New nodes are answered with a beat, and everyone who may
+/// publish can invent new nodes.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
-/// The same for those who ask to look for jobs without a hint.
+/// The minimum time between two searches for unhinted jobs that a control message asks for.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 struct Leader {
@@ -74,17 +80,17 @@ struct Leader {
     sweeper: Sweeper,
     unreceived: UnservedLanes,
     term: Option<i64>,
-    /// When the lease ends at the latest.
+    /// The latest end of the leader's lease.
     leads_until: Instant,
-    /// The last turn failed: the next one is not put off.
+    /// The last cycle failed. Beats do not postpone the next one.
     failed: bool,
-    /// Something waits or runs: turns come at the short interval.
+    /// Jobs wait or run, so cycles run at the short interval.
     busy: bool,
     next_turn: Instant,
     next_beat: Instant,
     last_beat: Instant,
-    /// The first beats come soon one after another: the listeners of other nodes may not be there yet, and a job is
-    /// forwarded only to a node that was heard.
+    /// The pause before the next beat. It starts short, because the listeners of other nodes may
+    /// not be there yet, and jobs are forwarded only to a node whose beat was received.
     beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
@@ -93,7 +99,7 @@ struct Leader {
     alone_pass_done: bool,
 }
 
-/// Lead or follow until the node drains.
+/// Leads or follows until the node drains.
 pub(crate) async fn lead(node: Arc<NodeContext>) {
     gauge!(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
@@ -121,7 +127,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
     let watches = leader.node.transport.is_single_node()
         && matches!(leader.node.store.data_version().await, Ok(Some(_)));
     if leader.node.transport.is_single_node() {
-        // No other node could have held a lease while nothing was known of the database.
+        // No other node could have held a lease before this node started.
         leader.clock.answered();
     }
     let mut version = None;
@@ -135,7 +141,8 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
             () = drain.cancelled() => break,
             heard = control.recv() => match heard {
                 Ok(message) => leader.hear(message).await,
-                // Slow listeners lose the oldest; the next beat or turn makes up for it.
+                // A slow listener loses the oldest messages; the next beat or cycle makes up for
+                // them.
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => break,
             },
@@ -160,7 +167,7 @@ impl Leader {
         }
     }
 
-    /// Until the sweeper asks the nodes, or waits for their answers no longer.
+    /// Waits until the sweeper has a question to ask, or has waited long enough for answers.
     async fn next_question(&self) {
         match self.sweeper.next_question() {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -203,7 +210,7 @@ impl Leader {
         let node = self.node.clone();
         if self.leads() {
             let health = node.transport.publisher().health();
-            // It stands aside only for a node that it has heard: otherwise no node would lead.
+            // The leader resigns only if another node lives; otherwise no node would lead.
             let others = node
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
@@ -214,7 +221,7 @@ impl Leader {
                 tracing::warn!(
                     node = %node.id,
                     problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),
-                    "this node can't publish what it finds; another one may lead"
+                    "this node cannot publish hints; it resigns so that another node may lead"
                 );
                 self.resign().await;
                 self.next_turn = Instant::now() + self.interval() * 3;
@@ -222,7 +229,8 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        // A leader knows the database by its own turns: an outage in which leases end meets one that fails.
+        // A leader has to check this only after a failed cycle: an outage in which leases end fails
+        // at least one.
         let may_be_away = self.failed || !self.leads();
         let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
@@ -243,12 +251,13 @@ impl Leader {
         self.failed = taken.is_err();
         if let Ok(outcome) = &taken {
             if let CycleOutcome::Follows { remaining, .. } = outcome {
-                // The leader's last turn was answered when its lease began.
+                // The leader's last cycle was answered when its lease began.
                 let age = turn.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
             }
             if away && self.clock.is_unanswered_for(patience) {
-                // It may have been away for so long that leases ran out: the living renew first (protocol rule 25).
+                // The outage may have lasted until leases expired, so living nodes renew first
+                // (protocol rule 25).
                 self.clock.doubt_for(patience);
             }
             self.clock.answered();
@@ -258,9 +267,9 @@ impl Leader {
                 self.leads_until = sent + turn.lease;
                 node.report("leader", None);
                 self.led(*report, sent).await;
-                // The longer pause of an idle fleet must not outlast the leader's lease.
+                // The longer interval of an idle fleet must not outlast the leader's lease.
                 self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
-                // What waits for the end of a doubt waits no longer than that.
+                // Work that waits for the end of the doubt continues then.
                 if let Some(end) = self.clock.doubted_until() {
                     self.next_turn = self.next_turn.min(end);
                 }
@@ -279,17 +288,17 @@ impl Leader {
             }
             Err(error) => {
                 let message = if self.term.is_some() {
-                    "the leader's turn failed; it is tried again"
+                    "the leader cycle failed; trying again"
                 } else {
-                    "the database does not say which node leads; it is asked again"
+                    "could not ask the database which node leads; trying again"
                 };
                 tracing::warn!(%error, "{message}");
                 node.report("leader", Some(error.to_string()));
                 if Instant::now() >= self.leads_until {
-                    // Saying that it lives would keep the others from looking.
+                    // Beats of a leader without a lease would keep other nodes from asking.
                     self.follow();
                 }
-                // Another node may lead soon; this one finds out at its next turn.
+                // Another node may lead soon; this node learns it in its next cycle.
                 self.next_turn = Instant::now() + Duration::from_secs(1).min(self.interval());
             }
         }
@@ -312,14 +321,14 @@ impl Leader {
             tracing::warn!(
                 seconds = jump.num_milliseconds() as f64 / 1e3,
                 wait = node.options.lease.as_secs_f64(),
-                "the database's clock jumped, or its answer was on its way for so long; until all nodes have renewed their \
-                 leases no job is taken over"
+                "the database's clock jumped, or its answer was late by as much; no job is taken \
+                 over until all nodes have renewed their leases"
             );
         }
         node.next_timer
             .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
-        // Every lease of a job is counted. Executable jobs are, up to a limit; beyond it their number is an estimate
-        // that may be too small: then some are taken to wait.
+        // Leases are counted exactly. Executable jobs are counted up to a limit; beyond it their
+        // number is an estimate that may be too small, so some jobs are assumed to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
@@ -339,7 +348,8 @@ impl Leader {
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);
         if node.transport.is_single_node() && !self.alone_pass_done {
-            // What this turn has marked became ready after it began, and is on its way.
+            // Jobs that this cycle has marked became ready after it began, and their hints are on
+            // their way.
             let before = report.now - chrono::Duration::microseconds(1);
             self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
         } else if waits {
@@ -354,7 +364,7 @@ impl Leader {
         }
     }
 
-    /// Jobs whose holders have died start before all that waits.
+    /// Sends the jobs of dead holders to nodes that start them before waiting jobs.
     fn rescue(&self, rescued: Vec<Rescued>) {
         if rescued.is_empty() {
             return;
@@ -365,14 +375,14 @@ impl Leader {
         tracing::info!(
             jobs = rescued.len(),
             holders = list_of(&dead),
-            "leases ran out; their jobs are taken over by other nodes"
+            "leases expired; other nodes take their jobs over"
         );
         crash_point!("turn-taken");
         node.fleet.note(node.id, node.beat());
         rescue::send(node, rescued, &dead);
     }
 
-    /// Jobs that were created without a hint.
+    /// Hints jobs that were created without a hint.
     fn hint_new(&self, found: Vec<Ready>) {
         if found.is_empty() {
             return;
@@ -384,7 +394,8 @@ impl Leader {
             "jobs were created without a hint; they are hinted"
         );
         crash_point!("turn-taken");
-        // Tried here first, as far as there is room and this node receives the lane.
+        // Hints of lanes that this node receives are tried here first, up to the number of free
+        // slots.
         let mut room = node.free_slots();
         let try_here = |ready: Ready| {
             if room == 0 || !node.options.receives(&ready.lane) {
@@ -397,19 +408,20 @@ impl Leader {
         node.hook.publish(Cause::Sweep, rest);
     }
 
-    /// Completions free their instance themselves; this finds what was left over by other hands.
+    /// Frees instances whose holder is gone, and hints their next jobs. Completions free their
+    /// instance themselves; this finds the ones that other programs left held.
     async fn free_instances(&self) {
         match self.node.store.free_instances().await {
             Ok(ready) if !ready.is_empty() => {
                 counter!(m::SWEPT, "class" => "instance").increment(ready.len() as u64);
                 tracing::warn!(
                     jobs = ready.len(),
-                    "instances were held by nobody; their next jobs are hinted"
+                    "process instances were held by jobs that are gone; their next jobs are hinted"
                 );
                 self.node.hook.publish(Cause::Sweep, ready);
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "leftover instance locks could not be looked for"),
+            Err(error) => tracing::warn!(%error, "could not look for leftover instance locks"),
         }
     }
 
@@ -423,16 +435,17 @@ impl Leader {
         }
     }
 
-    /// Write this node's row and read those of the others, as far as it is time.
+    /// Writes this node's row and reads those of the others, when they are due.
     async fn go_on_with_members(&mut self) {
         let node = self.node.clone();
         if self.members.go_on(&node, self.leads()).await {
-            // The others read the row when they hear of it.
+            // Other nodes read the row when a beat names its new revision.
             self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
         }
     }
 
-    /// Has the node that says this a row? What others say is ignored; the rows are read again.
+    /// Returns whether the sender has a row. Messages of other senders are ignored, and the rows
+    /// are read again.
     fn is_from_member(&mut self, id: NodeId) -> bool {
         let is_member = self.node.fleet.knows(id);
         if !is_member {
@@ -465,18 +478,21 @@ impl Leader {
                     let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
                     if let Some(jump) = jump {
                         let seconds = jump.num_milliseconds() as f64 / 1e3;
-                        tracing::info!(seconds, "the leader says that the database's clock jumped");
+                        tracing::info!(
+                            seconds,
+                            "the leader's beat shows that the database's clock jumped"
+                        );
                     }
                 }
                 if !self.failed {
-                    // As long as it speaks there is no need to ask.
+                    // While the leader sends beats, this node need not ask.
                     self.next_turn = Instant::now() + node.options.sweep_interval;
                 }
             }
             Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
             Control::Forwarded { node: to, jobs } if to == node.id => forward::receive(&node, jobs),
             Control::LeaderLeaves { node: leader } if leader != node.id => {
-                // Not all at once; the ids are random.
+                // Spreads the followers over 50 ms; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
                 self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
@@ -524,7 +540,8 @@ impl Leader {
                     self.members.read_soon();
                 }
                 if noted.is_new && id != node.id {
-                    // It learns who leads, and that this node lives; many at once learn it together.
+                    // The beat tells the new node which node leads and that this node lives. One
+                    // beat answers many new nodes.
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
             }
@@ -533,7 +550,8 @@ impl Leader {
                 self.sweeper.left(id);
             }
             Control::Look if self.leads() => {
-                // Anybody who may publish can ask: what comes too often waits for a turn, which looks as well.
+                // Everyone who may publish can ask. Requests that come too often wait for a cycle,
+                // which looks as well.
                 let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);
                 match next.filter(|next| *next > Instant::now()) {
                     Some(next) => self.next_turn = self.next_turn.min(next),
@@ -550,7 +568,7 @@ impl Leader {
         }
     }
 
-    /// Somebody else wrote to the embedded database: are there jobs that nobody hinted?
+    /// Looks for unhinted jobs after another process has written to the embedded database.
     async fn look(&mut self, last: &mut Option<i64>) {
         let Ok(version) = self.node.store.data_version().await else {
             return;
@@ -571,7 +589,7 @@ impl Leader {
                 self.busy = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "jobs without a hint could not be looked for"),
+            Err(error) => tracing::warn!(%error, "could not look for jobs without a hint"),
         }
     }
 
@@ -582,7 +600,7 @@ impl Leader {
             self.resign().await;
         }
         if let Err(error) = self.node.store.remove_node(self.node.id).await {
-            tracing::warn!(%error, "this node's row could not be removed; the leader removes it after some minutes");
+            tracing::warn!(%error, "could not remove this node's row; the leader removes it after five minutes");
         }
     }
 
@@ -596,7 +614,7 @@ impl Leader {
     }
 }
 
-/// Node ids for the log.
+/// Formats node ids for the log.
 fn list_of(nodes: &HashSet<NodeId>) -> String {
     let mut ids: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     ids.sort_unstable();

@@ -1,16 +1,19 @@
-//! The database's clock, as the leader knows it.
+//! The leader's view of the database's clock.
 //!
-//! Leases end by the database's clock. When that clock jumps ahead (it was set, the virtual machine slept,
-//! a standby with another clock took over), every lease seems to have ended although its holder lives. So
-//! the leader compares what the clock shows with its own monotonic one: while the two disagree, and for
-//! one lease after that, it takes no lock off anybody, and the living renew theirs (protocol rule 25).
+//! Leases end by the database's clock. When that clock jumps ahead (it was set, the virtual machine
+//! slept, a standby with another clock took over), every lease seems to have expired although its
+//! holder lives. So the leader compares the database's clock with its own monotonic clock. While
+//! the two disagree, and for one lease after that, the clock is in doubt: the leader ends no lease,
+//! and living nodes renew theirs (protocol rule 25).
 //!
-//! Every node compares so with what the leader says in its beats, and doubts for itself: a doubt does not end with the leader
-//! that had it. A beat also says for how long the leader doubts, for nodes that have come since. One that shows less than
-//! expected was long on its way, and says nothing of the clock. A node that has heard no beat believes what it sees.
+//! Every node makes the same comparison with the leader's beats and has its own doubt, which does
+//! not end with the leader. A beat also contains how long the leader still doubts, for nodes that
+//! started later. A beat that shows less time than expected was delayed, and is ignored. A node
+//! that has received no beat trusts the first time that it sees.
 //!
-//! While the database is away nobody renews. So a node that can't tell that the database has answered without a gap,
-//! since it was away, or since the node has just started, waits for one renewal period after the first answer.
+//! While the database is away, no node renews. So a node that cannot tell that the database has
+//! answered without a gap, because the database was away or the node has just started, waits for
+//! one renewal period after the first answer.
 
 use std::time::Duration;
 
@@ -19,40 +22,45 @@ use tokio::time::Instant;
 
 use crate::store::ClockWindow;
 
-/// Clocks are steered a little, and a statement may wait a little before it runs.
+/// The accepted deviation: clocks are adjusted in small steps, and a statement may wait before it
+/// runs.
 const TOLERANCE: Duration = Duration::from_secs(1);
-/// A beat may be so long on its way.
+/// The longest expected delay of a beat.
 const LONGEST_BEAT: Duration = Duration::from_secs(3);
-/// Two clocks may drift apart by half the tolerance in so long.
+/// How long an observation is used. In this time two clocks drift apart by at most half the
+/// tolerance.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// What one turn saw.
+/// One observation of the database's clock.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     now: DateTime<Utc>,
-    /// The statement was sent, and its answer was here: it looked at the clock between these.
+    /// The statement was sent at `sent` and its answer arrived at `received`; it read the clock in
+    /// between.
     sent: Instant,
     received: Instant,
 }
 
-/// What is known of the database's clock.
+/// The observations of the database's clock.
 #[derive(Debug, Default)]
 pub(crate) struct DatabaseClock {
     last: Option<Seen>,
-    /// When the database is known to have answered last: this node, or the leader that was heard.
+    /// The latest known answer of the database, to this node or to the leader whose beat was
+    /// received.
     answered: Option<Instant>,
     doubted_until: Option<Instant>,
 }
 
 impl DatabaseClock {
-    /// What it shows now, as far as is known.
+    /// Returns the expected time of the database's clock.
     pub(crate) fn now(&self) -> DateTime<Utc> {
         self.last
             .map_or_else(Utc::now, |seen| later(seen.now, seen.sent.elapsed()))
     }
 
-    /// What it may show to a statement that is sent now. A statement that waits longer than the tolerance
-    /// finds itself outside, and takes no locks; the next one will.
+    /// Returns the range that the clock may show to a statement that is sent now. A statement that
+    /// waits longer than the tolerance finds the clock outside and ends no lease; the next one
+    /// will.
     pub(crate) fn window(&self) -> Option<ClockWindow> {
         self.recent().map(|seen| ClockWindow {
             from: earlier(later(seen.now, seen.received.elapsed()), TOLERANCE),
@@ -60,34 +68,36 @@ impl DatabaseClock {
         })
     }
 
-    /// What was seen long ago, before another node led, says nothing: clocks drift.
+    /// An old observation, from before another node led, is not used, because clocks drift.
     fn recent(&self) -> Option<Seen> {
         self.last.filter(|seen| seen.received.elapsed() < MEMORY)
     }
 
-    /// The database has answered this node.
+    /// Records that the database has answered this node.
     pub(crate) fn answered(&mut self) {
         self.answered = Some(Instant::now());
     }
 
-    /// So long ago the database has answered this node or the leader; as far as is known.
+    /// Returns the age of the latest known answer of the database, to this node or to the leader.
     pub(crate) fn age(&self) -> Option<Duration> {
         self.answered.map(|at| at.elapsed())
     }
 
-    /// For so long, or ever, nothing is known of an answer of the database: it may have been away.
+    /// Returns whether no answer of the database is known from within `time`: it may have been
+    /// away.
     pub(crate) fn is_unanswered_for(&self, time: Duration) -> bool {
         self.age().is_none_or(|age| age > time)
     }
 
-    /// The database has answered another node so long ago.
+    /// Records that the database answered another node `age` ago.
     pub(crate) fn answered_before(&mut self, age: Duration) {
         let at = Instant::now().checked_sub(age);
         self.answered = self.answered.max(at);
     }
 
-    /// The leader said that it shows this, and that the database had answered it so long ago. Returns by how much it jumped
-    /// ahead, if it did: then it is doubted for one lease.
+    /// Records the leader's beat: the database's clock shows `now`, and the database answered the
+    /// leader `age` ago. If the clock jumped ahead, doubts it for one lease and returns by how much
+    /// it jumped.
     pub(crate) fn heard(
         &mut self,
         now: DateTime<Utc>,
@@ -113,28 +123,32 @@ impl DatabaseClock {
         jump
     }
 
-    /// The database was away, or its clock has jumped: for this time not every holder may have renewed.
+    /// Doubts the clock for `time`, in which not every holder may have renewed: the database was
+    /// away, or its clock has jumped.
     pub(crate) fn doubt_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         self.doubted_until = Some(self.doubted_until.map_or(until, |other| other.max(until)));
     }
 
-    /// The leader doubts it for so long still.
+    /// Records that the leader doubts the clock for `time` more. The doubt lasts for one lease at
+    /// most.
     pub(crate) fn leader_doubts(&mut self, time: Duration, lease: Duration) {
         self.doubt_for(time.min(lease));
     }
 
-    /// The clock jumped or the database was away a short while ago, and not every holder may have renewed since.
+    /// Returns whether the clock is in doubt: it jumped or the database was away recently, and not
+    /// every holder may have renewed since.
     pub(crate) fn is_doubted(&self) -> bool {
         self.doubted_until().is_some()
     }
 
-    /// When the doubt ends.
+    /// Returns when the doubt ends.
     pub(crate) fn doubted_until(&self) -> Option<Instant> {
         self.doubted_until.filter(|until| Instant::now() < *until)
     }
 
-    /// A turn saw it. Returns by how much it jumped, if it did: then it is doubted for one lease.
+    /// Records the clock as a leader cycle saw it. If the clock jumped, doubts it for one lease and
+    /// returns by how much it jumped.
     pub(crate) fn saw(
         &mut self,
         now: DateTime<Utc>,
@@ -156,7 +170,8 @@ impl DatabaseClock {
 }
 
 impl Seen {
-    /// By how much the clock shows more, or less, than it may after this.
+    /// Returns by how much the clock in `next` is outside the range that is possible after this
+    /// observation.
     fn jump_to(&self, next: &Self) -> Option<chrono::Duration> {
         let least = next.sent.saturating_duration_since(self.received);
         let earliest = earlier(later(self.now, least), TOLERANCE);
@@ -226,7 +241,7 @@ mod tests {
             assert!(clock.is_doubted());
             tokio::time::advance(Duration::from_secs(2)).await;
             assert!(!clock.is_doubted());
-            // From its new time on it is believed again.
+            // The clock is trusted again from its new time on.
             assert_eq!(clock.saw(at(41 + jump), Instant::now(), LEASE), None);
         }
     }
@@ -236,7 +251,7 @@ mod tests {
         let mut clock = DatabaseClock::default();
         clock.heard(at(0), Duration::ZERO, LEASE);
         tokio::time::advance(Duration::from_secs(20)).await;
-        // The beat was two seconds on its way.
+        // The beat was delayed by two seconds.
         assert_eq!(clock.saw(at(22), Instant::now(), LEASE), None);
         let mut clock = DatabaseClock::default();
         clock.heard(at(0), Duration::ZERO, LEASE);
@@ -252,7 +267,7 @@ mod tests {
         let mut follower = DatabaseClock::default();
         assert_eq!(follower.heard(at(0), Duration::ZERO, LEASE), None);
         tokio::time::advance(Duration::from_secs(10)).await;
-        // The clock jumps by a minute. The leader says so, and dies.
+        // The clock jumps by a minute. The leader's beat shows it, and the leader dies.
         assert!(follower.heard(at(70), Duration::ZERO, LEASE).is_some());
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(follower.saw(at(75), Instant::now(), LEASE), None);
@@ -271,7 +286,7 @@ mod tests {
         assert!(clock.is_doubted());
         tokio::time::advance(LEASE / 3).await;
         assert!(!clock.is_doubted());
-        // Anybody who may publish can say this.
+        // Everyone who may publish can send this.
         clock.leader_doubts(LEASE * 100, LEASE);
         tokio::time::advance(LEASE).await;
         assert!(!clock.is_doubted());
@@ -282,7 +297,7 @@ mod tests {
         let mut clock = DatabaseClock::default();
         clock.heard(at(0), Duration::ZERO, LEASE);
         tokio::time::advance(Duration::from_secs(40)).await;
-        // The broker was away: old beats come first, then those of now.
+        // The broker was away: old beats arrive first, then current ones.
         for late in [10, 20, 30] {
             assert_eq!(clock.heard(at(late), Duration::ZERO, LEASE), None);
         }
@@ -318,11 +333,11 @@ mod tests {
         let mut clock = DatabaseClock::default();
         let sent = Instant::now();
         tokio::time::advance(Duration::from_secs(8)).await;
-        // It looked at the clock at the very beginning of its eight seconds …
+        // The statement read the clock at the beginning of its eight seconds,
         assert_eq!(clock.saw(at(0), sent, LEASE), None);
         let sent = Instant::now();
         tokio::time::advance(Duration::from_secs(8)).await;
-        // … and the next one at the very end of its own.
+        // and the next one at the end of its eight seconds.
         assert_eq!(clock.saw(at(16), sent, LEASE), None);
         assert!(!clock.is_doubted());
     }

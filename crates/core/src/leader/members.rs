@@ -1,8 +1,9 @@
-//! The rows of the nodes: this one's own, and those of the others.
+//! The rows of the nodes: this node's own row, and those of the others.
 //!
-//! A node writes its row when what it takes changes, and once a minute, so that a row that was removed is there again. It
-//! reads the rows when it hears an id or a revision that it does not know, ten times a second at most, and once a minute. The
-//! leader removes rows that were not written for five minutes and whose node it does not hear.
+//! A node writes its row when the jobs that it takes change, and once a minute, so that a removed
+//! row comes back. It reads the rows when it receives an id or a revision that it does not know, at
+//! most ten times a second, and once a minute. The leader removes rows that were not written for
+//! five minutes and whose nodes send no beats.
 
 use std::time::Duration;
 
@@ -11,25 +12,25 @@ use tokio::time::Instant;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::worker::context::NodeContext;
 
-/// A row is written this often.
+/// The interval at which the row is written and the rows are read.
 const EVERY: Duration = Duration::from_secs(60);
-/// After a failure it is tried again so soon.
+/// The pause after a failure.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The rows are read this often at most: anybody who may publish can name unknown ids.
+/// The minimum time between two reads. Everyone who may publish can send unknown ids.
 const BETWEEN_READS: Duration = Duration::from_millis(100);
-/// A node that has not written its row for so long, and is not heard, has died.
+/// A node that has not written its row for this long, and sends no beats, has died.
 const SILENT: Duration = Duration::from_secs(300);
 
 pub(super) struct Members {
     write_at: Instant,
     read_at: Instant,
-    /// The rows were read, or tried to be, not before this.
+    /// When the rows were last read, or when the last attempt to read them began.
     last_read: Instant,
     failed: LogThrottle,
 }
 
 impl Members {
-    /// The node has written its row.
+    /// Creates the state of a node that has written its row.
     pub(super) fn begin() -> Self {
         let now = Instant::now();
         Self {
@@ -40,23 +41,23 @@ impl Members {
         }
     }
 
-    /// When there is something to do.
+    /// Returns when the next write or read is due.
     pub(super) fn next(&self) -> Instant {
         self.write_at.min(self.read_at)
     }
 
-    /// What the node takes has changed.
+    /// Makes the write due, because the jobs that the node takes have changed.
     pub(super) fn write_now(&mut self) {
         self.write_at = Instant::now();
     }
 
-    /// An unknown id or revision was heard.
+    /// Makes a read due soon, because an unknown id or revision was received.
     pub(super) fn read_soon(&mut self) {
         let soon = (self.last_read + BETWEEN_READS).max(Instant::now());
         self.read_at = self.read_at.min(soon);
     }
 
-    /// Write and read what is due. True where the own row was written.
+    /// Writes and reads if due. Returns whether the own row was written.
     pub(super) async fn go_on(&mut self, node: &NodeContext, leads: bool) -> bool {
         let now = Instant::now();
         let mut written = false;
@@ -82,7 +83,8 @@ impl Members {
         {
             tracing::warn!(
                 %error, more,
-                "this node's row could not be written; other nodes know an older one, or none; it is tried again"
+                "could not write this node's row; other nodes see an older row or none; trying \
+                 again"
             );
         }
         written.is_ok()
@@ -101,7 +103,8 @@ impl Members {
                 if let Some(more) = self.failed.now() {
                     tracing::warn!(
                         %error, more,
-                        "the rows of the nodes could not be read; nodes that joined since are not known yet"
+                        "could not read the rows of the nodes; nodes that joined since are \
+                         unknown; trying again"
                     );
                 }
             }
@@ -112,8 +115,8 @@ impl Members {
         let heard = node.fleet.living();
         match node.store.remove_silent_nodes(SILENT, &heard).await {
             Ok(0) => {}
-            Ok(rows) => tracing::info!(rows, "rows of nodes that died were removed"),
-            Err(error) => tracing::warn!(%error, "rows of nodes that died could not be removed"),
+            Ok(rows) => tracing::info!(rows, "removed the rows of nodes that died"),
+            Err(error) => tracing::warn!(%error, "could not remove the rows of nodes that died"),
         }
     }
 }

@@ -1,23 +1,25 @@
-//! A leader that can't publish makes room for one that can.
+//! A leader that cannot publish resigns in favour of a node that can.
 //!
-//! Whoever leads moves timers and heals, and what it finds leaves as hints. Cut off from the broker, it would find
-//! everything and tell nobody, while its lease in the database keeps the others from leading. So it resigns after
-//! a while, and stands aside long enough for another to try. Where nobody else can publish either, it leads again:
-//! claiming nodes need timers that move. Then it stands aside more and more rarely.
+//! The leader moves timers and finds jobs without a hint, and publishes their hints. A leader that
+//! is cut off from the broker finds everything and publishes nothing, while its lease in the
+//! database keeps other nodes from leading. So it resigns after a while, and waits long enough for
+//! another node to try. If no other node can publish either, it leads again, because nodes in
+//! fallback need a leader that moves timers. From then on it resigns at growing intervals.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Publishing may be impossible for so long before the leader makes room: at first, and at most.
+/// How long publishing may be impossible before the leader resigns: at first, and at most.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 
-/// See the [module](self). Plain logic: the caller brings the time.
+/// Decides when the leader resigns. See the [module](self). Pure logic: the caller passes the time.
 pub(super) struct PublishWatch {
     lost: Option<Instant>,
     patience: Duration,
-    /// Other nodes were heard before the leader lost its voice. A leader that is cut off hears none of them later.
+    /// Beats of other nodes were received before publishing failed. A leader that is cut off
+    /// receives none later.
     others: bool,
 }
 
@@ -32,8 +34,9 @@ impl Default for PublishWatch {
 }
 
 impl PublishWatch {
-    /// Can this leader publish, and does it hear other nodes? True when it is time to make room for one of those; none
-    /// is left where it leads again, until it is heard.
+    /// Takes whether this leader can publish and whether it receives beats of other nodes. Returns
+    /// true when it is time to resign in favour of one of those. After that, if it leads again, it
+    /// does not resign until it receives a beat again.
     pub(super) fn makes_room(&mut self, now: Instant, publishing: bool, others: bool) -> bool {
         if publishing {
             *self = Self {
@@ -74,7 +77,7 @@ mod tests {
                 rooms.push(second);
             }
         }
-        // After 5, 10, 20 and 40 seconds, each counted from the look that follows.
+        // After 5, 10, 20 and 40 seconds, each counted from the call that follows.
         assert_eq!(rooms, [5, 16, 37, 78]);
         let later = now + seconds(200);
         assert!(!voice.makes_room(later, true, true));

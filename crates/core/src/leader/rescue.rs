@@ -1,19 +1,21 @@
-//! Rescue: jobs whose holder has died start before the jobs that wait behind them in their lane.
+//! Rescue: jobs whose holder has died start before the jobs that wait in their lane.
 //!
-//! The hint of a rescued job would stand at the tail of its lane, behind everything that waits there. So the leader
-//! does not publish it: it **addresses** the job to one node over the control channel, and that node puts the hint at
-//! the head of the lane. The next free slot of that lane there takes it.
+//! The hint of a rescued job would join the tail of its lane, behind all jobs that wait there. So
+//! the leader does not publish it. It **addresses** the job to one node over the control channel,
+//! and that node puts the hint at the head of the lane. The next free slot of that lane takes it.
 //!
-//! * The node serves the job's type and receives its lane. Of several, the one with the most free slots by its last
-//!   word gets the job; where none has any, the jobs are spread evenly.
-//! * A node that has just lost leases by their end is passed over: it may be dead.
-//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not addressed: its hint
-//!   takes its place at the tail, and it runs alone ([`quarantine`](crate::worker::quarantine)).
-//! * A node that can take no hint that way, as an older program, is not addressed. Where no node can, the hint is
-//!   published.
+//! * The node serves the job's type and receives its lane. Of several such nodes, the one with the
+//!   most free slots by its last beat gets the job; if none has free slots, the jobs are spread
+//!   evenly.
+//! * A node that has just lost leases by their expiry is skipped: it may be dead.
+//! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not
+//!   addressed: its hint joins the tail, and the job runs alone
+//!   ([`quarantine`](crate::worker::quarantine)).
+//! * A node that does not understand such messages, as an older program, is not addressed. If no
+//!   node does, the hint is published.
 //!
-//! An addressed job may be lost on the way, like any hint. Its lease still has no owner then, so a later turn of the
-//! leader finds it again, at any backlog.
+//! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
+//! later leader cycle finds it again, at any backlog.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::transport::{Control, portions};
 use crate::worker::context::NodeContext;
 use crate::worker::quarantine;
 
-/// Give each of these jobs to a node that serves it, or to the broker.
+/// Addresses each of these jobs to a node that serves it, or publishes its hint.
 pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
     let candidates = node.fleet.candidates(node.options.heard_within(), dead);
     let (addressed, rest) = address(rescued, candidates);
@@ -44,7 +46,7 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
     node.hook.publish(Cause::Sweep, rest);
 }
 
-/// These jobs were addressed to this node.
+/// Takes the jobs that were addressed to this node.
 pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
@@ -54,7 +56,7 @@ pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     node.hook.publish(Cause::Sweep, elsewhere);
 }
 
-/// Which node gets which jobs, and which go to the broker.
+/// Returns the jobs for each node, and those whose hints are published.
 fn address(
     rescued: Vec<Rescued>,
     mut candidates: Vec<Candidate>,
@@ -73,7 +75,7 @@ fn address(
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);
-            // With the most free slots; then with the fewest jobs so far.
+            // With the most free slots, then with the fewest jobs so far.
             serving.max_by_key(|candidate| (candidate.free, std::cmp::Reverse(candidate.given)))
         };
         match next {

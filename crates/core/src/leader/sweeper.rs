@@ -1,29 +1,34 @@
-//! The sweeper: which jobs are ready although no hint for them is on its way?
+//! The sweeper finds ready jobs for which no hint is on its way.
 //!
-//! Age can't answer that: a job may wait for hours in a healthy backlog, and hinting it again makes a
-//! storm. Order can. The leader sends a numbered **marker** down each lane; when it comes back, every
-//! message published before it has been decided, so whatever was ready before the marker left and is
-//! still unlocked has lost its hint.
+//! Age does not show that a hint is lost: a job may wait for hours in a healthy backlog, and
+//! hinting it again would double the backlog. Order shows it. The leader sends a numbered
+//! **marker** through each lane. When it returns, every message published before it has been
+//! decided. A job that was ready before the marker left, and that is still unlocked, is an
+//! **orphan**.
 //!
-//! Only jobs are suspected that were ready some time *before* the marker left (the hook's largest hint age plus the
-//! confirm timeout, protocol rule 16), and whose transaction had ended by then: a job says when it was inserted, and
-//! not when it was committed.
+//! A job is suspected only if it was ready some time *before* the marker left (the hook's largest
+//! hint age plus the confirm timeout, protocol rule 16), and if its transaction had ended by then:
+//! a job's row shows when it was inserted, not when it was committed.
 //!
-//! With several consumers on one lane a marker overtakes what other nodes hold: hints that wait there for a slot, for
-//! tens of seconds where jobs are long. So where a lane may have several nodes, and jobs are suspected, the
-//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra hint.
+//! If several nodes receive a lane, a marker overtakes the hints that wait on other nodes for a
+//! slot, for tens of seconds if jobs are long. So when jobs of such a lane are suspected, the
+//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra
+//! hint.
 //!
 //! ```text
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
-//!   T7 = database's clock when it left              orphans: ready_at ≤ T7 − age, unlocked, ungated, not held by a node
-//! ```
-//! What one marker proves is healed in pages, in the order of the ids, and paces itself: a marker leaves
-//! behind the hints of each page, three pages are under way, and when the marker of one is back the
-//! next one follows. So a lost queue is hinted again as fast as the fleet works it off, and not faster.
-//! Lost markers are replaced with growing spacing; a lane that nobody consumes gets none.
 //!
-//! Expired locks and jobs that nobody hinted yet (plain SQL) are found by the leader's turn
-//! ([`crate::store::Store::run_leader_cycle`]): for them no question of order arises.
+//!   T7 = the database's clock when it left
+//!   orphans: ready_at ≤ T7 − age, unlocked, ungated, not held by a node
+//! ```
+//! The orphans that one marker proves are hinted in pages, in the order of their ids. A marker
+//! leaves behind the hints of each page, and three pages are under way; when the marker of one page
+//! returns, the next page follows. So a lost queue is hinted again exactly as fast as the fleet
+//! works it off. Lost markers are replaced at growing intervals; a lane that no node receives gets
+//! none.
+//!
+//! Expired leases and jobs that never had a hint (plain SQL) are found by the leader cycle
+//! ([`crate::store::Store::run_leader_cycle`]), because they need no marker.
 
 mod question;
 
@@ -44,26 +49,28 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use question::{Asked, Silent};
 
-/// Orphans in one page.
+/// Maximum number of orphans in one page.
 const PAGE: i64 = 10_000;
-/// Pages under way: while one is asked for, the fleet works on the others.
+/// Maximum number of pages under way. While one is read, the fleet works on the others.
 const WINDOW: usize = 3;
-/// Hints that a marker has overtaken may be on their way to a node: wait this long before asking.
+/// The pause before nodes are asked. Hints that a marker has overtaken may still be on their way to
+/// a node.
 pub const MOMENT: Duration = Duration::from_millis(500);
-/// Creators' clocks may run ahead, and their ids with them. Finding those reads the whole lane, so it is done at
-/// so many times the distance of its own length: half a percent of one connection.
+/// The pause between two searches of a whole lane, as a multiple of the duration of one. The clocks
+/// of creators may run ahead, and so may their ids. Finding those reads the whole lane; the pause
+/// limits this to half a percent of one connection.
 const DISTANCE: u32 = 200;
-/// The longest spacing of markers that do not return.
+/// The longest interval between markers that do not return.
 const LONGEST_SPACING: Duration = Duration::from_secs(600);
-/// The most markers under way in one lane.
+/// Maximum number of markers under way in one lane.
 const OUTSTANDING: usize = 8;
 
-/// The jobs that a marker proves something about.
+/// The jobs about which a marker proves something.
 #[derive(Clone, Copy)]
 struct Before {
-    /// Jobs that were ready then.
+    /// They were ready at this time.
     ready: DateTime<Utc>,
-    /// Of transactions that had ended then.
+    /// Their transactions had ended at this horizon.
     horizon: Option<Horizon>,
 }
 
@@ -73,14 +80,14 @@ struct Sent {
     since: Instant,
 }
 
-/// What one marker has proved to be lost, page by page.
+/// The orphans that one marker proves, and how many pages of them have been hinted.
 struct Healing {
     before: Before,
-    /// Hints of these jobs were overtaken.
+    /// Jobs whose hints were overtaken by the marker.
     held: Arc<[JobId]>,
-    /// Ids from the future too.
+    /// The pages include ids from the future.
     whole: bool,
-    /// Go on behind this job.
+    /// The next page begins after this job.
     after: Option<JobId>,
     /// The markers behind the pages that are under way.
     pages: Vec<Sent>,
@@ -91,7 +98,7 @@ struct LaneState {
     outstanding: Vec<Sent>,
     spacing: Duration,
     not_whole_before: Option<Instant>,
-    /// A marker that is back, and when the nodes are asked.
+    /// A returned marker, and the time at which the nodes are asked.
     returned: Option<(Sent, Instant)>,
     question: Option<Asked>,
     silent: Silent,
@@ -99,13 +106,13 @@ struct LaneState {
 }
 
 impl LaneState {
-    /// Ids from the future are looked at, too.
+    /// Returns whether it is time to look at ids from the future as well.
     fn looks_at_whole(&self) -> bool {
         let moment = self.not_whole_before;
         moment.is_none_or(|moment| Instant::now() >= moment)
     }
 
-    /// Since when nothing has been heard of the last marker.
+    /// Returns when the last marker that has not returned was sent.
     fn waits_since(&self) -> Option<Instant> {
         let pages = self.healing.iter().flat_map(|healing| &healing.pages);
         self.outstanding
@@ -116,18 +123,19 @@ impl LaneState {
     }
 }
 
-/// The leader's memory of markers.
+/// The markers that the leader has sent.
 #[derive(Default)]
 pub(crate) struct Sweeper {
     lanes: HashMap<Lane, LaneState>,
     next: u64,
-    /// The horizon that each turn saw, the oldest first: no more than one is as old as a job must be to be suspected.
+    /// The horizons of earlier cycles, oldest first. At most one is as old as a suspected job must
+    /// be.
     horizons: VecDeque<(Instant, Horizon)>,
 }
 
 impl Sweeper {
-    /// After a turn that saw `now` on the database's clock and jobs that wait: send markers where none
-    /// is under way, or where the last one is overdue.
+    /// Sends markers after a cycle that saw waiting jobs and `now` on the database's clock: into
+    /// each lane where none is under way, or where the last one is overdue.
     pub(crate) async fn send_markers(
         &mut self,
         node: &NodeContext,
@@ -135,7 +143,8 @@ impl Sweeper {
         horizon: Option<Horizon>,
     ) {
         let received = node.fleet.lanes();
-        // Anybody who may publish can invent a lane: what is known of one goes with its last receiver.
+        // Everyone who may publish can invent a lane, so the state of a lane ends with its last
+        // receiver.
         self.lanes.retain(|lane, _| received.contains(lane));
         let mut due = Vec::new();
         for lane in received {
@@ -149,12 +158,14 @@ impl Sweeper {
                 .map(|since| state.spacing.saturating_sub(since.elapsed()));
             match wait {
                 Some(left) if !left.is_zero() => continue,
-                // The last one is overdue: the lane is deep, or the marker was lost. Ask again, more rarely.
+                // The last one is overdue: the lane is deep, or the marker was lost. Send another,
+                // at a longer interval.
                 Some(_) => state.spacing = (state.spacing * 2).min(LONGEST_SPACING),
                 None => {}
             }
             if state.outstanding.len() >= OUTSTANDING {
-                // The first ones come back through a deep lane, and the last ones where the first were lost.
+                // The first ones return through a deep lane, and the last ones if the first were
+                // lost.
                 state.outstanding.remove(OUTSTANDING / 2);
             }
             due.push(lane);
@@ -167,7 +178,8 @@ impl Sweeper {
         self.send_outstanding(node, due, before).await;
     }
 
-    /// The horizon of a turn that is as old as a job must be to be suspected: a hook may need so long to publish.
+    /// Returns the horizon of a cycle that is as old as a suspected job must be: a hook may take
+    /// that long to publish.
     fn horizon(&mut self, seen: Option<Horizon>, age: Duration) -> Option<Horizon> {
         self.horizons.push_back((Instant::now(), seen?));
         let is_old = |(at, _): &(Instant, Horizon)| at.elapsed() >= age;
@@ -177,8 +189,8 @@ impl Sweeper {
         self.horizons.front().map(|(_, horizon)| *horizon)
     }
 
-    /// One marker behind each of these lanes, all at once: a broker that confirms none costs one time-out and not one a
-    /// lane. False where one could not be sent.
+    /// Sends one marker into each of these lanes, all at once: a broker that confirms none costs
+    /// one timeout, not one for each lane. Returns false if one could not be sent.
     async fn send_outstanding(
         &mut self,
         node: &NodeContext,
@@ -205,7 +217,7 @@ impl Sweeper {
         }
     }
 
-    /// A marker is back: heal what it proves to be lost.
+    /// Handles a returned marker: hints the jobs that it proves to be orphans.
     pub(crate) async fn marker_back(
         &mut self,
         node: &Arc<NodeContext>,
@@ -239,9 +251,9 @@ impl Sweeper {
         }
     }
 
-    /// A node that serves alone and has just started: what was hinted before is gone with the process before it, or
-    /// waits in the lane behind which this marker leaves. So nothing needs to be old to be suspected. False where no
-    /// marker could be sent to some lane.
+    /// Sends markers for a node that serves alone and has just started. Earlier hints are gone with
+    /// the previous process, or wait in the lane before this marker. So jobs of any age are
+    /// suspected. Returns false if a marker could not be sent.
     pub(crate) async fn start_alone(&mut self, node: &NodeContext, now: DateTime<Utc>) -> bool {
         let before = Before {
             ready: now,
@@ -251,7 +263,8 @@ impl Sweeper {
             .await
     }
 
-    /// Heal what was ready before this moment, from the front of the lane.
+    /// Begins to hint the orphans that were ready before this moment, with the first page of the
+    /// lane.
     async fn begin(
         &mut self,
         node: &Arc<NodeContext>,
@@ -270,7 +283,7 @@ impl Sweeper {
         self.heal(node, lane).await;
     }
 
-    /// Hint pages until so many are under way, or all is hinted.
+    /// Hints pages until [`WINDOW`] are under way or all are hinted.
     async fn heal(&mut self, node: &Arc<NodeContext>, lane: &Lane) {
         loop {
             let Some(healing) = self.lanes.get(lane).and_then(|s| s.healing.as_ref()) else {
@@ -292,7 +305,8 @@ impl Sweeper {
             let Some(state) = self.lanes.get_mut(lane) else {
                 return;
             };
-            // Without a marker behind it nobody would say when to go on: the next turn begins anew.
+            // Without a marker behind the page, healing would not continue; the next cycle begins
+            // anew.
             let Some(sent) = sent else {
                 state.healing = None;
                 return;
@@ -304,7 +318,8 @@ impl Sweeper {
         }
     }
 
-    /// Find one page of orphans and let their hints leave. Returns behind which job to go on, where there may be more.
+    /// Finds and hints one page of orphans. Returns the job after which the next page begins, if
+    /// there may be one.
     async fn page(&mut self, node: &Arc<NodeContext>, query: OrphanQuery) -> Option<JobId> {
         let lane = &query.lane;
         let OrphanPage { ready, next } = self.look(node, &query).await?;
@@ -319,7 +334,7 @@ impl Sweeper {
         next
     }
 
-    /// Ask the database; nothing where it does not answer.
+    /// Asks the database for orphans. Returns `None` if it does not answer.
     async fn look(&mut self, node: &Arc<NodeContext>, query: &OrphanQuery) -> Option<OrphanPage> {
         let asked = Instant::now();
         let page = node.store.orphans(query).await;
@@ -332,7 +347,7 @@ impl Sweeper {
         match page {
             Ok(page) => Some(page),
             Err(error) => {
-                tracing::warn!(lane = %query.lane, %error, "orphans could not be looked for");
+                tracing::warn!(lane = %query.lane, %error, "could not look for jobs whose hint is lost; the next marker tries again");
                 None
             }
         }
@@ -359,14 +374,15 @@ fn measure(lane: &Lane, sent: &Sent) {
         .record(sent.since.elapsed().as_secs_f64());
 }
 
-/// Nothing younger is suspected: its hint may still be in a hook's buffer, or unconfirmed (protocol rule 16).
+/// Returns the age from which jobs are suspected: the hint of a younger job may still be in a
+/// hook's buffer, or unconfirmed (protocol rule 16).
 fn age(node: &NodeContext) -> chrono::Duration {
     let confirmed = node.transport.publisher().confirm_timeout();
     let age = node.options.suspected_after(confirmed);
     chrono::Duration::from_std(age).unwrap_or(chrono::Duration::MAX)
 }
 
-/// Which jobs of this lane are suspected?
+/// Returns the query for the suspected jobs of this lane.
 fn query(node: &NodeContext, lane: &Lane, before: Before, limit: i64) -> OrphanQuery {
     let services = node.fleet.services();
     let mut query = OrphanQuery::new(lane.clone(), services, before.ready, limit);

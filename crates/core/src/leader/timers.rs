@@ -1,12 +1,13 @@
-//! Timers: sleep until the next due date, move what is due, hint it. No polling.
+//! The timer task: sleeps until the next due date, moves due timers and hints them. It does not
+//! poll.
 //!
-//! One mover, the leader. It learns the next due date from its turns and from its own moves; creators of
-//! earlier timers tell it over the broker. A timer that nobody told of is at most one turn late
-//! (protocol rule 30). Due dates are the database's time: the sleep is computed from what its clock said,
-//! never from this machine's.
+//! Only the leader moves timers. It learns the next due date from its cycles and from its own
+//! moves, and creators send earlier due dates over the broker. A timer that no creator reported is
+//! at most one leader cycle late (protocol rule 30). Due dates are times of the database's clock,
+//! so the sleep is computed from the time that this clock showed, never from this machine's time.
 //!
-//! A timer that is due alone runs here, where nothing else does: the statement that moves it locks it, and it needs no
-//! hint (docs/internals/measurements.md, 0025).
+//! A few due timers run on this node while it runs nothing else: the statement that moves them also
+//! locks them, and they need no hint (docs/internals/measurements.md, 0025).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +21,21 @@ use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::next_timer::Asker;
 
-/// Timers moved in one statement.
+/// Maximum number of timers moved in one statement.
 const BATCH: i64 = 1_000;
-/// So many at most are locked by the statement that moves them.
+/// Maximum number of timers that the statement that moves them also locks.
 const FEW: usize = 4;
-/// Somebody else has the rows of all that is due: not before this again.
+/// The pause before the next attempt while other transactions have locked the rows of all due
+/// timers.
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
-/// Move due timers while this node leads.
+/// Moves due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<NodeContext>) {
     let mut alarm = node.next_timer.subscribe();
     let mut leads = node.leads.subscribe();
     let mut pause = Duration::from_millis(100);
-    // The next ones are moved by the page: more was due than the last statement moved, or it failed.
+    // The next statement moves a full page and locks nothing: more was due than the last statement
+    // moved, or it failed.
     let mut crowd = false;
     loop {
         let next = if *leads.borrow_and_update() {
@@ -47,7 +50,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
             }
         };
         tokio::select! {
-            // What is due comes before news of what will be: a flood of these delays nothing.
+            // Due timers come before news of later due dates, so a flood of news delays nothing.
             biased;
             () = node.draining.cancelled() => return,
             () = due => {}
@@ -68,7 +71,8 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 );
                 let more = moved.next_due.is_some_and(|due| due <= moved.now);
                 let none = moved.ready.is_empty() && moved.locked.is_empty();
-                // Where nothing was moved, what is due is locked elsewhere, or became due while the statement ran.
+                // If nothing was moved, the due timers are locked elsewhere or became due while the
+                // statement ran.
                 crowd = more && !none;
                 let next_due = if more && none {
                     Some(moved.now + BUSY_PAUSE)
@@ -84,7 +88,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
             Err(error) => {
                 drop(slots);
                 crowd = true;
-                tracing::warn!(%error, "due timers could not be moved; trying again");
+                tracing::warn!(%error, "could not move due timers; trying again");
                 tokio::select! {
                     biased;
                     () = node.draining.cancelled() => return,
@@ -96,7 +100,8 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
     }
 }
 
-/// A few slots of a node that runs nothing; else none, since another node may be less busy.
+/// Returns a few slots of a node that runs nothing. Returns none if it runs jobs, because another
+/// node may be less busy.
 fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
     let slots = &node.slots;
     let idle = slots.available_permits() == node.options.concurrency;
@@ -104,12 +109,12 @@ fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
         return Vec::new();
     }
     let free = || slots.clone().try_acquire_owned().ok();
-    // One is left to what comes meanwhile, where there is more than one.
+    // One slot is left for jobs that arrive meanwhile, if there is more than one.
     let few = FEW.min(node.options.concurrency - 1).max(1);
     std::iter::from_fn(free).take(few).collect()
 }
 
-/// Move what is due; lock as much of it as there are slots, if there are any.
+/// Moves due timers. Locks as many of them as there are slots, if there are any.
 async fn move_due(node: &NodeContext, slots: usize) -> Result<MovedTimers, StoreError> {
     match i64::try_from(slots) {
         Ok(few @ 1..) => {

@@ -1,12 +1,14 @@
-//! Lanes that nobody receives although jobs wait there: a wrong name, a lane whose last node was taken away,
-//! a rule that was written before its node. Nothing is lost and nothing runs; somebody has to know.
+//! Lanes in which jobs wait although no node receives them: a wrong name, a lane whose last node
+//! was removed, a rule that was written before its node. Nothing is lost and nothing runs, so an
+//! operator must be told.
 //!
-//! The leader hears over its broker which lanes living nodes receive. Now and then, while anything waits, it
-//! asks the database for jobs in other lanes. The question reads every executable job, so it comes at a
-//! distance of at least two hundred times its own length: half a percent of one connection at most.
+//! The leader learns from beats which lanes living nodes receive. While jobs wait, it asks the
+//! database now and then for jobs in other lanes. The statement reads every executable job, so the
+//! pause after it is at least two hundred times its duration: it uses at most half a percent of one
+//! connection.
 //!
-//! A lane that delivers nothing because its nodes are busy with a better one is received, and never named
-//! here (protocol rule 23).
+//! A lane whose nodes are busy with a better lane is received, and is never reported here (protocol
+//! rule 23).
 
 use std::time::Duration;
 
@@ -18,12 +20,12 @@ use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 
-/// At most so many lanes are named.
+/// Maximum number of lanes that are reported.
 const NAMED: i64 = 20;
-/// The distance between two questions, in the length of one.
+/// The pause between two questions, as a multiple of the duration of one.
 const DISTANCE: u32 = 200;
 
-/// What the leader knows of such lanes.
+/// The leader's knowledge of such lanes.
 #[derive(Default)]
 pub(crate) struct UnservedLanes {
     not_before: Option<Instant>,
@@ -31,7 +33,7 @@ pub(crate) struct UnservedLanes {
 }
 
 impl UnservedLanes {
-    /// A term begins: who lives is heard within one interval.
+    /// Begins a term. The first question waits one interval, in which all living nodes send a beat.
     pub(crate) fn begin(&mut self, node: &NodeContext) {
         self.not_before = Some(Instant::now() + node.options.sweep_interval);
         for lane in node.fleet.lanes() {
@@ -39,7 +41,7 @@ impl UnservedLanes {
         }
     }
 
-    /// Jobs wait: are they where somebody receives them?
+    /// Reports the lanes without a node in which jobs wait, if it is time.
     pub(crate) async fn look(&mut self, node: &NodeContext) {
         let started = Instant::now();
         if self.not_before.is_some_and(|moment| started < moment) {
@@ -49,7 +51,7 @@ impl UnservedLanes {
         let found = match node.store.lanes_outside(&received, NAMED).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "lanes that nobody receives could not be looked for");
+                tracing::warn!(%error, "could not look for lanes that no living node receives");
                 Vec::new()
             }
         };
@@ -70,7 +72,7 @@ impl UnservedLanes {
         }
     }
 
-    /// Nothing waits, or somebody else leads.
+    /// Clears the reports, because no job waits or another node leads.
     pub(crate) fn end(&mut self) {
         self.end_all_but(std::iter::empty());
     }

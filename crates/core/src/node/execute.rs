@@ -1,7 +1,8 @@
-//! One job, here and now: what an operator's "execute" does.
+//! Executes one job now, as an operator's "execute" asks.
 //!
-//! No hint is waited for, no leader, no timer: the job is locked by its id, run with its lease renewed,
-//! and settled as on any node. Nothing else is taken: a released instance is only hinted.
+//! It waits for no hint, leader or timer: the job is locked by its id, run with its lease renewed,
+//! and completed as on any node. No other job is taken: the next job of a released instance is only
+//! hinted.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,26 +19,27 @@ use crate::store::error::StoreError;
 use crate::worker::executor::{self, Stages};
 use crate::worker::lost_leases;
 
-/// What became of a job that was to be executed.
+/// The result of executing a job.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Executed {
-    /// It ran and is done.
+    /// The job ran and is done.
     Done,
-    /// It ran and is not done: here is where it waits now.
+    /// The job ran and is not done. It waits in this state.
     Left(Box<JobView>),
-    /// It could not be locked.
+    /// The job could not be locked.
     Refused(Refusal),
-    /// This sibling of its process instance comes first. Nothing ran.
+    /// This sibling of its process instance comes first. No job ran.
     SiblingFirst(JobId),
 }
 
 impl NodeBuilder {
-    /// Execute one executable job now. When `stop` becomes ready, the job is asked to stop and given
-    /// back at the cost of no attempt.
+    /// Executes one executable job now. When `stop` becomes ready, the job is asked to stop and is
+    /// released without spending an attempt.
     ///
     /// # Errors
-    /// [`StartError`] says what to do.
+    /// Fails if the options are invalid, the database is not ready, or a statement fails.
+    /// [`StartError`] names the remedy.
     pub async fn execute(
         mut self,
         id: JobId,
@@ -47,7 +49,7 @@ impl NodeBuilder {
         self.store.check().await?.ready()?;
         self.options.concurrency = 1;
         let (node, queue, _) = self.share();
-        // From the start in phase one of the shutdown: whatever comes next is for others.
+        // The node drains from the start: the next jobs are for other nodes.
         node.draining.cancel();
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();

@@ -1,4 +1,4 @@
-//! How a node is: what its parts report, for health endpoints.
+//! The health of a node, as its parts report it, for health endpoints.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -11,29 +11,29 @@ use crate::store::StuckBatch;
 use crate::transport::TransportHealth;
 use crate::worker::context::NodeContext;
 
-/// How a node is.
+/// The health of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeHealth {
-    /// The node.
+    /// The node's id.
     pub node: NodeId,
-    /// Jobs are taken and nothing is broken.
+    /// The node takes jobs and reports no problem.
     pub ready: bool,
     /// The node is shutting down.
     pub draining: bool,
     /// The node leads.
     pub leads: bool,
-    /// Jobs that it holds.
+    /// The number of jobs that the node holds.
     pub in_flight: usize,
-    /// Lanes whose jobs are claimed from the database, for want of hints.
+    /// The lanes in fallback: their jobs are claimed from the database because no hints come.
     pub claiming: Vec<Lane>,
-    /// What is wrong, by part.
+    /// The problems, by part.
     pub problems: BTreeMap<String, String>,
-    /// Operations of which a batch does not get through. The node is ready all the same: one row takes no fleet out of
-    /// service, and a restart would not help.
+    /// Operations with a batch that the database keeps refusing. The node is ready nevertheless:
+    /// one row must not take a fleet out of service, and a restart would not help.
     pub stuck: Vec<StuckBatch>,
 }
 
-/// Tells how a node is.
+/// A handle that reports the health of a node.
 #[derive(Clone)]
 pub struct HealthWatch {
     pub(crate) shared: Arc<NodeContext>,
@@ -42,7 +42,8 @@ pub struct HealthWatch {
 }
 
 impl HealthWatch {
-    /// The node's background tasks that have died and are not up again, with the reason.
+    /// Returns the node's background tasks that have died and are not running again, with the
+    /// reason.
     #[must_use]
     pub fn tasks_down(&self) -> BTreeMap<&'static str, String> {
         let mut down = self.workers.problems();
@@ -50,13 +51,13 @@ impl HealthWatch {
         down
     }
 
-    /// The operations of which a batch does not get through.
+    /// Returns the operations with a batch that the database keeps refusing.
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckBatch> {
         self.shared.store.stuck()
     }
 
-    /// How the node is now.
+    /// Returns the current health of the node.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
         let shared = &self.shared;
@@ -94,7 +95,7 @@ impl HealthWatch {
         if !shared.leases.healthy() {
             problems.insert(
                 "renewal".to_owned(),
-                "leases can't be renewed; no new work is taken".to_owned(),
+                "leases could not be renewed; the node takes no new jobs until they can".to_owned(),
             );
         }
         let claimed = shared.claimed.lock();

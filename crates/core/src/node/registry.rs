@@ -1,4 +1,4 @@
-//! The registry: what a node takes can change while it runs.
+//! The registry: changes the jobs that a node takes while it runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::store::{MAX_NAMES, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 
-/// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to clone; from
-/// [`Node::registry`](super::Node::registry).
+/// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to
+/// clone. Returned by [`Node::registry`](super::Node::registry).
 ///
-/// A change takes effect with the next lock statement. Jobs that run go on, also of an unregistered type. Other nodes learn
-/// of the change within a second or two, by the node's row in the table `node`; hints that reach this node for jobs that it
-/// no longer takes are forwarded to one that does.
+/// A change takes effect with the next lock statement. Running jobs continue, also those of an
+/// unregistered type. Other nodes learn of the change within a second or two, from the node's row
+/// in the table `node`. Hints of jobs that this node no longer takes are forwarded to a node that
+/// does.
 ///
 /// ```no_run
 /// # use jobwire_core::{Node, Outcome, Running};
@@ -34,7 +35,7 @@ use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 #[derive(Clone)]
 pub struct Registry(pub(super) Arc<NodeContext>);
 
-/// One of the sets of a scope.
+/// Selects one of the sets of a scope.
 type Kind = fn(&mut Scope) -> &mut Names;
 
 const DEPLOYMENTS: Kind = |scope| &mut scope.deployments;
@@ -42,10 +43,11 @@ const CATEGORIES: Kind = |scope| &mut scope.categories;
 const TENANTS: Kind = |scope| &mut scope.tenants;
 
 impl Registry {
-    /// Run jobs of this type from now on, with default options. A handler of the same type is replaced.
+    /// Runs jobs of this type from now on, with default options. Replaces an existing handler of
+    /// the type.
     ///
     /// # Errors
-    /// The node takes as many types as it can.
+    /// Fails if the node already has [`MAX_NAMES`] types.
     pub fn register<P, F, Fut>(&self, job_type: impl Into<String>, run: F) -> Result<(), StoreError>
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
@@ -55,7 +57,8 @@ impl Registry {
         self.register_with(job_type, HandlerOptions::default(), run)
     }
 
-    /// The same, with options.
+    /// Runs jobs of this type from now on, with these options. Replaces an existing handler of the
+    /// type.
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -79,7 +82,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The same for anything that implements [`Handler`].
+    /// Runs jobs of this type from now on, with anything that implements [`Handler`].
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -98,89 +101,93 @@ impl Registry {
         Ok(())
     }
 
-    /// Lock no more jobs of this type. False where it had no handler.
+    /// Locks no more jobs of this type. Returns false if it had no handler.
     pub fn unregister(&self, job_type: &str) -> bool {
         self.0
             .served
             .change_handlers(|handlers| handlers.remove(job_type))
     }
 
-    /// The types with a handler, sorted.
+    /// Returns the types with a handler, sorted.
     #[must_use]
     pub fn types(&self) -> Vec<String> {
         self.0.served.all().to_vec()
     }
 
-    /// Take jobs of this deployment. The first one ends that jobs of all deployments are taken.
+    /// Takes jobs of this deployment. After the first registration, jobs of other deployments are
+    /// no longer taken.
     ///
     /// # Errors
-    /// The node takes as many deployments as it can.
+    /// Fails if the node already has [`MAX_NAMES`] deployments.
     pub fn register_deployment(&self, name: impl Into<String>) -> Result<(), StoreError> {
         self.add("deployments", DEPLOYMENTS, name.into())
     }
 
-    /// Take jobs of this deployment no more. False where it was not registered. After the last one only jobs that name no
-    /// deployment are taken; [`take_all_deployments`](Self::take_all_deployments) takes all again.
+    /// Takes no more jobs of this deployment. Returns false if it was not registered. After the
+    /// last one is removed, only jobs that name no deployment are taken;
+    /// [`take_all_deployments`](Self::take_all_deployments) takes all again.
     pub fn unregister_deployment(&self, name: &str) -> bool {
         self.remove(DEPLOYMENTS, name)
     }
 
-    /// Take jobs of all deployments.
+    /// Takes jobs of all deployments.
     pub fn take_all_deployments(&self) {
         self.0.served.change_scope(|scope| scope.deployments = None);
     }
 
-    /// The deployments whose jobs are taken; `None` for all.
+    /// Returns the deployments whose jobs are taken, or `None` for all.
     #[must_use]
     pub fn deployments(&self) -> Option<BTreeSet<String>> {
         self.0.served.scope().deployments.clone()
     }
 
-    /// Take jobs of this category. The first one ends that jobs of all categories are taken.
+    /// Takes jobs of this category. After the first registration, jobs of other categories are no
+    /// longer taken.
     ///
     /// # Errors
-    /// The node takes as many categories as it can.
+    /// Fails if the node already has [`MAX_NAMES`] categories.
     pub fn register_category(&self, name: impl Into<String>) -> Result<(), StoreError> {
         self.add("categories", CATEGORIES, name.into())
     }
 
-    /// Take jobs of this category no more. False where it was not registered. After the last one only jobs that name no
-    /// category are taken.
+    /// Takes no more jobs of this category. Returns false if it was not registered. After the last
+    /// one is removed, only jobs that name no category are taken.
     pub fn unregister_category(&self, name: &str) -> bool {
         self.remove(CATEGORIES, name)
     }
 
-    /// Take jobs of all categories.
+    /// Takes jobs of all categories.
     pub fn take_all_categories(&self) {
         self.0.served.change_scope(|scope| scope.categories = None);
     }
 
-    /// The categories whose jobs are taken; `None` for all.
+    /// Returns the categories whose jobs are taken, or `None` for all.
     #[must_use]
     pub fn categories(&self) -> Option<BTreeSet<String>> {
         self.0.served.scope().categories.clone()
     }
 
-    /// Take jobs of this tenant. The first one ends that jobs of all tenants are taken.
+    /// Takes jobs of this tenant. After the first registration, jobs of other tenants are no longer
+    /// taken.
     ///
     /// # Errors
-    /// The node takes as many tenants as it can.
+    /// Fails if the node already has [`MAX_NAMES`] tenants.
     pub fn register_tenant(&self, name: impl Into<String>) -> Result<(), StoreError> {
         self.add("tenants", TENANTS, name.into())
     }
 
-    /// Take jobs of this tenant no more. False where it was not registered. After the last one only jobs that name no
-    /// tenant are taken.
+    /// Takes no more jobs of this tenant. Returns false if it was not registered. After the last
+    /// one is removed, only jobs that name no tenant are taken.
     pub fn unregister_tenant(&self, name: &str) -> bool {
         self.remove(TENANTS, name)
     }
 
-    /// Take jobs of all tenants.
+    /// Takes jobs of all tenants.
     pub fn take_all_tenants(&self) {
         self.0.served.change_scope(|scope| scope.tenants = None);
     }
 
-    /// The tenants whose jobs are taken; `None` for all.
+    /// Returns the tenants whose jobs are taken, or `None` for all.
     #[must_use]
     pub fn tenants(&self) -> Option<BTreeSet<String>> {
         self.0.served.scope().tenants.clone()
@@ -214,6 +221,7 @@ fn has_room<'a>(
         return Ok(());
     }
     Err(StoreError::Config(format!(
-        "a node takes at most {MAX_NAMES} {what}; unregister some, or spread them over several nodes"
+        "a node takes at most {MAX_NAMES} {what}; unregister some or spread them over several \
+         nodes"
     )))
 }

@@ -1,13 +1,14 @@
-//! Crash points: named places of a job's life at which a test kills the process, or makes a task panic.
+//! Crash points: named places in a job's life at which a test kills the process or makes a task
+//! panic.
 //!
-//! Without the feature `failpoints` there are none: `crash_point!` is nothing then.
-//! With it, the program reads the variable `FAILPOINTS` when it starts ([`arm`]) and each point looks whether
-//! it is named there:
+//! Without the feature `failpoints` `crash_point!` does nothing. With it, the program reads the
+//! variable `FAILPOINTS` when it starts ([`arm`]), and each point checks whether the variable names
+//! it:
 //!
-//! * `completion-committed=return` ends the process at the first time that it comes by, as kill -9 would:
-//!   nothing is flushed, closed, rolled back or told to anybody;
-//! * `completion-committed=2*off->return` does so at the third time;
-//! * `task-leader=3*panic` lets that background task panic at its first three starts.
+//! * `completion-committed=return` ends the process the first time it reaches the point, like kill
+//!   -9: nothing is flushed, closed, rolled back or sent;
+//! * `completion-committed=2*off->return` does so the third time;
+//! * `task-leader=3*panic` makes that background task panic at its first three starts.
 //!
 //! docs/operating/faults.md lists the points, and what must hold after a death at each.
 
@@ -27,22 +28,24 @@ macro_rules! crash_point {
     ($name:literal) => {};
 }
 
-/// Look at `FAILPOINTS` from now on. Nothing without the feature.
+/// Reads `FAILPOINTS` and arms the points that it names. Does nothing without the feature.
 pub fn arm() {
     #[cfg(feature = "failpoints")]
     if std::env::var_os("FAILPOINTS").is_some_and(|points| !points.is_empty()) {
-        // Its end would disarm the points; they are for the life of the process.
+        // Dropping the scenario would disarm the points; they stay armed for the life of the
+        // process.
         std::mem::forget(fail::FailScenario::setup());
     }
 }
 
-/// Die here, if somebody asked for it.
+/// Ends the process if `FAILPOINTS` names this point.
 #[cfg(feature = "failpoints")]
 pub fn reach(name: &str) {
     fail::fail_point!(name, |_| std::process::abort());
 }
 
-/// A background task starts: let it panic, if somebody asked for it. Nothing without the feature.
+/// Marks the start of a background task, which panics here if `FAILPOINTS` names it. Does nothing
+/// without the feature.
 pub fn task_starts(task: &str) {
     #[cfg(feature = "failpoints")]
     reach(&format!("task-{}", task.replace(' ', "-")));

@@ -1,5 +1,5 @@
-//! Background tasks that are watched: one that dies is counted, logged, shown in the node's health, and
-//! started again after a pause that grows while it keeps dying.
+//! Supervised background tasks. A task that dies is counted, logged, shown in the node's health,
+//! and started again after a pause that grows while it keeps dying.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::metrics as m;
 
-/// Which tasks are down, and why.
+/// The tasks that are down, with the reason.
 #[derive(Clone, Default)]
 pub(crate) struct TaskHealth(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
@@ -36,14 +36,15 @@ impl TaskHealth {
     }
 }
 
-/// Run one round of a task that goes on although the round panicked: `None` then, and it is logged and counted.
-/// For tasks that keep what they work with and stand alone, as those of the transports do.
+/// Runs one round of a task that continues after a panic. Logs and counts a panic and returns
+/// `None`. For tasks that keep their state outside the round and are not supervised, such as those
+/// of the transports.
 pub fn survived<T>(
     task: &'static str,
     round: impl Future<Output = T>,
 ) -> impl Future<Output = Option<T>> {
-    // Of combinators, which hold the round once: an `async` block keeps what it was given beside what it waits for,
-    // and every job goes through here.
+    // Combinators hold the round once; an `async` block would keep its argument beside the future
+    // that it awaits. Every job goes through here.
     let begun =
         std::future::ready(()).map(move |()| crate::runtime::crash_point::task_starts(task));
     let round = begun.then(move |()| round);
@@ -74,7 +75,7 @@ pub(crate) struct Supervisor {
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Supervisor {
-    /// Run `task` until `stop`; whenever it ends before, start it again.
+    /// Runs `task` until `stop`, and starts it again whenever it ends earlier.
     pub(crate) fn spawn<F, Fut>(&mut self, name: &'static str, stop: CancellationToken, task: F)
     where
         F: Fn() -> Fut + Send + 'static,
@@ -120,17 +121,17 @@ impl Supervisor {
         });
     }
 
-    /// Wait until every task has ended, at most for the given time.
+    /// Waits until every task has ended, at most for the given time. Aborts the tasks that remain.
     pub(crate) async fn join(&mut self, within: Duration) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(within, all).await.is_err() {
-            tracing::warn!("some background tasks did not stop in time");
+            tracing::warn!("some background tasks did not stop in time; they are aborted");
             self.tasks.abort_all();
         }
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()

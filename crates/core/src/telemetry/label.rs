@@ -1,14 +1,14 @@
-//! Label values of metrics that come from outside: a row may name any lane, and each new value of a label is a new
-//! set of time series, here and in whatever scrapes them.
+//! Metric label values that come from outside. A row may name any lane, and each new label value is
+//! a new set of time series, in this process and in its scraper.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::job::Lane;
 
-/// What stands for every value beyond the limit.
+/// The value that replaces all values beyond the limit.
 pub const OTHER: &str = "other";
-/// So many lanes have a value of their own, beside those that this process receives.
+/// The number of lanes with a label value of their own, besides those that this process receives.
 pub const MOST_LANES: usize = 256;
 
 static LANES: LazyLock<Labels> = LazyLock::new(|| Labels::new(MOST_LANES));
@@ -40,7 +40,7 @@ impl Labels {
         self.keep(name)
     }
 
-    /// Whatever the limit says.
+    /// Adds a value regardless of the limit.
     fn keep(&self, name: &str) -> Arc<str> {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(label) = known.get(name) {
@@ -52,13 +52,14 @@ impl Labels {
     }
 }
 
-/// The value of a lane in the label `lane`: its name, or [`OTHER`] for lanes beyond the first [`MOST_LANES`].
+/// Returns the value of a lane in the label `lane`: its name, or [`OTHER`] for lanes beyond the
+/// first [`MOST_LANES`].
 #[must_use]
 pub fn lane(lane: &Lane) -> Arc<str> {
     LANES.of(&lane.0)
 }
 
-/// This process receives these lanes: they have values of their own, whatever others name.
+/// Gives the lanes that this process receives values of their own, regardless of other lanes.
 pub(crate) fn receives(lanes: &[Lane]) {
     for lane in lanes {
         LANES.keep(&lane.0);

@@ -1,13 +1,13 @@
-//! A log line that a flood of bad input can't turn into a flood of lines.
+//! Throttled log lines: a flood of bad input does not become a flood of lines.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One line in this time.
+/// The minimum time between two lines.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Says when to write the line.
+/// Decides when a line is written.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     last: Option<Instant>,
@@ -15,7 +15,8 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// How many lines were held back since the last one, if it is time for one.
+    /// Returns the number of lines that were held back since the last one, or `None` if this one is
+    /// held back too.
     pub fn now(&mut self) -> Option<u64> {
         if self.last.is_some_and(|last| last.elapsed() < EVERY) {
             self.held_back += 1;
@@ -26,12 +27,13 @@ impl LogThrottle {
     }
 }
 
-/// The same for the lines of one node, each under its own name.
+/// The throttled lines of one node, each under its own name.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottledLines(Mutex<HashMap<&'static str, LogThrottle>>);
 
 impl ThrottledLines {
-    /// How many lines of this name were held back since the last one, if it is time for one.
+    /// Returns the number of lines of this name that were held back since the last one, or `None`
+    /// if this one is held back too.
     pub(crate) fn now(&self, line: &'static str) -> Option<u64> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.entry(line).or_default().now()

@@ -1,17 +1,19 @@
-//! Text from outside, made fit for a terminal or a log: an error message, a process instance or a service's answer
-//! may hold escape sequences that move the cursor, and line ends that forge a line.
+//! Makes text from outside safe for a terminal or a log. An error message, a process instance or a
+//! service's answer may contain escape sequences that move the cursor, and line ends that forge a
+//! line.
 
 use std::fmt::Write as _;
 
-/// Does this character do more than show itself? Controls, line and paragraph separators, and what turns the
-/// direction of writing.
+/// Returns whether this character does more than show itself: controls, line and paragraph
+/// separators, and characters that change the direction of writing.
 #[must_use]
 pub fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The text in one line, its [active](is_active) characters escaped as in Rust, at most so many characters of it.
+/// Returns the text in one line, with its [active](is_active) characters escaped as in Rust. The
+/// line holds at most `most` characters of the text.
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     let mut line = String::with_capacity(text.len().min(most));
@@ -25,7 +27,8 @@ pub fn one_line(text: &str, most: usize) -> String {
     line
 }
 
-/// The same with its line ends, and all of it.
+/// Returns the whole text with its line ends, and with its other [active](is_active) characters
+/// escaped.
 #[must_use]
 pub fn lines(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
@@ -39,14 +42,14 @@ pub fn lines(text: &str) -> String {
     plain
 }
 
-/// A JSON document with its line ends: only its texts can hold [active](is_active) characters, and there an escape means the
-/// same.
+/// Returns a JSON document with its line ends, and with its other [active](is_active) characters
+/// escaped. Only strings in JSON can contain those, and there an escape has the same meaning.
 #[must_use]
 pub fn json(document: &str) -> String {
     let mut plain = String::with_capacity(document.len());
     for c in document.chars() {
         if c != '\n' && is_active(c) {
-            // Each of them is in the basic plane. Writing to a string can't fail.
+            // All active characters are in the basic plane. Writing to a string cannot fail.
             let _ = write!(plain, "\\u{:04x}", u32::from(c));
         } else {
             plain.push(c);
@@ -57,7 +60,7 @@ pub fn json(document: &str) -> String {
 
 fn push(to: &mut String, c: char) {
     if is_active(c) {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = write!(to, "{}", c.escape_default());
     } else {
         to.push(c);

@@ -1,8 +1,9 @@
-//! CachedMetrics: handles of the metrics that every job moves.
+//! Cached handles of the metrics that every job updates.
 //!
-//! Naming a metric together with its labels costs a lookup and several allocations each time, which for a dozen
-//! metrics was a sixth of what a node spends on a job. So they are named once for each lane and each type, and
-//! kept. A recorder has to be installed before the node starts; one that comes later sees none of these.
+//! To look a metric up by its name and labels costs a hash and several allocations each time. For a
+//! dozen metrics this was a sixth of what a node spends on a job. So the handles are created once
+//! for each lane and each type, and kept. The recorder must be installed before the node starts; a
+//! recorder that is installed later receives none of these metrics.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,7 +17,7 @@ use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Delivery;
 
-/// The metrics of a node.
+/// The cached metrics of a node.
 pub(crate) struct CachedMetrics {
     lanes: Kept<LaneMetrics>,
     types: Kept<TypeMetrics>,
@@ -25,7 +26,7 @@ pub(crate) struct CachedMetrics {
     pub(crate) locked_by_hint: Counter,
 }
 
-/// What is measured of each lane.
+/// The metrics of one lane.
 pub(crate) struct LaneMetrics {
     pub(crate) publish_to_receive: Histogram,
     pub(crate) receive_to_lock: Histogram,
@@ -36,8 +37,8 @@ pub(crate) struct LaneMetrics {
     pub(crate) decided: Counter,
 }
 
-/// What is measured of each type. Of the outcomes the common one is kept; the others are rare, and named when they
-/// come.
+/// The metrics of one type. Only the handles of the most frequent outcome are cached; those of the
+/// other outcomes are looked up at each use.
 pub(crate) struct TypeMetrics {
     job_type: String,
     pub(crate) queue_wait: Histogram,
@@ -46,7 +47,7 @@ pub(crate) struct TypeMetrics {
 }
 
 impl LaneMetrics {
-    /// A message came.
+    /// Records that a message was received.
     pub(crate) fn received(&self, delivery: &Delivery) {
         if let Body::Hints(hints) = &delivery.body {
             let count = hints.len() as u64;
@@ -62,11 +63,11 @@ impl LaneMetrics {
     }
 }
 
-/// The common outcome.
+/// The most frequent outcome.
 const DONE: &str = "done";
 
 impl TypeMetrics {
-    /// A handler ran for so long.
+    /// Records how long a handler ran.
     pub(crate) fn executed(&self, outcome: &'static str, took: Duration) {
         let seconds = took.as_secs_f64();
         if outcome == DONE {
@@ -77,7 +78,7 @@ impl TypeMetrics {
         }
     }
 
-    /// An attempt came to this end.
+    /// Counts the outcome of an attempt.
     pub(crate) fn finished(&self, outcome: &'static str) {
         if outcome == DONE {
             self.finished_done.increment(1);
@@ -121,7 +122,8 @@ impl CachedMetrics {
     }
 }
 
-/// Grows by the labels of lanes, which are bounded, and the types that a node serves, which are few.
+/// A map of handles. Its size is bounded by the number of lane labels and of types that the node
+/// serves.
 struct Kept<V>(RwLock<HashMap<String, Arc<V>>>);
 
 impl<V> Default for Kept<V> {
@@ -132,7 +134,8 @@ impl<V> Default for Kept<V> {
 
 impl<V> Kept<V> {
     fn get(&self, name: &str, make: impl FnOnce(&str) -> V) -> Arc<V> {
-        // A poisoned lock means that a thread panicked between whole operations; the map is still right.
+        // A poisoned lock means that a thread panicked between whole operations; the map is still
+        // right.
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.get(name) {
             return found.clone();

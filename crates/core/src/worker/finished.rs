@@ -1,4 +1,4 @@
-//! A job that ran, on its way from the executor to its committed outcome.
+//! The outcome of a job, on its way from the executor to its commit.
 
 use std::sync::Arc;
 
@@ -8,26 +8,27 @@ use tokio::time::Instant;
 use crate::job::{Job, LockToken, LockedJob};
 use crate::store::{Completion, Failure, Settled};
 
-/// What became of an attempt.
+/// How an attempt ended.
 #[allow(
     clippy::large_enum_variant,
     reason = "the large one is the common one: a box would cost an allocation a job"
 )]
 pub(crate) enum Ending {
-    /// Delete it.
+    /// The job is deleted.
     Done(Completion),
-    /// Its handler's transaction has completed it already.
+    /// The handler's transaction has completed the job already.
     Committed(Box<Settled>),
-    /// Move it.
+    /// The job moves to the timers or the dead letters.
     Failed {
         failure: Failure,
         outcome: &'static str,
     },
-    /// Unlock it; no attempt spent.
+    /// The job is released; no attempt is spent.
     Release,
-    /// Its lock is gone; there is nothing to commit.
+    /// The lock is lost; there is nothing to commit.
     Lost,
-    /// Its outcome is unknown: it is committed, or the lease is still there and reconciliation finds it.
+    /// The outcome is unknown: it is committed, or the lease still exists and reconciliation finds
+    /// it.
     Left,
 }
 
@@ -48,16 +49,17 @@ pub(crate) struct Finished {
     pub(crate) job: Arc<Job>,
     pub(crate) ending: Ending,
     pub(crate) finished_at: Instant,
-    /// The slot of an exclusive job, for the next one of its instance; those of a suspect. Until its outcome is
-    /// committed.
+    /// The slot of an exclusive job, kept for the next job of its instance, or the slots of a
+    /// suspect. Held until the outcome is committed.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
-    /// The slot of any other, until its outcome is accepted: nothing more is locked while outcomes can't be committed
-    /// as fast as jobs end.
+    /// The slot of any other job, held until the completer accepts the outcome. So the node locks
+    /// no more jobs while outcomes are committed more slowly than jobs end.
     pub(crate) kept: Option<OwnedSemaphorePermit>,
 }
 
 impl Finished {
-    /// Everything that depends on this being seen to: the job, and the sibling that its transaction took over.
+    /// Returns the tokens of all locks that depend on this outcome: that of the job, and that of
+    /// the sibling that its transaction took over.
     pub(crate) fn holds(&self) -> impl Iterator<Item = LockToken> {
         let next = match &self.ending {
             Ending::Committed(settled) => &settled.next[..],
@@ -67,7 +69,8 @@ impl Finished {
         std::iter::once(self.held.clone()).chain(next)
     }
 
-    /// Somebody waits for this to be committed: the next one of its instance, or a node that wants to stop.
+    /// Returns whether something waits for this commit: the next job of the instance, or a node
+    /// that stops.
     pub(crate) fn is_awaited(&self) -> bool {
         self.slot.is_some() || !matches!(self.ending, Ending::Done(_))
     }

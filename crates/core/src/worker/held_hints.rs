@@ -1,7 +1,8 @@
-//! Which hints this node holds: the leader asks before it calls their jobs lost ([`crate::leader::sweeper`]).
+//! The hints that this node holds. The leader asks for them before it treats their jobs as orphans
+//! ([`crate::leader::sweeper`]).
 //!
-//! A hint is held from the moment at which it is received until its message is settled. One that was returned to the
-//! broker is under way as well, and is told of for as long as the leader asks.
+//! A node holds a hint from its receipt until its message is settled. A hint that was requeued is
+//! still on its way, so the answer includes it within the time that the question names.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +13,10 @@ use tokio::time::Instant;
 
 use crate::job::{JobId, Lane, NodeId};
 
-/// Questions that may wait: anybody who may publish can ask.
+/// Maximum number of questions that wait. Everyone who may publish can send questions.
 const MOST_QUESTIONS: usize = 64;
-/// Returned hints that are remembered. Of more, the first ones may be hinted twice.
+/// Maximum number of requeued hints that are remembered. Beyond it the oldest are forgotten, and
+/// their jobs may be hinted twice.
 const MOST_RETURNED: usize = 65_536;
 
 /// The leader's question.
@@ -23,11 +25,11 @@ pub(crate) struct Question {
     pub(crate) to: NodeId,
     pub(crate) number: u64,
     pub(crate) lane: Lane,
-    /// Hints that were returned to the broker within this time count.
+    /// Hints that were requeued within this time count as held.
     pub(crate) within: Duration,
 }
 
-/// Questions that wait for the consumer.
+/// The questions that wait for the consumer.
 #[derive(Default)]
 pub(crate) struct Questions {
     waiting: Mutex<VecDeque<Question>>,
@@ -35,10 +37,10 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Ask. Of too many the oldest is dropped.
+    /// Adds a question. Drops the oldest one when [`MOST_QUESTIONS`] wait.
     pub(crate) fn ask(&self, question: Question) {
         let mut waiting = self.waiting();
-        // Over two brokers it comes twice.
+        // With two brokers each question arrives twice.
         let is_it = |asked: &Question| (asked.to, asked.number) == (question.to, question.number);
         if waiting.iter().any(is_it) {
             return;
@@ -51,7 +53,7 @@ impl Questions {
         self.asked.notify_one();
     }
 
-    /// The next question. Cancel-safe.
+    /// Waits for the next question. Cancel-safe.
     pub(crate) async fn next(&self) -> Question {
         loop {
             if let Some(question) = self.waiting().pop_front() {
@@ -66,12 +68,12 @@ impl Questions {
     }
 }
 
-/// Hints that went back to the broker, the oldest first.
+/// The hints that were requeued, oldest first.
 #[derive(Default)]
 pub(crate) struct Returned(VecDeque<(Instant, usize, JobId)>);
 
 impl Returned {
-    /// These hints of the lane at this place were returned.
+    /// Records that hints of the lane at this place were requeued.
     pub(crate) fn note(&mut self, place: usize, jobs: impl IntoIterator<Item = JobId>) {
         let now = Instant::now();
         self.0.extend(jobs.into_iter().map(|job| (now, place, job)));
@@ -79,7 +81,7 @@ impl Returned {
         self.0.drain(..more);
     }
 
-    /// Those of a lane within this time.
+    /// Returns the hints of a lane that were requeued within this time.
     pub(crate) fn within(&self, place: usize, time: Duration) -> impl Iterator<Item = JobId> {
         let newest = self.0.iter().rev();
         let young = newest.take_while(move |(at, ..)| at.elapsed() <= time);

@@ -1,18 +1,24 @@
-//! The instances whose exclusive job this node runs, and what it may say of them without the database.
+//! The process instances whose exclusive job this node runs, and the hints that it refuses because
+//! of them without asking the database.
 //!
-//! A hint for an instance that is held is refused: whoever finishes takes the next ([`Refusal::InstanceHeld`]). While
-//! the holder is a job of this node, the node knows that by itself:
+//! A hint for an instance that is held is refused, because the end of the holder takes the next job
+//! ([`Refusal::InstanceHeld`]). While the holder is a job of this node, the node decides this by
+//! itself:
 //!
-//! * **Its job runs**, under a lease that is trusted: a job whose hint is here was committed before the statement that
-//!   will end the holder is even sent, so that statement's snapshot shows it to whoever is passed the instance.
-//!   Refused.
-//! * **Its end is under way**: that statement may be older than the hinted job. Refused, too, but the hint is *owed*:
-//!   if nobody took the instance over, the end has not seen the job, and the hint is looked at again.
-//! * **The lock turns out to be lost**: another node may have ended the holder long ago. Whatever was refused is owed.
+//! * **The holder runs** under a lease that the node trusts. The hinted job was committed before
+//!   the statement that will end the holder is sent, so the snapshot of that statement shows the
+//!   job to the handoff. The hint is refused.
+//! * **The end of the holder is under way.** Its statement may be older than the hinted job. The
+//!   hint is refused, but it is *owed*: if the end passes the instance to no job of this node, it
+//!   has not seen the hinted job, and the hint is tried again.
+//! * **The lock turns out to be lost.** Another node may have ended the holder long ago. Every
+//!   refused hint is owed.
 //!
-//! One owed hint an instance and lane is enough: any of them starts the first job in turn, and that one's end takes the
-//! next. One for each lane, since a hint in a deep lane, which anybody may have written, would delay the others. A
-//! node that dies in between leaves what it owed to the sweeper, like any hint that a dead node had taken.
+//! One owed hint for each instance and lane is enough: it starts the first job in turn, and the end
+//! of that job takes the next. There is one for each lane, because a hint in a deep lane, which
+//! everyone who may publish can write, would delay the others. When a node dies in between, the
+//! sweeper finds the jobs of the hints that it owed, as with any hint that a dead node had
+//! received.
 //!
 //! [`Refusal::InstanceHeld`]: crate::store::Refusal::InstanceHeld
 
@@ -22,46 +28,48 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::hint::{Hint, Ready};
 use crate::job::{Lane, LockToken};
 
-/// See the [module](self).
+/// The instances that jobs of this node hold. See the [module](self).
 #[derive(Default)]
 pub(crate) struct HeldInstances(Mutex<HashMap<String, HeldInstance>>);
 
 struct HeldInstance {
     held: LockToken,
-    /// The statement that ends the holder is about to be sent, or under way.
+    /// The statement that ends the holder is about to be sent, or is under way.
     ends: bool,
-    /// At most one for each lane of this node.
+    /// The owed hints, at most one for each lane of this node.
     owed: Vec<Owed>,
 }
 
-/// A hint that was refused here.
+/// A hint that this node refused.
 struct Owed {
     /// The place of its lane.
     place: usize,
     ready: Ready,
-    /// While the holder's end was under way.
+    /// The hint was refused while the end of the holder was under way.
     late: bool,
 }
 
 /// How a holder ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Its outcome is committed, and the next job of its instance is ours, too.
+    /// The outcome is committed, and this node has taken the next job of the instance.
     PassedOn,
-    /// Its outcome is committed, and nothing follows here.
+    /// The outcome is committed, and this node has taken no next job.
     Over,
-    /// Not known, or its lock was lost.
+    /// The outcome is unknown, or the lock is lost.
     Unsure,
 }
 
 impl HeldInstances {
-    /// A poisoned lock only means that a thread panicked between whole operations; the map is still right.
+    /// A poisoned lock means that a thread panicked between whole operations; the map is still
+    /// right.
     fn instances(&self) -> MutexGuard<'_, HashMap<String, HeldInstance>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job was locked. What its forerunner owed, its own end will see. An answer that comes late is of a lock that is
-    /// lost.
+    /// Records that a job was locked. Drops the hints that the previous holder owed: the end of
+    /// this job sees their jobs. An answer with a smaller fence than the current holder's is late,
+    /// and its lock is lost.
     pub(crate) fn hold(&self, held: &LockToken) {
         let Some(instance) = &held.instance else {
             return;
@@ -78,7 +86,7 @@ impl HeldInstances {
         }
     }
 
-    /// The statements that end these are about to be sent.
+    /// Records that the statements which end these holders are about to be sent.
     pub(crate) fn end_soon<'a>(&self, held: impl Iterator<Item = &'a LockToken>) {
         for (held, instance) in held.filter_map(|held| Some((held, held.instance.as_ref()?))) {
             if let Some(holder) = self.instances().get_mut(instance)
@@ -89,7 +97,8 @@ impl HeldInstances {
         }
     }
 
-    /// Is this hint refused, since a job of its instance runs here under a lease that is trusted?
+    /// Returns whether this hint is refused, because a job of its instance runs here under a
+    /// trusted lease.
     pub(crate) fn refuses(
         &self,
         hint: &Hint,
@@ -107,8 +116,8 @@ impl HeldInstances {
         if hint.id == holder.held.id || !trusts(&holder.held) {
             return false;
         }
-        // The first one is enough, and the first late one: of those that came before nothing is owed unless the lock is
-        // lost.
+        // One hint is enough, and one late hint: hints that came before the end began are owed only
+        // if the lock is lost.
         let known = holder.owed.iter().position(|owed| owed.place == place);
         if known.is_some_and(|at| !holder.ends || holder.owed.get(at).is_some_and(|owed| owed.late))
         {
@@ -128,7 +137,7 @@ impl HeldInstances {
         true
     }
 
-    /// A holder has ended. Returns the hints that are owed.
+    /// Removes a holder that has ended. Returns the owed hints.
     pub(crate) fn end(&self, held: &LockToken, end: End) -> Vec<Ready> {
         let Some(instance) = &held.instance else {
             return Vec::new();
@@ -193,7 +202,7 @@ mod tests {
         assert_eq!(urgent.map(|ready| &ready.hint), Some(&honest));
     }
 
-    /// The job of the hint is another one: its own hint is decided by itself.
+    /// The forged hint names the wrong instance; the job's own hint is decided independently of it.
     #[test]
     fn a_hint_that_names_a_wrong_instance_says_nothing_of_its_job() {
         let (instances, holder) = (HeldInstances::default(), held(1));
@@ -221,7 +230,7 @@ mod tests {
         assert!(!refuses(&instances, &sibling));
     }
 
-    /// The database says of it what it is: locked, and not held by a sibling.
+    /// A hint for the holder itself goes to the database, which answers that the job is locked.
     #[test]
     fn the_holders_own_hint_is_asked_for() {
         let (instances, holder) = (HeldInstances::default(), held(1));

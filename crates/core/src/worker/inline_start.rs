@@ -1,28 +1,28 @@
-//! How long the jobs of a type keep their thread when they are first given it.
+//! How long the jobs of a type keep the thread when their handler is first polled.
 //!
-//! A job that was locked alone is begun by whoever locked it, before that one looks after anything else: it starts
-//! sooner than in a task that has to wait for its turn. That is right for handlers that soon wait for something or are
-//! soon done, as nearly all do, and wrong for those that compute or block: meanwhile nothing would be locked. Which of
-//! the two a handler is shows in what it did before.
+//! The task that locked a single job also starts it, before it does other work: the job starts
+//! sooner than in a task that waits to be scheduled. This suits handlers that soon wait or end, as
+//! nearly all do. It does not suit handlers that compute or block, because no job would be locked
+//! meanwhile. The first polls of earlier jobs of the type show which kind a handler is.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A turn that is no longer than this hardly delays the next lock: that alone takes longer. Where jobs come one by one
-/// nothing is in the processor's caches: with a limit of 50 µs a handler that only sends a few bytes was never short
-/// (docs/internals/measurements.md, 0022).
+/// The longest first poll that counts as short. It hardly delays the next lock, which takes longer.
+/// Where jobs arrive one by one, the processor's caches are cold: with a limit of 50 µs, a handler
+/// that only sends a few bytes never counted as short (docs/internals/measurements.md, 0022).
 const SHORT: Duration = Duration::from_micros(250);
-/// So many short turns in a row make the next one likely to be short.
+/// The number of short first polls in a row after which the next one is expected to be short.
 const ENOUGH: u32 = 16;
-/// One that is longer than this comes of what the handler does, not of a machine that was busy elsewhere: from then on
-/// it takes twice as many short ones.
+/// A first poll longer than this is caused by the handler, not by a machine that is busy with other
+/// work. Each one doubles the number of short polls that is needed.
 const LONG: Duration = Duration::from_millis(10);
 const MOST: u32 = 4_096;
 
-/// The first turns of the jobs of one type, in one process. See the [module](self).
+/// The first polls of the jobs of one type, in one process. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct InlineStarts {
-    /// Short ones since the last that was not; no more are counted than are needed.
+    /// Short polls since the last long one, counted up to `needed`.
     short: AtomicU32,
     needed: AtomicU32,
 }
@@ -37,7 +37,7 @@ impl Default for InlineStarts {
 }
 
 impl InlineStarts {
-    /// A job's first turn took so long.
+    /// Records how long a job's first poll took.
     pub(crate) fn note(&self, took: Duration) {
         if took > SHORT {
             self.note_long(took);
@@ -46,8 +46,8 @@ impl InlineStarts {
         }
     }
 
-    /// Whoever gave a job its first turn had the thread back after so long. With everything around the handler that may
-    /// be twice as long as a short turn.
+    /// Records how long the caller took to start a job and have the thread back. With everything
+    /// around the handler this may be twice as long as a short poll.
     pub(crate) fn note_whole(&self, took: Duration) {
         if took > SHORT * 2 {
             self.note_long(took);
@@ -62,7 +62,7 @@ impl InlineStarts {
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// The next one will be short, too, as far as one can tell.
+    /// Returns whether the next first poll is expected to be short.
     pub(crate) fn are_short(&self) -> bool {
         self.short.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed)
     }

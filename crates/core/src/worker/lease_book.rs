@@ -1,13 +1,16 @@
-//! The lease book: the locks that this node holds, and until when it may trust them.
+//! The lease book: the locks that this node holds, and until when it trusts them.
 //!
-//! The database's clock decides. Locally a lease is trusted for a monotonic window that starts *before*
-//! the statement that wrote it was sent, so the node always stops trusting before the database does.
+//! The database's clock decides. The node trusts a lease for a window of its monotonic clock that
+//! starts *before* it sent the statement that wrote the lease. So the node stops trusting the lease
+//! before the database does.
 //!
-//! * Only leases held longer than a third of their length are [renewed](crate::worker::renewal): short jobs cost nothing.
-//! * A job whose lease can't be renewed is asked to stop one sixth of the lease before it ends. Its outcome is still
-//!   accepted as long as the leader has not ended the lease.
+//! * Only leases held longer than a third of their length are [renewed](crate::worker::renewal), so
+//!   a short job costs no renewal.
+//! * A job whose lease cannot be renewed is asked to stop one sixth of the lease before it ends.
+//!   Its outcome is accepted as long as the leader has not ended the lease.
 //! * While renewals fail, the node takes no new work ([`LeaseBook::healthy`]).
-//! * Statements whose answers tell of new leases are tracked in [`under_way`](crate::worker::under_way).
+//! * Statements whose answers contain new leases are tracked in
+//!   [`under_way`](crate::worker::under_way).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,33 +27,33 @@ use crate::store::Renewed;
 use crate::telemetry::metrics as m;
 use crate::worker::under_way::UnderWay;
 
-/// The most lost locks whose strikes are to be taken back; of further ones the strikes stay.
+/// Maximum number of lost locks whose strikes are taken back. The strikes of further ones stay.
 const MOST_LOST: usize = 10_000;
 
 struct Entry {
     held: LockToken,
     renewed: Instant,
     hold: Hold,
-    /// A holder of this job has died before.
+    /// An earlier holder of this job has died.
     struck: bool,
     lease: Arc<Lease>,
 }
 
-/// By what a job is held.
+/// How a job is held.
 #[derive(Clone, Copy)]
 enum Hold {
-    /// A lease, which is renewed.
+    /// By a lease, which is renewed.
     Lease,
-    /// A row lock, which lasts as long as its transaction may be silent.
+    /// By a row lock, which lasts as long as its transaction may be silent.
     Row(Duration),
 }
 
-/// What a running job sees of its lease.
+/// The signals of a lease to its running job.
 #[derive(Default)]
 pub(crate) struct Lease {
     /// Asks the job to stop.
     pub(crate) stop: Signal,
-    /// The lease is gone: nothing that the job does counts any more.
+    /// The lease is lost: the outcome of the job no longer counts.
     pub(crate) lost: Signal,
 }
 
@@ -61,13 +64,14 @@ impl Lease {
     }
 }
 
-/// A token that is made when somebody gives the signal or wants to wait for it. Most jobs end before either, and two
-/// tokens for each, with what their clones count under a lock, were a twentieth of what a node spends on a job.
+/// A cancellation token that is created when the signal is given or first awaited. Most jobs end
+/// before either. Two tokens for each job, with the locked counters of their clones, were a
+/// twentieth of what a node spends on a job.
 #[derive(Default)]
 pub(crate) struct Signal(OnceLock<CancellationToken>);
 
 impl Signal {
-    /// Ready from when the signal was given.
+    /// Returns the token, which is cancelled when the signal is given.
     pub(crate) fn token(&self) -> &CancellationToken {
         self.0.get_or_init(CancellationToken::new)
     }
@@ -81,13 +85,13 @@ impl Signal {
     }
 }
 
-/// Everything that a node holds.
+/// All locks that a node holds.
 pub(crate) struct LeaseBook {
     entries: Mutex<BTreeMap<JobId, Entry>>,
-    /// Jobs with a strike among them.
+    /// The number of held jobs with a strike.
     struck: watch::Sender<usize>,
     under_way: Mutex<UnderWay>,
-    /// Lost locks: a strike may have been counted against each, although this node lives.
+    /// Lost locks. Each may have a strike although this node lives.
     lost: Mutex<Vec<LockToken>>,
     length: Duration,
     healthy: AtomicBool,
@@ -109,46 +113,48 @@ impl LeaseBook {
         }
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the map is still right.
+    /// A poisoned lock means that a thread panicked between whole operations; the map is still
+    /// right.
     fn entries(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Taken after `entries` where both are.
+    /// Locks the statements under way. When both are locked, `entries` is locked first.
     pub(crate) fn under_way(&self) -> MutexGuard<'_, UnderWay> {
         self.under_way
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is time to ask which leases name this node.
+    /// Returns whether it is time to look for leases that name this node.
     pub(crate) fn wants_look(&self) -> bool {
         self.under_way().wants_look(Instant::now())
     }
 
-    /// Leases may name this node that it does not know of.
+    /// Returns whether the database may hold leases of this node that are not in the book.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.under_way().in_doubt()
     }
 
-    /// How long a lease lasts.
+    /// Returns the length of a lease.
     pub(crate) fn length(&self) -> Duration {
         self.length
     }
 
-    /// A job that was locked by a statement, which was sent at `sent`, starts. `None` where the answer is so late that
-    /// the lease was seen to otherwise.
+    /// Enters the lease of a job that starts now; the statement that locked it was sent at `sent`.
+    /// Returns `None` if the answer came so late that the lease was adopted or released otherwise.
     pub(crate) fn hold(&self, held: LockToken, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
-        // One step: a look in between would not know this lease.
+        // In one step: a look that begins in between would not know this lease.
         let mut entries = self.entries();
         if !self.under_way().starts(held.fence) {
-            tracing::warn!(job = %held.id, fence = %held.fence, "a locked job was not started in time; it is not started now");
+            tracing::warn!(job = %held.id, fence = %held.fence, "the answer to a lock came too late; the job does not start under this lease");
             return None;
         }
         Some(self.note(&mut entries, held, sent, Hold::Lease, strikes > 0))
     }
 
-    /// A look at the database begins. Returns the fences that this node knows of; `None` where another look is open.
+    /// Begins a look at the database. Returns the fences that this node knows, or `None` while
+    /// another look is open.
     pub(crate) fn begin_look(&self) -> Option<Vec<Fence>> {
         let entries = self.entries();
         let expected = self
@@ -158,18 +164,19 @@ impl LeaseBook {
         Some(held.chain(expected).collect())
     }
 
-    /// The look that was sent then has been answered. Returns the statements to be waited for before it ends.
+    /// Records the answer to the look that was sent at `sent`. Returns the last statement that must
+    /// be answered before the look ends.
     pub(crate) fn looked(&self, sent: Instant) -> u64 {
         self.under_way().looked(sent)
     }
 
-    /// The look is over. Returns those of the leases that it found of which no answer told; their jobs are expected to
+    /// Ends the look. Returns the found leases that no answer contained; their jobs are expected to
     /// start.
     pub(crate) fn end_look(&self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
         self.under_way().end_look(unknown)
     }
 
-    /// The jobs of these do not start here after all.
+    /// Records that these jobs do not start here after all.
     pub(crate) fn do_not_expect(&self, held: &[LockToken]) {
         let mut under_way = self.under_way();
         for held in held {
@@ -177,12 +184,14 @@ impl LeaseBook {
         }
     }
 
-    /// A handler has run under this lock, and what became of its outcome is unknown: no other handler runs under it.
+    /// Records that a handler has run under this lock and that its outcome is unknown. No other
+    /// handler runs under it.
     pub(crate) fn note_used(&self, held: &LockToken) {
         self.under_way().note_used(held.fence);
     }
 
-    /// This lock is lost. If its loss was counted as this node's death, that is to be taken back.
+    /// Records that this lock is lost. If the loss was counted as this node's death, the strike is
+    /// taken back.
     pub(crate) fn note_lost(&self, held: LockToken) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         if lost.len() < MOST_LOST {
@@ -190,31 +199,31 @@ impl LeaseBook {
         }
     }
 
-    /// Strikes are to be taken back.
+    /// Returns whether strikes are to be taken back.
     pub(crate) fn has_lost(&self) -> bool {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         !lost.is_empty()
     }
 
-    /// The lost locks whose strikes are to be taken back.
+    /// Returns the lost locks whose strikes are to be taken back.
     pub(crate) fn lost(&self) -> Vec<LockToken> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.clone()
     }
 
-    /// The strikes of the first so many lost locks have been taken back.
+    /// Removes the first `count` lost locks, whose strikes have been taken back.
     pub(crate) fn absolved(&self, count: usize) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let count = count.min(lost.len());
         lost.drain(..count);
     }
 
-    /// The row of a job was locked by a statement that was sent at `sent`, for so long at most.
+    /// Enters a row lock, which lasts for `at_most`; the statement that took it was sent at `sent`.
     pub(crate) fn hold_row(&self, held: LockToken, sent: Instant, at_most: Duration) -> Arc<Lease> {
         self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false)
     }
 
-    /// Row locks became leases, by a statement that was sent at `sent`.
+    /// Records that these row locks became leases, by a statement that was sent at `sent`.
     pub(crate) fn leased(&self, held: &[LockToken], sent: Instant) {
         let mut entries = self.entries();
         for held in held {
@@ -227,7 +236,7 @@ impl LeaseBook {
         }
     }
 
-    /// These locks are known to be gone; what runs under them is asked to stop.
+    /// Marks these locks as lost and asks their jobs to stop.
     pub(crate) fn lose<'a>(&self, held: impl Iterator<Item = &'a LockToken>) {
         let entries = self.entries();
         for held in held {
@@ -239,7 +248,7 @@ impl LeaseBook {
         }
     }
 
-    /// How long a lock lasts from when it was last written.
+    /// Returns how long a lock lasts after it was last written.
     fn lasts(&self, entry: &Entry) -> Duration {
         match entry.hold {
             Hold::Lease => self.length,
@@ -270,7 +279,8 @@ impl LeaseBook {
         lease
     }
 
-    /// A former entry is gone; a new one may have a strike.
+    /// Updates the number of struck jobs after `former` was removed and an entry with or without a
+    /// strike was added.
     fn count_struck(&self, former: Option<&Entry>, struck: bool) {
         let less = usize::from(former.is_some_and(|entry| entry.struck));
         let more = usize::from(struck);
@@ -280,7 +290,7 @@ impl LeaseBook {
         }
     }
 
-    /// The handler has ended: its job does not count among those that may take a node down.
+    /// Records that the handler has ended. Its job no longer counts as one that may kill the node.
     pub(crate) fn has_run(&self, held: &LockToken) {
         let mut entries = self.entries();
         let entry = entries.get_mut(&held.id);
@@ -291,13 +301,13 @@ impl LeaseBook {
         }
     }
 
-    /// How many jobs with a strike are held, and have not run.
+    /// Returns the number of held jobs with a strike whose handlers have not ended.
     pub(crate) fn struck(&self) -> watch::Receiver<usize> {
         self.struck.subscribe()
     }
 
-    /// The job's outcome is committed, or its lock is known to be gone. Another lock on the same job,
-    /// taken meanwhile, stays.
+    /// Removes a lock whose outcome is committed or which is lost. A newer lock on the same job
+    /// stays.
     pub(crate) fn forget(&self, held: &LockToken) {
         let mut entries = self.entries();
         if entries
@@ -310,14 +320,14 @@ impl LeaseBook {
         self.in_flight.set(entries.len() as f64);
     }
 
-    /// May this lock still be believed in?
+    /// Returns whether this lock is still trusted.
     pub(crate) fn trusts(&self, held: &LockToken) -> bool {
         self.entries()
             .get(&held.id)
             .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.lasts(e))
     }
 
-    /// Ask a job to stop.
+    /// Asks a job to stop. Returns false if the book has no lock on it.
     pub(crate) fn cancel(&self, id: JobId) -> bool {
         self.entries().get(&id).is_some_and(|e| {
             e.lease.stop.give();
@@ -325,22 +335,22 @@ impl LeaseBook {
         })
     }
 
-    /// How many jobs are held.
+    /// Returns the number of held jobs.
     pub(crate) fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// Renewals work, so new work may be taken.
+    /// Returns whether renewals work, so that new work may be taken.
     pub(crate) fn healthy(&self) -> bool {
         self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Renewals work, or do not.
+    /// Sets whether renewals work.
     pub(crate) fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// LockToken for longer than a third of the lease since the last renewal.
+    /// Returns the leases that were last renewed more than a third of their length ago.
     pub(crate) fn due(&self) -> Vec<LockToken> {
         self.entries()
             .values()
@@ -352,7 +362,7 @@ impl LeaseBook {
             .collect()
     }
 
-    /// What became of a renewal that was sent then. A busy lease stays due.
+    /// Records the answer to a renewal that was sent at `sent`. A busy lease stays due.
     pub(crate) fn renewed(&self, asked: &[LockToken], answer: &Renewed, sent: Instant) {
         let renewed: HashSet<_> = answer.renewed.iter().collect();
         let busy: HashSet<_> = answer.busy.iter().collect();
@@ -368,13 +378,13 @@ impl LeaseBook {
                 entry.renewed = sent;
             } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
-                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; it is asked to stop");
+                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; the job is asked to stop");
                 entry.lease.lose();
             }
         }
     }
 
-    /// Jobs whose lease is about to end are asked to stop; those whose lease has ended are lost.
+    /// Asks jobs whose leases are about to end to stop, and marks ended leases as lost.
     pub(crate) fn expire(&self) {
         for (id, entry) in self.entries().iter() {
             let (age, lasts) = (entry.renewed.elapsed(), self.lasts(entry));
@@ -383,7 +393,7 @@ impl LeaseBook {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
                 entry.lease.lose();
             } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_given() {
-                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease can't be renewed; the job is asked to stop");
+                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease could not be renewed and ends soon; the job is asked to stop");
                 entry.lease.stop.give();
             }
         }
@@ -395,7 +405,7 @@ mod tests {
     use super::*;
     use crate::job::Fence;
 
-    /// As after the answer of a lock statement.
+    /// Enters a lease as after the answer to a lock statement.
     fn hold(book: &LeaseBook, held: LockToken, sent: Instant) -> Arc<Lease> {
         book.under_way().expect(held.fence, Instant::now());
         book.hold(held, 0, sent).expect("it was expected")
@@ -417,7 +427,7 @@ mod tests {
         }
     }
 
-    /// It gets its lease later, which a look that began before may see.
+    /// The row lock becomes a lease later, and a look that began before may see this lease.
     #[test]
     fn a_row_that_is_held_while_a_look_is_open_is_known_to_it() {
         let book = LeaseBook::new(Duration::from_secs(10));

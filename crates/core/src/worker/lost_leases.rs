@@ -1,17 +1,18 @@
-//! Reconciliation: the leases that name this node, and the book that it keeps of them, are made to agree.
+//! Reconciliation: finds leases in the database that name this node and are not in its lease book.
 //!
-//! The answer to a statement may be lost after the statement committed. Then the database holds leases for this node of
-//! which the node knows nothing: a job that was locked, or the next sibling that a completion took over. Nothing would
-//! run them until the leases end. So after any unknown outcome, and with each renewal, the node asks once which leases
-//! name it that are not in its book ([`Store::unknown`](crate::store::Store::unknown)). Each of them is adopted into a
-//! free slot, or released (protocol rule 6). An idle node asks nothing.
+//! The answer to a statement may be lost after the statement committed. The database then holds
+//! leases of this node that the node does not know: of a job that was locked, or of the next
+//! sibling that a completion took over. Their jobs would not run until the leases end. So after
+//! each unknown outcome, and with each renewal, the node asks once for the leases that name it and
+//! are not in its book ([`Store::unknown`](crate::store::Store::unknown)). It adopts each of them
+//! into a free slot, or releases it (protocol rule 6). An idle node asks nothing.
 //!
 //! ```text
-//!   statement ──► no answer ──► doubt ──► look: leases that name this node and are not in its book
-//!                                           │ wait for the statements that were under way meanwhile
-//!                                           ├─ an answer told of it: it runs already
-//!                                           ├─ a free slot, and no handler ran under it: adopted, the job starts
-//!                                           └─ else: released, the job is hinted
+//!   statement ──► no answer ──► doubt ──► look for leases of this node that are not in its book
+//!                                           │ wait for the statements that were under way
+//!                                           ├─ an answer contained it: its job runs already
+//!                                           ├─ slot free, no handler ran under it: adopted
+//!                                           └─ otherwise: released, the job is hinted
 //! ```
 
 use std::sync::Arc;
@@ -33,13 +34,14 @@ fn count(how: &'static str, jobs: usize) {
     counter!(m::LEASES_RECONCILED, "how" => how).increment(jobs as u64);
 }
 
-/// The counters are seen before they count anything.
+/// Registers the counters with the value zero.
 pub(crate) fn begin() {
     count(ADOPTED, 0);
     count(RELEASED, 0);
 }
 
-/// Look once, if no other look is open; adopt or release the leases that it finds. It waits for statements under way.
+/// Looks once for lost leases, unless another look is open, and adopts or releases those that it
+/// finds. Waits for the statements that are under way.
 pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
         return Ok(());
@@ -52,7 +54,8 @@ pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The last look of a node that stops: everything that names it and does not run is released.
+/// Does the last look of a node that stops. Releases each lease that names it and whose job does
+/// not run.
 pub(crate) async fn last_look(node: &Arc<NodeContext>) {
     match unknown(node).await {
         Ok(Some((unknown, sent, _))) => {
@@ -61,7 +64,7 @@ pub(crate) async fn last_look(node: &Arc<NodeContext>) {
         }
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(%error, "leases may be left that name this node; other nodes take their jobs over when they end");
+            tracing::warn!(%error, "could not look for lost leases; if any remain, their jobs are taken over when they expire");
         }
     }
 }
@@ -83,7 +86,7 @@ async fn unknown(node: &Arc<NodeContext>) -> Result<Option<Found>, StoreError> {
     }
 }
 
-/// Start what there is a slot for; release the rest.
+/// Starts the jobs for which a slot is free; releases the others.
 async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) {
     if strange.is_empty() {
         return;
@@ -92,7 +95,8 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
     let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
-        // A handler that runs has a fence of its own: after an earlier run under this lock the job is locked anew.
+        // Each run of a handler has its own fence: if one ran under this lock, the job is locked
+        // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {
             node.slots.clone().try_acquire_owned().ok()
@@ -112,7 +116,7 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         if jobs > 0 {
             tracing::info!(
                 node = %node.id, jobs, how = what,
-                "leases named this node, and no answer had told it of them"
+                "found leases of this node whose answers were lost"
             );
         }
     }
@@ -120,7 +124,7 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
     release(node, released).await;
 }
 
-/// Give up locks of jobs that do not run here. Where that fails, the next look finds them.
+/// Releases locks whose jobs do not run here. If this fails, the next look finds them.
 pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     if held.is_empty() {
         return;
@@ -128,7 +132,7 @@ pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     match node.store.release(node.id, &held).await {
         Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
         Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "locks could not be given back yet");
+            tracing::warn!(jobs = held.len(), %error, "could not release locks yet; they are released after the next look for lost leases");
             node.leases.doubt(node.store.outcome_within());
         }
     }

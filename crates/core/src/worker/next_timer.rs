@@ -1,7 +1,8 @@
-//! The alarm: when the next timer is due, on this machine's monotonic clock.
+//! The next timer: the earliest due date, on this machine's monotonic clock.
 //!
-//! Two ask the database: the mover and the leader's turn. An answer is as old as its question, so whatever else is
-//! told while one is under way counts beside it.
+//! Two tasks ask the database for it: the timer task and the leader cycle. An answer is as old as
+//! its question, so due dates that are reported while a question is under way are kept beside the
+//! answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,17 +11,17 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Waking a little late beats waking early and asking twice.
+/// Added to each wait: to wake a little late is cheaper than to wake early and ask twice.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// Who asks the database for the next due date, each one question after the other.
+/// The tasks that ask the database for the next due date. Each asks one question at a time.
 #[derive(Clone, Copy)]
 pub(crate) enum Asker {
     Mover,
     LeaderCycle,
 }
 
-/// Of each asker, the earliest moment that was told since it asked.
+/// For each asker, the earliest due date that was reported since it asked.
 #[derive(Default)]
 struct Told {
     mover: Option<Instant>,
@@ -42,7 +43,8 @@ impl Told {
     }
 }
 
-/// What the mover sleeps by: the moment, on this machine's monotonic clock, when the next timer is due.
+/// The moment at which the next timer is due, on this machine's monotonic clock. The timer task
+/// sleeps until then.
 #[derive(Clone)]
 pub(crate) struct NextTimer {
     next: Arc<watch::Sender<Option<Instant>>>,
@@ -65,12 +67,13 @@ impl NextTimer {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The database is about to be asked.
+    /// Records that the database is about to be asked.
     pub(crate) fn asks(&self, asker: Asker) {
         *self.told().since(asker) = None;
     }
 
-    /// It said that it was `now` at `then`, and when the next timer is due (or that there is none).
+    /// Records the database's answer: its clock showed `now` at `then`, and the next timer is due
+    /// at `due`, or there is none.
     pub(crate) fn answered(
         &self,
         asker: Asker,
@@ -81,14 +84,15 @@ impl NextTimer {
         let due = due.map(|due| moment(then, now, due));
         let mut told = self.told();
         let next = earliest(due, told.since(asker).take());
-        // The other's answer may be from before this one.
+        // The answer to the other asker may be older than this one.
         if let Some(due) = due {
             told.note(due);
         }
         self.next.send_replace(next);
     }
 
-    /// A timer was created; wake up for it if it is earlier than the next one known.
+    /// Records that a timer was created. Wakes the timer task if it is earlier than the next known
+    /// one.
     pub(crate) fn earlier(&self, now: DateTime<Utc>, due: DateTime<Utc>) {
         let at = moment(Instant::now(), now, due);
         let mut told = self.told();
@@ -109,7 +113,8 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 fn moment(then: Instant, now: DateTime<Utc>, due: DateTime<Utc>) -> Instant {
     let wait = (due - now).to_std().unwrap_or_default() + SLACK;
-    // A timer a century away overflows nothing: the next turn looks again anyway.
+    // The limit avoids an overflow for timers far in the future; the next leader cycle asks again
+    // anyway.
     then + wait.min(Duration::from_secs(24 * 3600))
 }
 
@@ -117,7 +122,7 @@ fn moment(then: Instant, now: DateTime<Utc>, due: DateTime<Utc>) -> Instant {
 mod tests {
     use super::*;
 
-    /// An alarm, and how its moments are written: so many seconds from now.
+    /// Returns a next timer, and a function that returns its due date in seconds from now.
     fn alarm() -> (NextTimer, impl Fn(&NextTimer) -> Option<u64>) {
         let began = Instant::now();
         let next = move |alarm: &NextTimer| {
@@ -137,7 +142,8 @@ mod tests {
             assert_eq!(next(&alarm), Some(10));
             alarm.earlier(now, after(20));
             assert_eq!(next(&alarm), Some(10));
-            // The first one is moved or deleted; the answer has not seen the second, and not the third.
+            // The first one is moved or deleted; the answer contains neither the second nor the
+            // third.
             alarm.asks(asker);
             alarm.earlier(now, after(30));
             alarm.answered(asker, then, now, Some(after(60)));

@@ -1,19 +1,20 @@
-//! Quarantine: a job that takes its node down is found, and the innocents beside it are not blamed
+//! Quarantine: finds a job that kills its node, without blame for the jobs that run beside it
 //! (protocol rule 26).
 //!
-//! When a node dies, everything it held gets a **strike**, counted by the leader's turn that ends the lease. Most
-//! of it is innocent, so the first strikes change nothing. A job with [`SUSPECT`] of them runs **alone**:
-//! the node takes nothing new, lets what runs come to an end, notes in the lease that the job is alone now,
-//! and only then starts it. From there on only deaths while alone are counted, so what merely waited beside
-//! a killer keeps its strikes. At [`quarantine_after`](crate::NodeOptions::quarantine_after) the job goes
-//! to the dead letters, with the reason. An attempt that ends in any orderly way clears the strikes.
+//! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
+//! the lease. Most of these jobs are innocent, so the first strike changes nothing. A job with
+//! [`SUSPECT`] strikes runs **alone**: the node takes nothing new, lets running jobs end, notes in
+//! the lease that the job runs alone, and then starts it. From then on only a death while the job
+//! runs alone counts, so a job that only waited beside a killer gets no more strikes. At
+//! [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a dead
+//! letter, with the reason. An attempt that ends in any orderly way clears the strikes.
 //!
 //! ```text
 //!   death 1, in company ──► strike 1     death 2, in company ──► strike 2: a suspect, runs alone
 //!   death 3, alone ──► strike 3: dead letter "quarantined"
 //! ```
-//! Long jobs may keep a node from ever being empty: after a lease's length the suspect starts in company,
-//! and its lease does not say "alone".
+//! Long jobs may keep a node from ever being empty. After the length of a lease the suspect starts
+//! beside them, and its lease does not note that it runs alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,26 +27,27 @@ use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
 
-/// So many strikes make a suspect. The stores' statements know the same number.
+/// The number of strikes that makes a job a suspect. The statements of the stores contain the same
+/// number.
 const SUSPECT: i32 = 2;
 
-/// A job with so many strikes runs alone.
+/// Returns whether a job with this many strikes runs alone.
 pub(crate) const fn is_suspect(strikes: i32) -> bool {
     strikes >= SUSPECT
 }
 
-/// How many suspects wait or run on a node.
+/// The number of suspects that wait or run on a node.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects(AtomicUsize);
 
 impl Suspects {
-    /// While there is one, the node takes nothing else.
+    /// Returns whether there is a suspect. Meanwhile the node takes nothing else.
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }
 
-/// One of them.
+/// Counts one suspect until it is dropped.
 pub(crate) struct Suspect(Arc<NodeContext>);
 
 impl Suspect {
@@ -61,19 +63,20 @@ impl Drop for Suspect {
     }
 }
 
-/// Whether a locked job may start now.
+/// The decision whether a locked job may start.
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly all are started, and that is the small one"
 )]
 pub(crate) enum Admission {
-    /// Yes, on this slot.
+    /// The job starts, on these slots.
     Start(OwnedSemaphorePermit, Option<Suspect>),
-    /// No, and this is what becomes of it.
+    /// The job does not start and ends like this.
     End(Ending, Option<OwnedSemaphorePermit>),
 }
 
-/// Let an innocent job start at once, a suspect when it is alone, and a guilty one never.
+/// Admits an innocent job at once, and a suspect when it is alone. A job with
+/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter.
 pub(crate) async fn admit(
     node: &Arc<NodeContext>,
     job: &Job,
@@ -90,25 +93,26 @@ pub(crate) async fn admit(
         return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
     let suspect = Suspect::enter(node);
-    // Its own slot back first: two suspects that each kept one would wait for each other.
+    // The job's own slot is freed first: two suspects that each kept one would wait for each other.
     drop(slot);
     tracing::warn!(
         job = %held.id, job_type = %job.job_type, strikes,
-        "the nodes that held this job have died; it waits to run alone"
+        "the nodes that held this job died; it waits to run alone"
     );
     let slots = u32::try_from(node.options.concurrency).unwrap_or(u32::MAX);
     let wait = async {
         let all = node.slots.clone().acquire_many_owned(slots);
         match tokio::time::timeout(node.options.lease, all).await {
             Ok(all) => all.map(|all| (all, true)),
-            // Not while the first request waits: it gathers every slot that comes free.
+            // Requested only after the first request ended, because that one gathers every slot
+            // that becomes free.
             Err(_) => (node.slots.clone().acquire_owned().await).map(|one| (one, false)),
         }
     };
     let waited = tokio::select! {
         biased;
         () = lease.stop.token().cancelled() => None,
-        // What cannot start is given back, not held until the end of the shutdown.
+        // A suspect that cannot start is released now and not held until the end of the shutdown.
         () = node.draining.cancelled() => None,
         waited = wait => waited.ok(),
     };
@@ -123,13 +127,14 @@ pub(crate) async fn admit(
     }
 }
 
-/// Write down that it is alone. Where that fails it runs all the same, and its death will not count.
+/// Notes in the lease that the job runs alone. If this fails, the job runs anyway and its death
+/// does not count.
 async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
     match node.store.run_alone(node.id, held).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(Ending::Lost),
         Err(error) => {
-            tracing::warn!(job = %held.id, %error, "it could not be noted that the job runs alone");
+            tracing::warn!(job = %held.id, %error, "could not note in the lease that the job runs alone; a death of this node does not count");
             Ok(())
         }
     }
@@ -140,7 +145,7 @@ fn dead_letter(job: &Job, strikes: i32, held: &LockToken) -> Ending {
         "quarantined: {strikes} nodes in a row died while they held this job, the last one while nothing else ran on it; \
          find out why (memory, a crash in native code, an exit call), then retry it"
     );
-    tracing::error!(job = %held.id, job_type = %job.job_type, strikes, "the job is quarantined");
+    tracing::error!(job = %held.id, job_type = %job.job_type, strikes, "the job is quarantined as a dead letter; find out why its nodes died, then retry it");
     Ending::Failed {
         failure: Failure {
             held: held.clone(),

@@ -1,8 +1,9 @@
-//! Renewal: the task that keeps this node's leases alive while their jobs run.
+//! Renewal: the task that renews this node's leases while their jobs run.
 //!
-//! It looks at the [book](crate::worker::lease_book) twelve times a lease, and asks the database only where something is to be said:
-//! a lease that is older than a third of its length, a [doubt](crate::worker::under_way), a strike to take back. After each
-//! renewal it also [reconciles](crate::worker::lost_leases) the book with the database, in a task of its own: a
+//! It checks the [book](crate::worker::lease_book) twelve times per lease, and sends a statement
+//! only for a lease that is older than a third of its length, for a
+//! [doubt](crate::worker::under_way), or for a strike to take back. After each renewal it also
+//! [reconciles](crate::worker::lost_leases) the book with the database, in a separate task: a
 //! reconciliation that hangs or gets no connection delays no renewal.
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::lost_leases;
 
-/// Renew until the node has ended. Nothing held and nothing in doubt costs no statement.
+/// Renews leases until the node has ended. Sends no statement while nothing is held and nothing is
+/// in doubt.
 pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     lost_leases::begin();
     let book = node.leases.clone();
@@ -32,7 +34,7 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
             () = node.ended.cancelled() => break,
             _ = ticks.tick() => {}
         }
-        // On every tick, also while a renewal hangs.
+        // On every tick, even while a renewal hangs.
         book.expire();
         if renewal
             .as_ref()
@@ -63,10 +65,10 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     }
     let until = Instant::now() + node.store.outcome_within();
     if let Some(open) = reconciliation {
-        // No other look can begin before.
+        // No other look can begin before this one has ended.
         let _ = tokio::time::timeout_at(until, open).await;
     }
-    // Outcomes that are refused are given up, each with a doubt.
+    // Refused outcomes are given up, and each raises a doubt.
     node.refused.close();
     let _ = tokio::time::timeout_at(until, node.refused.wait()).await;
     if book.is_in_doubt() {
@@ -74,7 +76,7 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     }
 }
 
-/// False where leases could not be renewed.
+/// Renews these leases. Returns false if the statement failed.
 async fn renew(node: Arc<NodeContext>, due: Vec<LockToken>) -> bool {
     let book = &node.leases;
     let sent = Instant::now();
@@ -85,17 +87,18 @@ async fn renew(node: Arc<NodeContext>, due: Vec<LockToken>) -> bool {
             true
         }
         Err(error) => {
-            tracing::warn!(leases = due.len(), %error, "leases could not be renewed; no new work until they can");
+            tracing::warn!(leases = due.len(), %error, "leases could not be renewed; the node takes no new jobs until they can");
             false
         }
     }
 }
 
-/// What this says comes late at worst: where it fails, the next one says it again.
+/// Looks for lost leases if `look` is set, and takes strikes back. A failure is harmless: the next
+/// call tries again.
 async fn reconcile(node: Arc<NodeContext>, look: bool) {
     let book = &node.leases;
     if look && let Err(error) = lost_leases::look(&node).await {
-        tracing::debug!(%error, "leases that name this node could not be looked for");
+        tracing::debug!(%error, "could not look for lost leases; the next renewal tries again");
     }
     let lost = book.lost();
     if !lost.is_empty() {
@@ -103,7 +106,7 @@ async fn reconcile(node: Arc<NodeContext>, look: bool) {
             Ok(true) => book.absolved(lost.len()),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(jobs = lost.len(), %error, "strikes could not be taken back yet");
+                tracing::debug!(jobs = lost.len(), %error, "could not take strikes back yet");
             }
         }
     }

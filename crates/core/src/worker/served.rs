@@ -1,13 +1,18 @@
-//! What a node takes now: the types whose jobs it locks, and of these jobs those in its scope.
+//! The jobs that a node takes: the types that it locks, and the scope that jobs of these types must
+//! match.
 //!
-//! Handlers and scope may change while the node runs ([`Registry`](crate::node::Registry)). What runs goes on; hints of what
-//! the node no longer takes are settled or forwarded as those of any strange type.
+//! Handlers and scope may change while the node runs ([`Registry`](crate::node::Registry)). Running
+//! jobs continue. Hints of jobs that the node no longer takes are settled or forwarded, like those
+//! of any type without a handler.
 //!
-//! The types are those with a handler, without those that are closed. A type closes while [`MOST`] outcomes of its jobs
-//! wait apart because the database refuses them (a trigger or a foreign key that an operator added, say), or, where
-//! [`MOST_OF_ALL`] wait, with its next one. So what waits is bounded, and no outcome of another type waits for it. Hints of a
-//! closed type are settled as [`Unserved`](crate::store::Refusal::Unserved), and the node does not name the type in its
-//! beats: where no other node serves it, its jobs wait, and the leader hints them once the type is open again.
+//! The locked types are those with a handler, except closed ones. The database may refuse the
+//! outcomes of a type, because of a trigger or a foreign key that an operator added, for example.
+//! These outcomes wait apart. A type closes when [`MOST`] of its outcomes wait, or, while
+//! [`MOST_OF_ALL`] outcomes wait in total, when its next outcome is refused. So the number of
+//! waiting outcomes is bounded, and no outcome of another type waits for them. Hints of a closed
+//! type are settled as [`Unserved`](crate::store::Refusal::Unserved), and the node leaves the type
+//! out of its row and its beats. If no other node serves the type, its jobs wait, and the leader
+//! hints them when the type is open again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -19,14 +24,14 @@ use crate::job::scope::Scope;
 use crate::telemetry::metrics as m;
 use crate::worker::handler::{Handlers, Registration};
 
-/// Outcomes of one type that wait apart while it is open.
+/// Maximum number of outcomes of one type that wait while the type is open.
 const MOST: usize = 1_000;
-/// Of all types.
+/// The same for all types together.
 const MOST_OF_ALL: usize = 4 * MOST;
-/// It opens when no more than these are left.
+/// A closed type opens when at most this many of its outcomes wait.
 const FEW: usize = MOST / 2;
 
-/// What a node takes now.
+/// The types and the scope that a node serves.
 pub(crate) struct Served {
     handlers: RwLock<Handlers>,
     now: Mutex<Now>,
@@ -37,10 +42,10 @@ pub(crate) struct Served {
 struct Now {
     all: Arc<[String]>,
     open: Arc<[String]>,
-    /// Those that may be held by row locks.
+    /// The types whose jobs may be held by row locks.
     by_row: Arc<[String]>,
     scope: Arc<Scope>,
-    /// Refused outcomes that wait.
+    /// The types with refused outcomes that wait.
     waiting: HashMap<String, Waiting>,
     total: usize,
 }
@@ -52,11 +57,11 @@ struct Waiting {
     turn: TypeTurn,
 }
 
-/// One outcome of a type is tried at a time.
+/// The mutex of a type: one of its refused outcomes is tried at a time.
 pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
-    /// Of a node with these handlers and this scope.
+    /// Creates the state of a node with these handlers and this scope.
     pub(crate) fn new(handlers: Handlers, scope: Scope) -> Self {
         let all: Arc<[String]> = handlers.types().into();
         let now = Now {
@@ -75,12 +80,11 @@ impl Served {
         }
     }
 
-    /// The handler of a type, whether the type is open or not.
+    /// Returns the handler of a type, whether the type is open or closed.
     pub(crate) fn handler(&self, job_type: &str) -> Option<Registration> {
         self.read_handlers().get(job_type).cloned()
     }
 
-    /// Change the handlers.
     pub(crate) fn change_handlers<T>(&self, change: impl FnOnce(&mut Handlers) -> T) -> T {
         let mut handlers = self
             .handlers
@@ -94,7 +98,6 @@ impl Served {
         changed
     }
 
-    /// Change the scope.
     pub(crate) fn change_scope(&self, change: impl FnOnce(&mut Scope)) {
         let mut now = self.lock();
         let mut scope = Scope::clone(&now.scope);
@@ -105,44 +108,45 @@ impl Served {
         }
     }
 
-    /// Which jobs of these types the node takes.
+    /// Returns the scope: which jobs of the served types the node takes.
     pub(crate) fn scope(&self) -> Arc<Scope> {
         self.lock().scope.clone()
     }
 
-    /// All types with a handler.
+    /// Returns all types with a handler.
     pub(crate) fn all(&self) -> Arc<[String]> {
         self.lock().all.clone()
     }
 
-    /// The types that may be held by row locks.
+    /// Returns the types whose jobs may be held by row locks.
     pub(crate) fn by_row(&self) -> Arc<[String]> {
         self.lock().by_row.clone()
     }
 
-    /// Tells of changes.
+    /// Returns a receiver of the revision, which grows with every change.
     pub(crate) fn revision(&self) -> watch::Receiver<i64> {
         self.revision.subscribe()
     }
 
-    /// The types that are open.
+    /// Returns the open types.
     pub(crate) fn types(&self) -> Arc<[String]> {
         self.lock().open.clone()
     }
 
-    /// Whether no type is closed.
+    /// Returns whether no type is closed.
     pub(crate) fn all_open(&self) -> bool {
         let now = self.lock();
         now.open.len() == now.all.len()
     }
 
-    /// Whether the node has a handler for a type and locks none of its jobs.
+    /// Returns whether the type is closed: it has a handler, and the node locks none of its jobs.
     pub(crate) fn is_closed(&self, job_type: &str) -> bool {
         let now = self.lock();
         now.waiting.get(job_type).is_some_and(|of| of.closed)
     }
 
-    /// An outcome of this type was refused alone, and begins to wait.
+    /// Records that an outcome of this type was refused alone and begins to wait. Returns the
+    /// type's mutex.
     pub(crate) fn begin_to_wait(&self, job_type: &str) -> TypeTurn {
         let mut now = self.lock();
         now.total += 1;
@@ -155,15 +159,15 @@ impl Served {
             tracing::error!(
                 job_type,
                 waiting,
-                "the database refuses the outcomes of this type; this node locks no more jobs of it until fewer wait; \
-                 see the log for the reason"
+                "the database refuses the outcomes of this type; this node locks no more jobs of \
+                 it until fewer outcomes wait; see earlier log lines for the reason"
             );
             self.choose(&mut now);
         }
         turn
     }
 
-    /// It was taken or given up.
+    /// Records that a waiting outcome was accepted or given up.
     pub(crate) fn end_to_wait(&self, job_type: &str) {
         let mut now = self.lock();
         let Some(of) = now.waiting.get_mut(job_type) else {

@@ -1,17 +1,19 @@
-//! Statements under way that may write leases for this node, and what became of those without an answer.
+//! Statements under way that may write leases for this node, and those that ended without an
+//! answer.
 //!
-//! A lease that names this node is usually in its [`LeaseBook`](crate::worker::lease_book::LeaseBook), since the answer that told of
-//! it was noted there. It is not while the statement is under way, nor after its answer was lost. This module tells the
-//! two apart, so that [`reconciliation`](crate::worker::lost_leases) adopts or releases only leases that no answer will tell
-//! of (protocol rule 6):
+//! A lease of this node is usually in its [`LeaseBook`](crate::worker::lease_book::LeaseBook),
+//! which records the leases of each answer. It is not in the book while the statement is under way,
+//! nor after the answer was lost. This module distinguishes the two cases, so that
+//! [`reconciliation`](crate::worker::lost_leases) adopts or releases only leases that no answer
+//! will contain (protocol rule 6):
 //!
-//! * A statement is **under way** from before it is sent until its answer is noted. An answer's leases are **expected**
-//!   until the jobs start.
-//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no longer be working on
-//!   the statement and a look that was sent after that has been answered.
-//! * While a **look** at the database is open, the fences of all answers are remembered, and of all jobs that start:
-//!   the look may see their leases, which were not on its list when it began. (A job that is held by its row gets its
-//!   lease later.)
+//! * A statement is **under way** from before it is sent until its answer is recorded. The leases
+//!   of an answer are **expected** until their jobs start.
+//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no
+//!   longer execute the statement and a look that was sent after that has been answered.
+//! * While a **look** at the database is open, the fences of all answers and of all jobs that start
+//!   are remembered: the look may see their leases, which were not in its list when it began. (A
+//!   job that is held by a row lock gets its lease later.)
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,13 +27,14 @@ use crate::store::error::StoreError;
 use crate::store::{Claimed, Locked, MovedTimers, Settled};
 use crate::worker::lease_book::LeaseBook;
 
-/// The first two looks after a doubt are so far apart; each next distance is twice as long, up to the second one.
+/// The pause between the first two looks after a doubt. It doubles with each look, up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-/// An answer that tells of leases.
+/// An answer that contains leases.
 pub(crate) trait Leases {
-    /// The jobs that were leased to this node.
+    /// Returns the jobs that were leased to this node.
     fn leased(&self) -> &[LockedJob];
 }
 
@@ -59,33 +62,33 @@ impl Leases for Settled {
     }
 }
 
-/// The leases among it are known already.
+/// An answer with this type contains no new leases.
 impl Leases for () {
     fn leased(&self) -> &[LockedJob] {
         &[]
     }
 }
 
-/// An unknown outcome, and when to look next.
+/// An unknown outcome, and the time of the next look.
 #[derive(Clone, Copy)]
 struct Doubt {
-    /// No statement that raised it can take effect after this.
+    /// The time after which no statement that raised the doubt can take effect.
     until: Instant,
     next_look: Instant,
     pause: Duration,
 }
 
-/// See the [module](self).
+/// The statements under way and the leases that they may have written. See the [module](self).
 #[derive(Default)]
 pub(crate) struct UnderWay {
     next: u64,
     open: BTreeSet<u64>,
     expected: HashMap<Fence, Instant>,
-    /// Locks under which a handler has run here, and which may still be in the database. Kept until a look begins
-    /// without a doubt.
+    /// Locks under which a handler has run here, and which may still be in the database. Cleared
+    /// when a look begins without a doubt.
     used: HashSet<Fence>,
     doubt: Option<Doubt>,
-    /// A look is open: the fences of all answers and starts since it began.
+    /// While a look is open: the fences of all answers and starts since it began.
     answered: Option<HashSet<Fence>>,
     ended: Arc<Notify>,
 }
@@ -107,19 +110,20 @@ impl UnderWay {
         self.is_known(fence);
     }
 
-    /// A look that is open may see a lease with this fence, and does not have it on its list.
+    /// Records a fence that the open look may see and does not have in its list.
     pub(crate) fn is_known(&mut self, fence: Fence) {
         if let Some(answered) = &mut self.answered {
             answered.insert(fence);
         }
     }
 
-    /// The job of this lease starts. False where it was not expected: too late, another start has it.
+    /// Records that the job of this lease starts. Returns false if the lease was not expected: the
+    /// start is too late, and another one has it.
     pub(crate) fn starts(&mut self, fence: Fence) -> bool {
         self.expected.remove(&fence).is_some()
     }
 
-    /// A statement that was sent may still take effect within this time.
+    /// Records that a statement without an answer may still take effect within this time.
     fn doubt(&mut self, now: Instant, within: Duration) {
         let until = now + within;
         let until = self.doubt.map_or(until, |doubt| doubt.until.max(until));
@@ -130,12 +134,13 @@ impl UnderWay {
         });
     }
 
-    /// A handler ran under this lock; it runs no other one (it may have handed the fence on).
+    /// Records that a handler ran under this lock. No other handler runs under it, because the
+    /// first one may have passed the fence on.
     pub(crate) fn note_used(&mut self, fence: Fence) {
         self.used.insert(fence);
     }
 
-    /// A handler ran under this lock already.
+    /// Returns whether a handler has run under this lock.
     pub(crate) fn is_used(&self, fence: Fence) -> bool {
         self.used.contains(&fence)
     }
@@ -144,19 +149,20 @@ impl UnderWay {
         self.doubt.is_some()
     }
 
-    /// It is time for a look: none is open, and there is a doubt.
+    /// Returns whether it is time for a look: there is a doubt, and no look is open.
     pub(crate) fn wants_look(&self, now: Instant) -> bool {
         self.answered.is_none() && self.doubt.is_some_and(|doubt| now >= doubt.next_look)
     }
 
-    /// A look begins. Answers whose jobs have not started for `patience` are forgotten: a look tells of them again.
-    /// Returns the fences that are still expected; `None` where another look is open.
+    /// Begins a look. Forgets the leases whose jobs have not started for `patience`, so the look
+    /// finds them again. Returns the fences that are still expected, or `None` while another look
+    /// is open.
     pub(crate) fn begin_look(&mut self, now: Instant, patience: Duration) -> Option<Vec<Fence>> {
         if self.answered.is_some() {
             return None;
         }
         if self.doubt.is_none() {
-            // The look that ended the doubt has seen to what the database still had of them.
+            // The look that ended the doubt has found those that the database still had.
             self.used.clear();
         }
         self.answered = Some(HashSet::new());
@@ -164,7 +170,8 @@ impl UnderWay {
         Some(self.expected.keys().copied().collect())
     }
 
-    /// The look that was sent then has been answered. Returns the statements that may have written what it saw.
+    /// Records the answer to the look that was sent at `sent`. Returns the number of the last
+    /// statement that may have written what the look saw.
     pub(crate) fn looked(&mut self, sent: Instant) -> u64 {
         if let Some(doubt) = &mut self.doubt {
             if sent >= doubt.until {
@@ -177,13 +184,13 @@ impl UnderWay {
         self.next
     }
 
-    /// The open look has heard of a lease with this fence.
+    /// Returns whether an answer or a start since the look began had this fence.
     pub(crate) fn knows(&self, fence: Fence) -> bool {
         let answered = self.answered.as_ref();
         answered.is_some_and(|answered| answered.contains(&fence))
     }
 
-    /// The look is over: of these, no answer told, and none will.
+    /// Ends the look. Returns the leases among `unknown` that no answer contained or will contain.
     pub(crate) fn end_look(&mut self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
         let now = Instant::now();
         let strange = |locked: &LockedJob| !self.knows(locked.fence);
@@ -195,13 +202,14 @@ impl UnderWay {
         strange
     }
 
-    /// All statements up to this one have been answered, or will not be.
+    /// Returns whether all statements up to this one have ended, with or without an answer.
     fn have_ended(&self, up_to: u64) -> bool {
         self.open.first().is_none_or(|first| *first > up_to)
     }
 }
 
-/// A statement that may write leases for this node. Dropped without an answer, it raises a doubt.
+/// A statement that may write leases for this node. It raises a doubt when it is dropped without an
+/// answer.
 pub(crate) struct Statement {
     book: Arc<LeaseBook>,
     number: u64,
@@ -220,7 +228,8 @@ impl Drop for Statement {
 }
 
 impl LeaseBook {
-    /// Send a statement that may write leases for this node. `within` is how long it may take effect without an answer.
+    /// Sends a statement that may write leases for this node. Without an answer it may take effect
+    /// for `within`.
     pub(crate) async fn asks<T: Leases>(
         self: &Arc<Self>,
         within: Duration,
@@ -247,12 +256,12 @@ impl LeaseBook {
         answer
     }
 
-    /// Leases may name this node that it does not know of.
+    /// Records that the database may hold leases of this node that are not in the book.
     pub(crate) fn doubt(&self, within: Duration) {
         self.under_way().doubt(Instant::now(), within);
     }
 
-    /// Wait until all statements up to this one have been answered, or will not be.
+    /// Waits until all statements up to this one have ended, with or without an answer.
     pub(crate) async fn answers(&self, up_to: u64) {
         let ended = self.under_way().ended.clone();
         loop {

@@ -1,9 +1,10 @@
-//! Jobs whose rows can't be read (protocol rule 37).
+//! Jobs whose rows cannot be read (protocol rule 37).
 //!
-//! A value that no program can read, written by other hands, fails neither the statement that locks the job nor the
-//! other jobs of its batch: the job is locked like any other ([`Job::unreadable`]), runs no handler, and ends as a dead
-//! letter that names the column. Where 100 went that way within a minute, the fault may be this program's: the job
-//! waits in the timer table, and no attempt is spent.
+//! Another program may have written a value that cannot be read. It fails neither the statement
+//! that locks the job nor the other jobs of the batch. The job is locked like any other
+//! ([`Job::unreadable`]), runs no handler, and becomes a dead letter that names the column. After
+//! 100 such jobs within a minute the fault may be in this program: further ones wait in the timer
+//! table, and no attempt is spent.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -16,10 +17,10 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 
-/// Until an unreadable job is looked at again.
+/// How long an unreadable job waits before it is read again.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// How a job ends whose row can't be read, because of `fault`.
+/// Returns the ending of a job whose row cannot be read because of `fault`.
 pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) -> Ending {
     let now = Instant::now();
     let allowance = node.unreadable.lock();
@@ -37,8 +38,8 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         if let Some(more) = node.throttled_lines.now("put off") {
             tracing::error!(
                 job = %held.id, job_type = %job.job_type, fault, more,
-                "100 jobs whose rows can't be read were set aside within a minute; this one is put off. \
-                 Is the schema that of another version?"
+                "100 jobs whose rows can't be read were set aside within a minute; this job waits \
+                 in the timer table; check that the schema has this program's version"
             );
         }
         Destination::Retry {

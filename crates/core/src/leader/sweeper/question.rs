@@ -1,13 +1,14 @@
 //! The question: which hints of this lane does each node hold?
 //!
-//! A marker that is back has been decided by one node. Hints that stood before it in the lane may still wait on other
-//! nodes, or were returned to the broker meanwhile. The leader asks before it calls a job lost, and only where one would
-//! be: all nodes that receive the lane answer with the hints that they hold or have returned since the marker left.
+//! A returned marker has been decided by one node. Hints that were before it in the lane may still
+//! wait on other nodes, or may have been requeued meanwhile. So before the leader treats a job as
+//! an orphan, and only if there is a candidate, it asks. All nodes that receive the lane answer
+//! with the hints that they hold or have requeued since the marker left.
 //!
-//! A node that does not answer delays the lane by one marker, and never longer: the next time its
-//! silence is taken for an answer, but not that of others ([`Silent`]). A node that stops gives its
-//! hints back to the broker, so the question is asked again behind the next marker. A node whose
-//! program is too old to answer is not waited for; the hints that it holds may be sent twice.
+//! A node that does not answer delays the lane by one marker at most: the next time, its silence
+//! counts as an answer, but not the silence of other nodes ([`Silent`]). A node that stops requeues
+//! its hints, so the question is asked again behind the next marker. The leader does not wait for a
+//! node whose program is too old to answer; the hints that it holds may be sent twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,30 +21,31 @@ use crate::job::{JobId, Lane, NodeId};
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
 
-/// So long the nodes have to answer.
+/// The time in which nodes have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A node that was silent for so many intervals is not asked.
+/// A node that sent no beat for this many intervals is not asked.
 const SILENT: u32 = 2;
-/// Jobs that all answers together may name: a forged answer costs so much memory and no more.
+/// Maximum number of jobs in all answers to one question. It bounds the memory that a forged answer
+/// costs.
 const MOST_HELD: usize = 200_000;
 
-/// A question that is open.
+/// An open question.
 pub(super) struct Asked {
     number: u64,
     before: Before,
-    /// They have not answered yet.
+    /// The nodes that have not answered yet.
     missing: HashSet<NodeId>,
     held: HashSet<JobId>,
     until: Instant,
 }
 
-/// The nodes that have not answered a question of this lane and not been heard to answer since.
+/// The nodes that did not answer a question of this lane and have not answered one since.
 #[derive(Default)]
 pub(super) struct Silent(HashSet<NodeId>);
 
 impl Silent {
-    /// These did not answer in time. False where one of them had not been silent before: it is asked
-    /// once more.
+    /// Records nodes that did not answer in time. Returns false if one of them had not been silent
+    /// before; it is asked once more.
     fn expects_no_answer(&mut self, missing: &HashSet<NodeId>) -> bool {
         let known = missing.is_subset(&self.0);
         self.0.extend(missing);
@@ -56,7 +58,7 @@ impl Silent {
 }
 
 impl Sweeper {
-    /// A marker is back. Where jobs are suspected, ask the nodes; otherwise nothing is to be done.
+    /// Asks the nodes after a marker has returned, if there are candidates for orphans.
     async fn ask(&mut self, node: &Arc<NodeContext>, lane: &Lane, sent: Sent) {
         let Some(state) = self.lanes.get(lane) else {
             return;
@@ -69,7 +71,7 @@ impl Sweeper {
             return;
         }
         if whole && let Some(state) = self.lanes.get_mut(lane) {
-            // The pages look at the whole lane as well.
+            // The pages read the whole lane as well.
             state.not_whole_before = None;
         }
         let within = node.options.sweep_interval * SILENT;
@@ -96,7 +98,7 @@ impl Sweeper {
         }
     }
 
-    /// A node has answered, or begun to.
+    /// Records an answer, or a part of one.
     pub(crate) async fn answered(
         &mut self,
         node: &Arc<NodeContext>,
@@ -128,7 +130,7 @@ impl Sweeper {
         }
     }
 
-    /// A node stops: it answers no more, and what it held goes back to the broker.
+    /// Handles a node that stops: it answers no more, and its hints go back to the broker.
     pub(crate) fn left(&mut self, node: NodeId) {
         for state in self.lanes.values_mut() {
             let _ = state
@@ -138,7 +140,7 @@ impl Sweeper {
         }
     }
 
-    /// When the next question is to be asked, or the first open one has waited long enough.
+    /// Returns when the next question is to be asked, or the first open one times out.
     pub(crate) fn next_question(&self) -> Option<Instant> {
         let moments = self.lanes.values().flat_map(|lane| {
             let asks = lane.returned.as_ref().map(|(_, moment)| *moment);
@@ -148,7 +150,7 @@ impl Sweeper {
         moments.min()
     }
 
-    /// Ask the questions that are due, and wait no longer for nodes that had their time to answer.
+    /// Asks the questions that are due, and ends those that have timed out.
     pub(crate) async fn go_on_with_questions(&mut self, node: &Arc<NodeContext>) {
         let now = Instant::now();
         let is_due = |(lane, state): (&Lane, &mut LaneState)| {
@@ -172,7 +174,7 @@ impl Sweeper {
                 continue;
             };
             let silent = asked.missing.len();
-            tracing::info!(%lane, silent, "nodes did not say which hints they hold");
+            tracing::info!(%lane, silent, "nodes did not answer in time which hints they hold");
             if state.silent.expects_no_answer(&asked.missing) {
                 self.go_on(node, &lane).await;
             } else {
@@ -181,7 +183,8 @@ impl Sweeper {
         }
     }
 
-    /// The node leads no more: markers and questions of this term mean nothing in its next one.
+    /// Forgets all markers and questions when the node stops leading; they do not apply to its next
+    /// term.
     pub(crate) fn forget(&mut self) {
         self.lanes.clear();
         self.horizons.clear();
@@ -215,7 +218,7 @@ mod tests {
         let mut silent = Silent::default();
         assert!(!silent.expects_no_answer(&nodes(&[1])));
         assert!(silent.expects_no_answer(&nodes(&[1])));
-        // The silence of one is not taken for the answer of another.
+        // The silence of one node does not count as the answer of another.
         assert!(!silent.expects_no_answer(&nodes(&[1, 2])));
         assert!(silent.expects_no_answer(&nodes(&[1, 2])));
         silent.answered(NodeId(Uuid::from_u128(2)));
