@@ -1,8 +1,8 @@
 //! What one lane's consumer has been assigned, and what it has delivered of it.
 //!
-//! Shared by the task that polls ([`crate::lane`]), by the receiver that settles, and by the
-//! rebalance callbacks. A partition that is taken from us takes its deliveries with it: their
-//! tickets name the assignment's epoch, and one that is gone is nobody's.
+//! Shared by the task that polls ([`crate::lane`]), by the receiver that settles, and by the rebalance
+//! callbacks. A partition that is taken from us takes its deliveries with it: their tickets name the
+//! assignment's epoch, and one that is gone is nobody's.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -231,8 +231,7 @@ impl Assignment {
         Some((partition, tracker))
     }
 
-    /// Fetch again what was given back, with `seek` for each partition; true where all of them
-    /// could.
+    /// Fetch again what was given back, with `seek` for each partition; true where all of them could.
     pub(crate) fn rewind(&mut self, seek: impl Fn(i32, i64) -> Result<(), KafkaError>) -> bool {
         let mut done = true;
         if !self.rewind {

@@ -1,9 +1,9 @@
 //! What nodes tell each other: JSON over a topic with one partition, best effort.
 //!
 //! Telling hands a message to the producer and returns; what the producer does not take, or can't
-//! deliver in time, is lost: whoever did not hear it finds out from the database, later. This
-//! process hears itself at once, without the brokers. Every process reads the whole topic from its
-//! end on, without a group.
+//! deliver in time, is lost: whoever did not hear it finds out from the database, later. This process
+//! hears itself at once, without the brokers. Every process reads the whole topic from its end on,
+//! without a group.
 
 use std::sync::Arc;
 use std::time::Duration;

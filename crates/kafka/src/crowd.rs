@@ -1,9 +1,8 @@
 //! Says that a lane has more nodes than its topic has partitions.
 //!
-//! A member without a partition is no proof of that: a group whose broker died, whose leader knew
-//! nothing of the topic, or which waits for a member that is gone, leaves members out as well, for
-//! a while. So the brokers are asked what is true, and the advice is given only when all of this
-//! holds:
+//! A member without a partition is no proof of that: a group whose broker died, whose leader knew nothing
+//! of the topic, or which waits for a member that is gone, leaves members out as well, for a while. So the
+//! brokers are asked what is true, and the advice is given only when all of this holds:
 //! - the group's last rebalance is over, and left this member without a partition;
 //! - every broker answers, and the group is settled (its state is `Stable`);
 //! - the group has more members than the topic has partitions;
@@ -134,8 +133,7 @@ fn unknown(state: &LaneState, problem: &TransportError) -> Seen {
     Seen::Unknown
 }
 
-/// Whether a group is settled, and its members. Fails where one of the brokers does not answer.
-/// Blocks.
+/// Whether a group is settled, and its members. Fails where one of the brokers does not answer. Blocks.
 fn ask<C: ClientContext>(client: &Client<C>, group: &str) -> Result<(bool, usize), TransportError> {
     let list = client
         .fetch_group_list(Some(group), ANSWER)

@@ -6,18 +6,17 @@
 //!      ▲                     │ room                             │ half of the share is free
 //!      └─────────────────────┴──────────────────────────────────┘
 //! ```
-//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses
-//! the receiver (the node is saturated), the partitions are paused at once, and given up to the
-//! group after [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
+//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses the
+//! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
+//! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
 //!
-//! Two rules keep a client from staying silent for ever, both because librdkafka (2.12) answers
-//! that all is well and forgets:
-//! - **A pause and a resume are repeated.** Pausing, resuming and the start of a fetch each draw
-//!   a version of the partition and then queue an operation, on different threads; an operation
-//!   that is queued behind a newer one is dropped (`rd_kafka_toppar_op_serve`). A resume of a
-//!   partition that is not paused does nothing.
-//! - **A client that left its group does not join again.** Another client takes its place, with
-//!   nothing left over of the first one's partitions, positions and pauses.
+//! Two rules keep a client from staying silent for ever, both because librdkafka (2.12) answers that all is
+//! well and forgets:
+//! - **A pause and a resume are repeated.** Pausing, resuming and the start of a fetch each draw a version of the partition
+//!   and then queue an operation, on different threads; an operation that is queued behind a newer one is
+//!   dropped (`rd_kafka_toppar_op_serve`). A resume of a partition that is not paused does nothing.
+//! - **A client that left its group does not join again.** Another client takes its place, with nothing left
+//!   over of the first one's partitions, positions and pauses.
 
 use std::time::Duration;
 
@@ -87,8 +86,8 @@ impl Flow {
         }
     }
 
-    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look
-    /// again; `None` where another client is to take this one's place.
+    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look again; `None`
+    /// where another client is to take this one's place.
     pub(crate) fn steer(
         &mut self,
         state: &LaneState,

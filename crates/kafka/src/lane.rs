@@ -1,8 +1,7 @@
 //! One lane, received: a consumer of the lane's group, polled by a task of its own.
 //!
 //! The task never waits for a handler or for the database, so rebalances and heartbeats are served
-//! whatever the node does. It takes no more than the lane's share of the prefetch: see
-//! [`crate::flow`].
+//! whatever the node does. It takes no more than the lane's share of the prefetch: see [`crate::flow`].
 
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
@@ -190,8 +189,7 @@ pub(crate) struct LaneTask {
 enum Ended {
     Stopped,
     Broken,
-    /// It asked a broker that does not show the lane's topic yet, and would ask again after ten
-    /// seconds.
+    /// It asked a broker that does not show the lane's topic yet, and would ask again after ten seconds.
     Early,
     /// It gave its partitions up, and there is room again: the next client joins at once.
     Released,
@@ -281,8 +279,8 @@ impl LaneTask {
         let consumer = LaneConsumer::from_config_and_context(&self.config, context)
             .map_err(|error| explain_error(&error, &what))?;
         let consumer = Arc::new(Elsewhere::new(consumer));
-        // The client looks for its group's coordinator meanwhile. Brokers that never had a group
-        // make the topic of all groups' offsets first, which takes them seconds.
+        // The client looks for its group's coordinator meanwhile. Brokers that never had a group make
+        // the topic of all groups' offsets first, which takes them seconds.
         self.topology.ensure_lane(&self.state.lane).await?;
         self.found_at.get_or_insert_with(Instant::now);
         consumer
@@ -359,8 +357,7 @@ impl LaneTask {
             return;
         };
         if assignment.paused || assignment.holding {
-            // It was on its way when the partitions were paused, or the client has forgotten the
-            // pause.
+            // It was on its way when the partitions were paused, or the client has forgotten the pause.
             assignment.leaks = true;
             assignment.requeue(&[ticket]);
             return;
@@ -410,8 +407,7 @@ impl LaneTask {
                 return Some(Ended::Early);
             }
             // It is made again, or looked for, when the next client is opened. This one would go on
-            // believing what it knew of the partitions, and fetch nothing from those of the same
-            // number.
+            // believing what it knew of the partitions, and fetch nothing from those of the same number.
             tracing::warn!(%lane, %error, "the lane's topic is gone");
             return Some(Ended::Broken);
         }
@@ -435,8 +431,7 @@ fn configuration(
     options: &KafkaOptions,
 ) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
-    // A member learns by the next heartbeat that another one has come, twice in a cooperative
-    // rebalance.
+    // A member learns by the next heartbeat that another one has come, twice in a cooperative rebalance.
     let heartbeat = (options.session_timeout / 3).min(Duration::from_millis(500));
     let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
     config
@@ -444,17 +439,15 @@ fn configuration(
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("session.timeout.ms", millis(options.session_timeout))
         .set("heartbeat.interval.ms", millis(heartbeat))
-        // The client waits so long for the answer to a join, without heartbeats and without
-        // noticing that the answer is lost: with the connection, or in a broker that was frozen.
-        // Kafka's five minutes are for consumers that work between two polls; this one polls all
-        // the time.
+        // The client waits so long for the answer to a join, without heartbeats and without noticing that the
+        // answer is lost: with the connection, or in a broker that was frozen. Kafka's five minutes are for
+        // consumers that work between two polls; this one polls all the time.
         .set("max.poll.interval.ms", millis(join))
         .set("enable.auto.commit", "true")
         .set("auto.commit.interval.ms", millis(options.commit_interval))
         // What is settled is stored by us, in order, and only then committed.
         .set("enable.auto.offset.store", "false")
-        // A group that knows nothing begins at the oldest hint: it may be of a job that still
-        // waits.
+        // A group that knows nothing begins at the oldest hint: it may be of a job that still waits.
         .set("auto.offset.reset", "earliest")
         .set(
             "queued.min.messages",

@@ -8,9 +8,9 @@
 //!           settled  settled  held     settled  given back  next
 //!                             ▲ commit 9: the next owner begins here and sees 9, 10 and 11
 //! ```
-//! What was given back is fetched again from the lowest such offset; what is held or settled above
-//! it is then recognised and skipped. Only what is undecided is remembered, so one message that
-//! stays held for long costs no memory for those that are settled above it.
+//! What was given back is fetched again from the lowest such offset; what is held or settled above it
+//! is then recognised and skipped. Only what is undecided is remembered, so one message that stays held
+//! for long costs no memory for those that are settled above it.
 
 use std::collections::BTreeMap;
 
@@ -88,9 +88,9 @@ impl Tracker {
         }
     }
 
-    /// To be asked after each arrival. A message came, and what was given back below it did not,
-    /// although it was fetched again: that is tried once more, and then it is gone, with the log's
-    /// start or an aborted transaction. Returns the offset to commit, if that changed.
+    /// To be asked after each arrival. A message came, and what was given back below it did not, although
+    /// it was fetched again: that is tried once more, and then it is gone, with the log's start or an
+    /// aborted transaction. Returns the offset to commit, if that changed.
     pub(crate) fn notice_gone(&mut self, arrived: i64) -> Option<i64> {
         if self.rewind || self.rewind_to().is_none_or(|first| first > arrived) {
             return None;

@@ -1,15 +1,13 @@
 //! Publishing: one idempotent producer, packed by partition, confirmed, and never waiting for room.
 //!
-//! Hints of one call are gathered by partition (protocol rule 17: a message holds ids of one
-//! partition only), packed, and handed to librdkafka, which batches them again by partition and
-//! sends them in order, `acks=all`, each exactly once into the log. A call ends when every message
-//! has its delivery report, at the latest after
-//! [`confirm_timeout`](crate::KafkaOptions::confirm_timeout), which is librdkafka's
-//! `message.timeout.ms` here. Its local queue is bounded; a message that finds it full fails at
-//! once ([`TransportError::Full`]).
+//! Hints of one call are gathered by partition (protocol rule 17: a message holds ids of one partition
+//! only), packed, and handed to librdkafka, which batches them again by partition and sends them in
+//! order, `acks=all`, each exactly once into the log. A call ends when every message has its delivery
+//! report, at the latest after [`confirm_timeout`](crate::KafkaOptions::confirm_timeout), which is
+//! librdkafka's `message.timeout.ms` here. Its local queue is bounded; a message that finds it full
+//! fails at once ([`TransportError::Full`]).
 //!
-//! A producer whose idempotence broke for good (its state on the broker is lost) is replaced by a
-//! new one.
+//! A producer whose idempotence broke for good (its state on the broker is lost) is replaced by a new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! Receiving: the lanes of one node, each polled by a task of its own ([`crate::lane`]).
 //!
-//! The receiver only hands over what has arrived, and passes decisions on. Dropping it stops the
-//! tasks, which leave their groups; what was not settled goes to whoever gets the partitions then.
-//! Kafka has no redelivery of a single message: what is given back is fetched again from the lowest
-//! such offset of its partition, here or by the next owner.
+//! The receiver only hands over what has arrived, and passes decisions on. Dropping it stops the tasks,
+//! which leave their groups; what was not settled goes to whoever gets the partitions then.
+//! Kafka has no redelivery of a single message: what is given back is fetched again from the lowest such
+//! offset of its partition, here or by the next owner.
 
 use std::sync::Arc;
 

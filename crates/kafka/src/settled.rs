@@ -1,17 +1,17 @@
 //! Up to when has a lane been settled? Kafka answers with offsets, without a message.
 //!
-//! When the sweeper asks, the end of every partition is noted. All that lay before has been decided
-//! once the group's committed offsets have passed those ends. What retention removed counts as
-//! passed: it will never be delivered, so its jobs are orphans. A partition whose end moved back
-//! was wiped or made again; nothing of what it held will come either.
+//! When the sweeper asks, the end of every partition is noted. All that lay before has been decided once
+//! the group's committed offsets have passed those ends. What retention removed counts as passed: it will
+//! never be delivered, so its jobs are orphans. A partition whose end moved back was wiped or made
+//! again; nothing of what it held will come either.
 //!
 //! ```text
 //!   settled(partition)  ⇔  max(committed, log start) ≥ end at the time of asking,  or end now < end then
 //! ```
 //! A partition that is no more will deliver nothing either.
 //!
-//! Exact but for one thing: a message whose delivery the producer gave up on may still arrive. The
-//! sweeper suspects nothing that is younger than that takes.
+//! Exact but for one thing: a message whose delivery the producer gave up on may still arrive. The sweeper
+//! suspects nothing that is younger than that takes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,8 +98,7 @@ pub(crate) fn settled(
 }
 
 impl Settled {
-    /// Note where the lane ends now; [`Control::MarkerBack`] is heard here when all of it has been
-    /// decided.
+    /// Note where the lane ends now; [`Control::MarkerBack`] is heard here when all of it has been decided.
     pub(crate) async fn ask(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
         // Counted now: somebody may have added some, and published to them already.
         let partitions = self.topology.partitions(lane).await?;

@@ -5,15 +5,13 @@
 //! | `<prefix>.lane.<lane>` | hints | a setting | a setting |
 //! | `<prefix>.control` | what nodes tell each other | 1 | an hour |
 //!
-//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by
-//! publishers); what exists is only looked at. A difference to the settings that costs latency or
-//! hints is a warning, never an error: the topic may belong to somebody else. Rights needed:
-//! Describe on every topic; Read on lanes and control, and on the groups; Write on lanes and
-//! control; IdempotentWrite on the cluster (brokers before 3.0); Create and `DescribeConfigs` only
-//! with `declare`.
+//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by publishers); what
+//! exists is only looked at. A difference to the settings that costs latency or hints is a warning, never an error: the
+//! topic may belong to somebody else. Rights needed: Describe on every topic; Read on lanes and control, and on the
+//! groups; Write on lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and
+//! `DescribeConfigs` only with `declare`.
 //!
-//! With tokens (OAUTHBEARER) topics are only used: the client library gives its administrative
-//! client none.
+//! With tokens (OAUTHBEARER) topics are only used: the client library gives its administrative client none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -109,8 +107,8 @@ impl Topology {
         Ok(found.map_or(0, |found| found.partitions))
     }
 
-    /// Make sure that a lane's topic is there; returns its partitions. Only a process that receives
-    /// the lane makes it, and the one of `default`: a row may name any lane.
+    /// Make sure that a lane's topic is there; returns its partitions. Only a process that receives the lane makes
+    /// it, and the one of `default`: a row may name any lane.
     pub(crate) async fn ensure_lane(&self, lane: &Lane) -> Result<i32, TransportError> {
         let may_make = self.options.declare && self.options.tokens.is_none();
         if may_make && !self.own.contains(lane) {

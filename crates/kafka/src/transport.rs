@@ -85,15 +85,14 @@ impl Drop for Shared {
 }
 
 impl KafkaTransport {
-    /// Connect to
-    /// `kafka://[user:password@]host[:port][,…][/prefix][?group=NAME&tls=true&sasl=MECHANISM]`.
+    /// Connect to `kafka://[user:password@]host[:port][,…][/prefix][?group=NAME&tls=true&sasl=MECHANISM]`.
     ///
-    /// Comes back within some seconds. Brokers that are away are no error: the transport goes on
-    /// trying in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
+    /// Comes back within some seconds. Brokers that are away are no error: the transport goes on trying
+    /// in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or
-    /// the brokers refuse user, password or certificate.
+    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or the
+    /// brokers refuse user, password or certificate.
     pub async fn connect(url: &str, options: KafkaOptions) -> Result<Self, TransportError> {
         if let Some(mistake) = options.mistakes().into_iter().next() {
             return Err(mistake.into());
@@ -277,8 +276,8 @@ impl Transport for KafkaTransport {
         self.0.control.listen()
     }
 
-    /// Receivers leave their groups, what is under way is confirmed, then the clients end; what has
-    /// not ended in time is left behind.
+    /// Receivers leave their groups, what is under way is confirmed, then the clients end; what has not
+    /// ended in time is left behind.
     async fn close(&self, within: Duration) {
         let end = Instant::now() + within;
         self.0.closing.cancel();
