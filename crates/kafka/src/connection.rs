@@ -278,7 +278,7 @@ impl ClientContext for Context {
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
             | RDKafkaLogLevel::Error
-            | RDKafkaLogLevel::Warning => tracing::debug!(facility, line, "librdkafka logged a warning"),
+            | RDKafkaLogLevel::Warning => tracing::debug!(facility, line, "librdkafka warning"),
             _ => tracing::trace!(facility, line, "librdkafka"),
         }
     }
@@ -296,10 +296,16 @@ impl ClientContext for Context {
         &self,
         _: Option<&str>,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        let source = self.tokens.as_ref().ok_or("no token source is set; set `kafka_oauth_token_file`")?;
+        let source = self
+            .tokens
+            .as_ref()
+            .ok_or("no token source is set; set `kafka_oauth_token_file`")?;
         // The text is passed to C, so it must not contain a NUL.
         let token = source.token().map_err(|problem| {
-            tracing::warn!(problem, "no token for the brokers; the client asks for one again");
+            tracing::warn!(
+                problem,
+                "no token for the brokers; the client asks for one again"
+            );
             problem.replace('\0', " ")
         })?;
         Ok(OAuthToken {

@@ -56,7 +56,9 @@ impl ControlLine {
                 let publishers = &self.publishers;
                 let taken = publishers.send_and_forget(&self.topic, &self.process, &text);
                 if !taken {
-                    tracing::debug!("the producer refused a control message; other nodes do not receive it");
+                    tracing::debug!(
+                        "the producer refused a control message; other nodes do not receive it"
+                    );
                 }
                 taken
             }

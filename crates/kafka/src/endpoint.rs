@@ -243,7 +243,8 @@ fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     if !host.chars().all(named) {
         return Err(wrong(
-            "contain a name with characters other than letters, digits, `-`, `_` and `.`".to_owned(),
+            "contain a name with characters other than letters, digits, `-`, `_` and `.`"
+                .to_owned(),
             "write host:port, separated by commas if there are several; in a password write `/` as %2F, `?` as %3F",
         ));
     }

@@ -61,9 +61,7 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
         Code::PolicyViolation => {
             "the brokers' policy forbids this topic; create it yourself and set `kafka_declare = false`"
         }
-        Code::InvalidReplicationFactor => {
-            "lower `kafka_replication` to the number of brokers"
-        }
+        Code::InvalidReplicationFactor => "lower `kafka_replication` to the number of brokers",
         Code::FencedInstanceId => {
             "another node uses the same `kafka_instance_id`; give each node its own"
         }

@@ -410,7 +410,7 @@ impl LaneTask {
             }
             // The next client creates the topic again, or looks for it. This one would keep the
             // state of the old partitions, and fetch nothing from new ones with the same numbers.
-            tracing::warn!(%lane, %error, "the lane's topic is gone; opening another consumer");
+            tracing::warn!(%lane, %error, "the lane's topic is gone; with `kafka_declare = true` it is created again");
             return Some(Ended::Broken);
         }
         let problem = explain_error(&error, &format!("lane '{lane}'"));
@@ -433,7 +433,7 @@ fn configuration(
     options: &KafkaOptions,
 ) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
-    // A member is told of a new member by the next heartbeat, twice in a cooperative rebalance.
+    // The answer to a heartbeat reports a new member, twice in a cooperative rebalance.
     let heartbeat = (options.session_timeout / 3).min(Duration::from_millis(500));
     let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
     config

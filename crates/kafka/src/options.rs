@@ -46,9 +46,9 @@ pub struct KafkaOptions {
     /// How long a publish waits for the brokers' confirm before it fails with
     /// [`TransportError::Timeout`]. Default: 5 s.
     pub confirm_timeout: Duration,
-    /// How long a node may send no heartbeat before its partitions go to other nodes. 1 s to 30
-    /// min; the brokers limit it too (`group.min.session.timeout.ms`, 6 s by default). Default: 10
-    /// s.
+    /// How long a node may send no heartbeat before its partitions go to other nodes. 1 s to
+    /// 30 min; the brokers limit it too (`group.min.session.timeout.ms`, 6 s by default).
+    /// Default: 10 s.
     pub session_timeout: Duration,
     /// Static membership (`group.instance.id`): a node that comes back under the same name within
     /// the session timeout keeps its partitions, without a rebalance. It must be unique per node,
@@ -61,8 +61,8 @@ pub struct KafkaOptions {
     /// How long a receiver is paused before it gives its partitions to the other members of its
     /// group. It joins again when it is resumed. Default: 10 s.
     pub release_after: Duration,
-    /// The interval at which the brokers' statistics become metrics; `None` for never. Default: 10
-    /// s.
+    /// The interval at which the brokers' statistics become metrics; `None` for never.
+    /// Default: 10 s.
     pub statistics_interval: Option<Duration>,
     /// TLS: trusted authorities and the client's certificate. The brokers' certificates are always
     /// verified, with the host's name.

@@ -1,8 +1,7 @@
 //! The partition of a hint: the one that a Java producer chooses for the same key.
 //!
 //! The hash is MurmurHash2 with the seed of Kafka's default partitioner
-//! (org.apache.kafka.common.utils.Utils.murmur2), so producers in other languages choose the same
-//! one.
+//! (org.apache.kafka.common.utils.Utils.murmur2), so producers in other languages agree.
 
 /// Returns the partition of a key, from 0 to `partitions - 1`.
 pub(crate) fn partition(key: &[u8], partitions: i32) -> i32 {
@@ -62,8 +61,7 @@ mod tests {
         }
     }
 
-    /// The vectors of docs/reference/hint-vectors.json, with which implementers in other languages
-    /// test.
+    /// The vectors of docs/reference/hint-vectors.json, for implementations in other languages.
     #[test]
     fn keys_go_to_the_partitions_that_the_vectors_say() {
         let path = concat!(

@@ -58,12 +58,12 @@ impl Producers {
         }
         match make(&self.config, &self.context) {
             Ok(producer) => {
-                tracing::warn!(
-                    "the brokers lost the producer's state; a new producer replaces it"
-                );
+                tracing::warn!("the brokers lost the producer's state; a new producer replaces it");
                 *current = producer;
             }
-            Err(problem) => tracing::error!(%problem, "the producer could not be replaced; hints can't be published until it is"),
+            Err(problem) => {
+                tracing::error!(%problem, "the producer could not be replaced; hints can't be published until it is")
+            }
         }
     }
 }

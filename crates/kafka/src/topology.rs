@@ -244,7 +244,9 @@ impl Topology {
                 ),
                 // Another node created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((name, code)) => return Err(explain(code, &format!("creating topic '{name}'"))),
+                Err((name, code)) => {
+                    return Err(explain(code, &format!("creating topic '{name}'")));
+                }
             }
         }
         Ok(())

@@ -343,7 +343,9 @@ impl Publisher for KafkaTransport {
         TransportHealth {
             receiving: false,
             joining: true,
-            problem: Some(format!("this node waits for partitions of lane '{lane}' from its group")),
+            problem: Some(format!(
+                "this node waits until the group of lane '{lane}' assigns partitions"
+            )),
             ..health
         }
     }
