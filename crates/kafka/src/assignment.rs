@@ -1,8 +1,8 @@
-//! What one lane's consumer has been assigned, and what it has delivered of it.
+//! The partitions assigned to a lane's consumer, and their deliveries.
 //!
-//! Shared by the task that polls ([`crate::lane`]), by the receiver that settles, and by the rebalance
-//! callbacks. A partition that is taken from us takes its deliveries with it: their tickets name the
-//! assignment's epoch, and one that is gone is nobody's.
+//! Shared by the task that polls ([`crate::lane`]), by the receiver that settles, and by the
+//! rebalance callbacks. When a partition is revoked, its deliveries become void: their tickets name
+//! the assignment's epoch, and tickets of an ended epoch are ignored.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use crate::partition::{Arrival, Tracker};
 /// See the [module](self).
 pub(crate) struct Assignment {
     pub(crate) topic: String,
-    /// The client, while there is one.
+    /// The current client, if any.
     consumer: Option<LaneClient>,
-    /// Tells the client of now from former ones, which may still be saying goodbye.
+    /// The number of the current client. Former clients may still run callbacks while they end.
     client: u64,
-    /// Tells apart all assignments of a transport.
+    /// Numbers all assignments of a transport.
     epochs: Arc<AtomicU64>,
     partitions: BTreeMap<i32, (u64, Tracker)>,
     by_epoch: HashMap<u64, i32>,
-    /// What was handed to the client to be committed, of each partition.
+    /// The offset of each partition that was stored at the client for commit.
     stored: BTreeMap<i32, i64>,
-    /// Delivered, and not yet returned to the caller.
+    /// Deliveries that were not yet returned to the caller.
     pub(crate) ready: VecDeque<Delivery>,
-    /// The caller wants nothing for now.
+    /// The caller paused the receiver.
     pub(crate) paused: bool,
     /// Partitions are paused at the client.
     pub(crate) holding: bool,
-    /// A message has arrived all the same.
+    /// A message arrived although the partitions are paused.
     pub(crate) leaks: bool,
-    /// The group's last rebalance is over, and these partitions are what it gave to this member.
+    /// The group's last rebalance is over; it assigned these partitions to this member.
     pub(crate) placed: bool,
-    /// Something keeps the client from its group.
+    /// A problem keeps the client out of its group.
     pub(crate) troubled: bool,
-    /// Something was given back: fetch again.
+    /// A message was requeued and must be fetched again.
     pub(crate) rewind: bool,
-    /// An operator is needed; told once to the caller.
+    /// A problem that needs an operator; returned once to the caller.
     pub(crate) problem: Option<TransportError>,
 }
 
@@ -68,13 +68,13 @@ impl Assignment {
         }
     }
 
-    /// A client is about to be made. Returns its number.
+    /// Returns the number of the next client.
     pub(crate) fn next_client(&mut self) -> u64 {
         self.client += 1;
         self.client
     }
 
-    /// Is this the client of now?
+    /// Returns whether this is the current client.
     pub(crate) fn is_of(&self, client: u64) -> bool {
         self.client == client
     }
@@ -84,17 +84,17 @@ impl Assignment {
         self.troubled = false;
     }
 
-    /// The group has not told yet what it gives to this member, and all is well.
+    /// Returns whether this member waits for an assignment, without a problem.
     pub(crate) fn is_joining(&self) -> bool {
         !self.placed && !self.paused && !self.troubled
     }
 
-    /// The group's last rebalance is over, and left this member without a partition.
+    /// Returns whether the group's last rebalance is over and left this member without a partition.
     pub(crate) fn is_left_out(&self) -> bool {
         self.placed && self.partitions.is_empty()
     }
 
-    /// Messages that are delivered and undecided.
+    /// Returns the number of delivered and undecided messages.
     pub(crate) fn held(&self) -> usize {
         self.partitions
             .values()
@@ -123,7 +123,7 @@ impl Assignment {
         }
     }
 
-    /// The client is no more.
+    /// Records the end of the client.
     pub(crate) fn ended(&mut self) {
         self.consumer = None;
         self.client += 1;
@@ -140,7 +140,8 @@ impl Assignment {
         self.rewind = false;
     }
 
-    /// A message arrived. The ticket of a delivery, where it is to be one.
+    /// Records the arrival of a message. Returns the ticket, and whether it was requeued before, if
+    /// the message is to be delivered.
     pub(crate) fn arrive(&mut self, partition: i32, offset: i64) -> Option<(Ticket, bool)> {
         let number = u64::try_from(offset).ok()?;
         let (epoch, tracker) = self.partitions.get_mut(&partition)?;
@@ -151,7 +152,7 @@ impl Assignment {
                 topic = self.topic,
                 partition,
                 low,
-                "hints that were given back are gone from the log; the sweeper finds their jobs"
+                "requeued hints are gone from the log; the sweeper publishes them again"
             );
             self.store(std::iter::once((partition, low)));
         } else {
@@ -165,7 +166,7 @@ impl Assignment {
         Some((Ticket { epoch, number }, again))
     }
 
-    /// These have been decided: what that completes is stored for the next commit.
+    /// Settles messages, and stores the new low watermarks for the next commit.
     pub(crate) fn settle(&mut self, tickets: &[Ticket]) {
         let mut moved: BTreeMap<i32, i64> = BTreeMap::new();
         for ticket in tickets {
@@ -193,14 +194,14 @@ impl Assignment {
             .and_then(|list| consumer.store_offsets(&list));
         match stored {
             Ok(()) => self.stored.extend(moved),
-            // The partition was lost in this moment: its next owner sees these again.
+            // The partition was just revoked: its next owner receives these messages again.
             Err(error) => {
-                tracing::debug!(topic = self.topic, %error, "settled hints could not be noted");
+                tracing::debug!(topic = self.topic, %error, "settled offsets could not be stored for commit");
             }
         }
     }
 
-    /// Partitions of which something was settled: their epochs, and what is to be committed.
+    /// Returns the partitions with settled messages: their epochs and the offsets to commit.
     pub(crate) fn stored(&self) -> BTreeMap<i32, (u64, i64)> {
         let of = |(partition, offset): (&i32, &i64)| {
             let (epoch, _) = self.partitions.get(partition)?;
@@ -209,7 +210,7 @@ impl Assignment {
         self.stored.iter().filter_map(of).collect()
     }
 
-    /// These go back, to be fetched again by whoever has the partition then.
+    /// Requeues messages, to be fetched again by the owner of the partition.
     pub(crate) fn requeue(&mut self, tickets: &[Ticket]) {
         for ticket in tickets {
             let offset = i64::try_from(ticket.number).unwrap_or(i64::MAX);
@@ -219,7 +220,7 @@ impl Assignment {
         }
     }
 
-    /// What was not returned to the caller goes back.
+    /// Requeues the messages that were not yet returned to the caller.
     pub(crate) fn give_back_ready(&mut self) {
         let tickets: Vec<Ticket> = self.ready.drain(..).map(|d| d.ticket).collect();
         self.requeue(&tickets);
@@ -231,7 +232,7 @@ impl Assignment {
         Some((partition, tracker))
     }
 
-    /// Fetch again what was given back, with `seek` for each partition; true where all of them could.
+    /// Calls `seek` for each partition with requeued messages. Returns whether all calls succeeded.
     pub(crate) fn rewind(&mut self, seek: impl Fn(i32, i64) -> Result<(), KafkaError>) -> bool {
         let mut done = true;
         if !self.rewind {
@@ -244,7 +245,7 @@ impl Assignment {
             match seek(*partition, offset) {
                 Ok(()) => tracker.rewound(),
                 Err(error) => {
-                    tracing::debug!(topic = self.topic, partition, %error, "could not go back yet");
+                    tracing::debug!(topic = self.topic, partition, %error, "could not seek to requeued hints yet");
                     done = false;
                 }
             }
@@ -253,7 +254,7 @@ impl Assignment {
         done
     }
 
-    /// All partitions, as the client wants them.
+    /// Returns all partitions as a list for the client.
     pub(crate) fn all(&self) -> Result<TopicPartitionList, KafkaError> {
         self.list(self.partitions.keys().map(|p| (*p, Offset::Invalid)))
     }

@@ -1,16 +1,16 @@
-//! The link to the brokers, as all clients of a transport see it together.
+//! The state of the connection to the brokers, shared by all clients of a transport.
 //!
-//! librdkafka keeps and renews its connections itself, one per broker and client. What it does not do
-//! is to say plainly whether the brokers are there: it reports when all are down, and then only tries.
-//! So whoever meets an error calls [`Link::suspect`]; a task of its own ([`keep`]) then asks for
-//! metadata, and goes on asking until it gets an answer.
+//! librdkafka keeps and renews its connections itself, one per broker and client. It reports when
+//! all brokers are down, but not when they are back. So code that gets an error calls
+//! [`Link::suspect`], and a separate task ([`keep`]) then requests metadata until it gets an
+//! answer.
 //!
-//! What the brokers refuse (a password, a certificate) librdkafka tells beside the question, which then
-//! only times out: the link remembers it and says that instead.
+//! librdkafka reports a refusal (of a password, a certificate) in a callback, while the request
+//! only times out. The link stores the refusal and returns it in place of the timeout.
 //!
 //! ```text
-//!   up ── an error, a confirm that is late ──► suspected ── metadata fetched ──► up
-//!                                                 │  not: down, ask again after 100 ms … 2 s
+//!   up ── an error, a late confirm ──► suspected ── metadata fetched ──► up
+//!                                          │  no answer: down, next request after 100 ms … 2 s
 //! ```
 //! Metrics: `jobwire_broker_up{direction}`, `jobwire_broker_reconnects_total{direction}`.
 
@@ -35,28 +35,28 @@ use crate::security::{self, TokenSource};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How long the brokers may take to answer when they are suspected.
+/// The timeout of a request to the brokers.
 pub(crate) const ANSWER: Duration = Duration::from_secs(3);
 
-/// A broker that refuses us decides nothing while another may still answer.
+/// The time that another broker has to answer after one has refused the connection.
 const REFUSAL_STANDS: Duration = Duration::from_millis(500);
 
-/// How the brokers are.
+/// The state of the brokers.
 #[derive(Clone, Debug)]
 enum State {
-    /// Not known yet, or an error made us doubt.
+    /// Not known yet, or uncertain after an error.
     Suspected(Option<TransportError>),
     Up,
     Down(TransportError),
 }
 
-/// Shared by all clients of a transport.
+/// The state of the brokers, shared by all clients of a transport.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Shared>);
 
 struct Shared {
     state: watch::Sender<State>,
-    /// What the brokers refused since they last answered.
+    /// The last refusal since the brokers last answered.
     refusal: Mutex<Option<TransportError>>,
     refused: Notify,
 }
@@ -77,7 +77,7 @@ impl Link {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing can be published or received; `None` while all is well.
+    /// Returns why hints can't be published or received, or `None`.
     pub(crate) fn problem(&self) -> Option<TransportError> {
         match &*self.0.state.borrow() {
             State::Up | State::Suspected(None) => None,
@@ -85,17 +85,18 @@ impl Link {
         }
     }
 
-    /// The brokers answered at least once and nothing has gone wrong since.
+    /// Returns whether the brokers have answered, without an error since.
     pub(crate) fn is_up(&self) -> bool {
         matches!(*self.0.state.borrow(), State::Up)
     }
 
-    /// Something failed as it does when the brokers are away: find out. Until then nothing is tried.
+    /// Requests a check after an error that suggests an outage. Until the brokers answer,
+    /// [`problem`](Self::problem) returns this error.
     pub(crate) fn suspect(&self, problem: TransportError) {
         self.doubt(Some(problem));
     }
 
-    /// One of the brokers may be away: find out, and go on meanwhile.
+    /// Requests a check because one broker may be away. Publishing goes on meanwhile.
     pub(crate) fn look(&self) {
         self.doubt(None);
     }
@@ -110,14 +111,15 @@ impl Link {
         });
     }
 
-    /// The brokers do not let us in.
+    /// Records that a broker refused the connection.
     fn refused(&self, problem: TransportError) {
         *self.refusal() = Some(problem);
         self.0.refused.notify_one();
         self.look();
     }
 
-    /// Wait for a refusal, and a moment longer: another broker may let us in.
+    /// Waits for a refusal, and then for [`REFUSAL_STANDS`]: another broker may accept the
+    /// connection.
     async fn is_refused(&self) {
         while self.refusal().is_none() {
             self.0.refused.notified().await;
@@ -125,7 +127,7 @@ impl Link {
         tokio::time::sleep(REFUSAL_STANDS).await;
     }
 
-    /// Wait until the brokers are known to be away.
+    /// Waits until the brokers are down.
     pub(crate) async fn goes_down(&self) -> TransportError {
         let mut state = self.0.state.subscribe();
         let down = state
@@ -137,7 +139,7 @@ impl Link {
         }
     }
 
-    /// Wait for the first answer, or for the first attempt to have failed.
+    /// Waits until the first attempt has succeeded or failed, or `patience` has passed.
     pub(crate) async fn first_attempt(&self, patience: Duration) -> Result<(), TransportError> {
         let mut state = self.0.state.subscribe();
         let tried = state.wait_for(|state| !matches!(state, State::Suspected(_)));
@@ -155,7 +157,8 @@ impl Link {
     }
 }
 
-/// Keep the link's state true until told to stop. `probe` asks the brokers something, and blocks.
+/// Keeps the link's state up to date until `stop`. `probe` sends a request to the brokers and
+/// blocks.
 pub(crate) async fn keep<P>(link: Link, endpoint: Endpoint, stop: CancellationToken, probe: P)
 where
     P: Fn() -> Result<(), TransportError> + Send + Sync + 'static,
@@ -166,7 +169,7 @@ where
     report(false);
     loop {
         let mut wait = FIRST_WAIT;
-        // What an operator has to mend is told also where it comes after a timeout, and once.
+        // A problem that an operator must fix is logged once, also after a timeout was logged.
         let mut refused: Option<String> = None;
         loop {
             let asking = probe.clone();
@@ -182,7 +185,7 @@ where
             };
             let to_mend = (!problem.is_transient()).then(|| problem.to_string());
             if known != Some(false) || (to_mend.is_some() && to_mend != refused) {
-                tracing::warn!(%endpoint, %problem, "no connection to the brokers; will try again");
+                tracing::warn!(%endpoint, %problem, "no connection to the brokers; trying again");
             }
             refused = to_mend.or(refused);
             known = Some(false);
@@ -229,7 +232,7 @@ fn report(up: bool) {
     }
 }
 
-/// What every client of a transport is configured with.
+/// Returns the configuration that all clients of a transport share.
 pub(crate) fn configuration(
     endpoint: &Endpoint,
     options: &KafkaOptions,
@@ -239,12 +242,12 @@ pub(crate) fn configuration(
         .set("bootstrap.servers", endpoint.bootstrap())
         .set("client.id", &options.client_id)
         .set("allow.auto.create.topics", "false")
-        // A broker that does not answer is given up for another, long before librdkafka's 60 s.
+        // A client turns from a silent broker to another one earlier than by default (60 s).
         .set("socket.timeout.ms", "10000")
         .set("socket.connection.setup.timeout.ms", "5000")
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "2000")
-        // A topic that was deleted and made again is noticed so soon.
+        // The time within which a client notices that a topic was deleted and created again.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set("topic.metadata.propagation.max.ms", "2000")
         .set_log_level(RDKafkaLogLevel::Warning);
@@ -257,12 +260,12 @@ pub(crate) fn configuration(
     Ok(config)
 }
 
-/// What happens beside the messages: errors, log lines, tokens.
+/// The callbacks that all clients share: errors, log lines, statistics, tokens.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) link: Link,
     pub(crate) tokens: Option<Arc<dyn TokenSource>>,
-    /// Where statistics go.
+    /// Receives the statistics.
     pub(crate) statistics: fn(&Statistics),
 }
 
@@ -275,7 +278,7 @@ impl ClientContext for Context {
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
             | RDKafkaLogLevel::Error
-            | RDKafkaLogLevel::Warning => tracing::debug!(facility, line, "librdkafka warns"),
+            | RDKafkaLogLevel::Warning => tracing::debug!(facility, line, "librdkafka warning"),
             _ => tracing::trace!(facility, line, "librdkafka"),
         }
     }
@@ -285,7 +288,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "the Kafka client met an error");
+        tracing::debug!(%error, reason, "the Kafka client reported an error");
         self.note(&error, reason);
     }
 
@@ -293,10 +296,16 @@ impl ClientContext for Context {
         &self,
         _: Option<&str>,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        let source = self.tokens.as_ref().ok_or("no source of tokens is set")?;
-        // The text goes to C: it must not hold a NUL.
+        let source = self
+            .tokens
+            .as_ref()
+            .ok_or("no token source is set; set `kafka_oauth_token_file`")?;
+        // The text is passed to C, so it must not contain a NUL.
         let token = source.token().map_err(|problem| {
-            tracing::warn!(problem, "no token for the brokers");
+            tracing::warn!(
+                problem,
+                "no token for the brokers; the client asks for one again"
+            );
             problem.replace('\0', " ")
         })?;
         Ok(OAuthToken {
@@ -308,12 +317,12 @@ impl ClientContext for Context {
 }
 
 impl Context {
-    /// An error that may mean that the brokers are away, or that they refuse us.
+    /// Updates the link after an error that suggests an outage or a refusal.
     pub(crate) fn note(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else {
             return;
         };
-        // A broker that does not trust our certificate ends the connection behind the handshake.
+        // A broker that rejects the client's certificate ends the connection after the handshake.
         let alert =
             code == RDKafkaErrorCode::BrokerTransportFailure && reason.contains("SSL alert");
         if is_login(code) || alert {

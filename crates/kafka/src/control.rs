@@ -1,9 +1,9 @@
-//! What nodes tell each other: JSON over a topic with one partition, best effort.
+//! Control messages between nodes: JSON over a topic with one partition, best effort.
 //!
-//! Telling hands a message to the producer and returns; what the producer does not take, or can't
-//! deliver in time, is lost: whoever did not hear it finds out from the database, later. This process
-//! hears itself at once, without the brokers. Every process reads the whole topic from its end on,
-//! without a group.
+//! [`tell`](ControlLine::tell) hands a message to the producer and returns. A message that the
+//! producer refuses, or can't deliver in time, is lost; the other nodes get the information from
+//! the database later. The listeners of this process receive a message at once, without the
+//! brokers. Every process reads the whole topic from its end on, without a group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,14 @@ use crate::error::{explain_error, is_missing_topic};
 use crate::publisher::LanePublishers;
 use crate::topology::Topology;
 
+/// The pause before the next attempt to read the topic.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same, where an operator is needed.
+/// The pause after an error that needs an operator.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 impl ConsumerContext for Context {}
 
-/// The near end: tell and listen.
+/// Publishes control messages, and distributes them to the listeners of this process.
 pub(crate) struct ControlLine {
     process: String,
     topic: String,
@@ -55,20 +56,22 @@ impl ControlLine {
                 let publishers = &self.publishers;
                 let taken = publishers.send_and_forget(&self.topic, &self.process, &text);
                 if !taken {
-                    tracing::debug!("could not tell the other nodes");
+                    tracing::debug!(
+                        "the producer refused a control message; other nodes do not receive it"
+                    );
                 }
                 taken
             }
             Err(error) => {
-                tracing::debug!(%error, "a message to the other nodes can't be written");
+                tracing::debug!(%error, "a control message can't be encoded; other nodes do not receive it");
                 false
             }
         }
     }
 
-    /// Only the listeners of this process hear it.
+    /// Sends a message to the listeners of this process only.
     pub(crate) fn tell_here(&self, control: Control) {
-        // Nobody listens here: nobody here needs to know.
+        // An error means that this process has no listener.
         let _ = self.heard.send(control);
     }
 
@@ -83,7 +86,7 @@ impl ControlLine {
         topology: Topology,
     ) -> Listener {
         config
-            // Wanted by the client, and never joined.
+            // Required by the client; the group is never joined.
             .set("group.id", format!("{}.listener", self.topic))
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
@@ -101,7 +104,7 @@ impl ControlLine {
     }
 }
 
-/// The far end: hears the others.
+/// Receives the control messages of other processes.
 pub(crate) struct Listener {
     process: String,
     topic: String,
@@ -129,7 +132,7 @@ impl Listener {
                     }
                     Err(problem) if problem.is_transient() => PAUSE,
                     Err(problem) => {
-                        tracing::warn!(%problem, "cannot hear the other nodes; they work on, a little slower");
+                        tracing::warn!(%problem, "can't receive control messages of other nodes; jobs run on, with more latency");
                         LONG_PAUSE
                     }
                 },
@@ -152,7 +155,7 @@ impl Listener {
         Ok(consumer)
     }
 
-    /// Hear until the topic is gone; says how long to wait then.
+    /// Receives messages until the topic is gone, and returns the pause before the next attempt.
     async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
         let mut unreadable = LogThrottle::default();
         loop {
@@ -167,7 +170,7 @@ impl Listener {
                     }
                     match Control::read(message.payload().unwrap_or_default()) {
                         Ok(control) => {
-                            // Nobody listens here: nobody here needs to know.
+                            // An error means that this process has no listener.
                             let _ = self.heard.send(control);
                         }
                         Err(problem) => {

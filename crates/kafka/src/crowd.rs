@@ -1,14 +1,14 @@
-//! Says that a lane has more nodes than its topic has partitions.
+//! Warns when a lane has more nodes than its topic has partitions.
 //!
-//! A member without a partition is no proof of that: a group whose broker died, whose leader knew nothing
-//! of the topic, or which waits for a member that is gone, leaves members out as well, for a while. So the
-//! brokers are asked what is true, and the advice is given only when all of this holds:
-//! - the group's last rebalance is over, and left this member without a partition;
-//! - every broker answers, and the group is settled (its state is `Stable`);
+//! A member without a partition does not prove that. A group whose broker died, whose leader lacked
+//! the topic's metadata, or which waits for a member that is gone, also leaves members without a
+//! partition, for a while. So this task asks the brokers, and warns only if all of this holds:
+//! - the group's last rebalance is over and left this member without a partition;
+//! - every broker answers, and the group's state is `Stable`;
 //! - the group has more members than the topic has partitions;
-//! - two looks in a row saw that. Between them a member that died has lost its session.
+//! - two checks in a row found that. Between them the session of a dead member ends.
 //!
-//! A member that has a partition asks nothing.
+//! A member that has a partition sends no requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::error::explain_error;
 use crate::lane::LaneState;
 use crate::topology::Topology;
 
-/// Between two looks, at least a session timeout apart.
+/// The interval between two checks; never shorter than the session timeout.
 const LOOK: Duration = Duration::from_secs(30);
-/// So many looks in a row have to agree.
+/// Number of checks in a row that must agree.
 const LOOKS: u32 = 2;
 
-/// What the brokers say of a lane.
+/// The group and topic of a lane, as the brokers report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Crowd {
-    /// The group is in no rebalance.
+    /// The group is not in a rebalance.
     settled: bool,
     members: usize,
     partitions: usize,
 }
 
-/// What a look saw.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// This member has a partition.
     Served,
-    /// The group is in a rebalance, or could not be asked.
+    /// The group is in a rebalance, or the request failed.
     Unknown,
-    /// This member has none.
+    /// This member has no partition.
     LeftOut(Crowd),
 }
 
-/// What the looks have seen so far.
+/// The results of the checks so far.
 #[derive(Default)]
 struct Looks {
     agreed: u32,
@@ -55,7 +55,7 @@ struct Looks {
 }
 
 impl Looks {
-    /// The crowd to tell an operator of, once.
+    /// Records a result. Returns the crowd to warn about, once.
     fn saw(&mut self, seen: Seen) -> Option<Crowd> {
         let crowd = match seen {
             Seen::LeftOut(crowd) if crowd.settled && crowd.members > crowd.partitions => crowd,
@@ -75,7 +75,7 @@ impl Looks {
     }
 }
 
-/// Watch for as long as a client is polled.
+/// Checks the lane while its client is polled.
 pub(crate) async fn watch(state: Arc<LaneState>, topology: Topology) -> Infallible {
     let mut looks = Looks::default();
     let every = LOOK.max(topology.options.session_timeout);
@@ -88,7 +88,7 @@ pub(crate) async fn watch(state: Arc<LaneState>, topology: Topology) -> Infallib
             lane = %state.lane,
             nodes = crowd.members,
             partitions = crowd.partitions,
-            "this node gets no hints of the lane: its topic has fewer partitions than there are \
+            "this node receives no hints of the lane: its topic has fewer partitions than there are \
              nodes; add partitions"
         );
     }
@@ -120,7 +120,7 @@ async fn look(state: &LaneState, topology: &Topology) -> Seen {
         Err(problem) => unknown(state, &problem),
     };
     tracing::debug!(lane = %state.lane, topic, ?seen, "this node has no partition of the lane");
-    // A rebalance may have begun meanwhile.
+    // A rebalance may have started meanwhile.
     if standing() == (true, true) {
         seen
     } else {
@@ -129,11 +129,12 @@ async fn look(state: &LaneState, topology: &Topology) -> Seen {
 }
 
 fn unknown(state: &LaneState, problem: &TransportError) -> Seen {
-    tracing::debug!(lane = %state.lane, %problem, "the lane's group can't be asked for its members");
+    tracing::debug!(lane = %state.lane, %problem, "the members of the lane's group can't be read");
     Seen::Unknown
 }
 
-/// Whether a group is settled, and its members. Fails where one of the brokers does not answer. Blocks.
+/// Returns whether a group is `Stable`, and its number of members. Fails if a broker does not
+/// answer. Blocks.
 fn ask<C: ClientContext>(client: &Client<C>, group: &str) -> Result<(bool, usize), TransportError> {
     let list = client
         .fetch_group_list(Some(group), ANSWER)
@@ -164,11 +165,11 @@ mod tests {
         let told = looks.saw(crowded).unwrap();
         assert_eq!((told.members, told.partitions), (3, 2));
         assert_eq!(looks.saw(crowded), None);
-        // The brokers are away for a moment: no news.
+        // The brokers are away for a moment: no second warning.
         assert_eq!(looks.saw(Seen::Unknown), None);
         assert_eq!(looks.saw(crowded), None);
         assert_eq!(looks.saw(crowded), None);
-        // It had a partition in between.
+        // The member had a partition in between.
         assert_eq!(looks.saw(Seen::Served), None);
         assert_eq!(looks.saw(crowded), None);
         assert!(looks.saw(crowded).is_some());

@@ -1,15 +1,15 @@
-//! The end of a librdkafka client: it says goodbye to the brokers, and waits for its threads.
+//! The drop of a librdkafka client, which leaves its group and waits for its threads.
 //!
-//! That may take seconds, and with brokers that keep the connection open and say nothing it takes until
-//! they answer or the connection breaks. So it happens on a thread of its own, which
-//! neither the runtime nor the process waits for, whoever lets go of the client last: a task that was
-//! told to stop, one that panicked, or somebody who holds a lock that the client's own callbacks take.
+//! The drop may take seconds. With brokers that keep the connection open and do not answer, it
+//! takes until they answer or the connection breaks. So it runs on a separate thread, for which
+//! neither the runtime nor the process waits. The last owner may be a task that was stopped, a task
+//! that panicked, or code that holds a lock that the client's callbacks take.
 
 use std::ops::Deref;
 
 use tokio_util::sync::CancellationToken;
 
-/// A client that ends elsewhere.
+/// A client that is dropped on another thread.
 pub(crate) struct Elsewhere<T: Send + 'static> {
     client: Option<T>,
     gone: CancellationToken,
@@ -23,7 +23,7 @@ impl<T: Send + 'static> Elsewhere<T> {
         }
     }
 
-    /// Cancelled when the client has ended.
+    /// Returns a token that is cancelled when the client has been dropped.
     pub(crate) fn gone(&self) -> CancellationToken {
         self.gone.clone()
     }
@@ -48,8 +48,8 @@ impl<T: Send + 'static> Drop for Elsewhere<T> {
                 gone.cancel();
             });
         if let Err(error) = ending {
-            // The closure is gone, and with it the client.
-            tracing::warn!(%error, "a Kafka client had to be ended in place");
+            // The closure was dropped, and the client with it.
+            tracing::warn!(%error, "no thread could be started; a Kafka client was dropped on the calling thread");
             self.gone.cancel();
         }
     }

@@ -1,11 +1,11 @@
-//! Where the brokers are: the URL, and what is wrong with one that can't be read.
+//! The brokers' URL and its errors.
 //!
 //! ```text
 //! kafka://[user:password@]host[:port][,host[:port]]…[/prefix][?group=NAME&tls=true&sasl=MECHANISM]
 //! ```
 //!
-//! The standard URL has one host only, so the list of brokers is read here; names and passwords are
-//! percent-encoded as everywhere (`@` is `%40`, `,` is `%2C`).
+//! A standard URL has one host, so this module parses the list of brokers. User and password are
+//! percent-encoded as in any URL (`@` is `%40`, `,` is `%2C`).
 
 use std::fmt;
 
@@ -14,19 +14,20 @@ use jobwire_core::transport::{BadSetting, TransportError};
 
 use crate::security::Mechanism;
 
-/// The port of a broker that names none.
+/// The port of a broker without one in the URL.
 const DEFAULT_PORT: u16 = 9092;
-/// The prefix of a URL that names none.
+/// The prefix of a URL without one.
 const DEFAULT_PREFIX: &str = "jobwire";
-/// A topic's name has at most 249 characters, of which a lane may take 64 and `.lane.` six.
+/// Maximum length of the prefix: a topic's name has at most 249 characters; a lane takes up to 64
+/// of them, and `.lane.` six.
 const LONGEST_PREFIX: usize = 150;
 
-/// A URL, read. Names begin with the prefix: lanes are the topics `<prefix>.lane.<lane>`, what nodes
-/// tell each other goes over `<prefix>.control`, the nodes of a lane are the group
+/// A parsed URL. Names begin with the prefix: a lane is the topic `<prefix>.lane.<lane>`, control
+/// messages use the topic `<prefix>.control`, and the nodes of a lane are the group
 /// `<prefix>.workers.<lane>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Brokers to ask first; they name the others. At least one.
+    /// The brokers to connect to first; they name the others. At least one.
     pub(crate) brokers: Vec<Broker>,
     prefix: String,
     group: String,
@@ -38,9 +39,9 @@ pub(crate) struct Endpoint {
 /// The address of one broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broker {
-    /// Name or address; an IPv6 address without its brackets.
+    /// A name or an address; an IPv6 address without its brackets.
     pub(crate) host: String,
-    /// Default: 9092.
+    /// The port. Default: 9092.
     pub(crate) port: u16,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// The password, for the client library and nobody else.
+    /// Returns the password, for the client library only.
     pub(crate) fn password(&self) -> &str {
         &self.password
     }
@@ -77,16 +78,15 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A URL that can't be read: which part, what is wrong with it, and what to do. Repeats nothing of the
-/// part before `@`, so no password.
+/// The error of an invalid URL. Repeats nothing of the part before `@`, so no password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker's URL: {field} {problem}; {remedy}")]
 pub(crate) struct BadKafkaUrl {
     /// `scheme`, `brokers`, `user`, `prefix`, or the parameter's name.
     pub(crate) field: &'static str,
-    /// What is wrong with it.
+    /// The problem, in words that follow the field's name.
     pub(crate) problem: String,
-    /// What to do.
+    /// The remedy.
     pub(crate) remedy: &'static str,
 }
 
@@ -101,10 +101,10 @@ impl From<BadKafkaUrl> for TransportError {
 }
 
 impl Endpoint {
-    /// Read a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// [`BadKafkaUrl`] names the first part that can't be read.
+    /// [`BadKafkaUrl`] names the first invalid part.
     pub(crate) fn parse(url: &str) -> Result<Self, BadKafkaUrl> {
         let rest = url.strip_prefix("kafka://").ok_or(BadKafkaUrl {
             field: "scheme",
@@ -133,23 +133,23 @@ impl Endpoint {
         Ok(options)
     }
 
-    /// What `bootstrap.servers` wants.
+    /// Returns the value of `bootstrap.servers`.
     pub(crate) fn bootstrap(&self) -> String {
         let brokers: Vec<String> = self.brokers.iter().map(ToString::to_string).collect();
         brokers.join(",")
     }
 
-    /// The topic of a lane.
+    /// Returns the topic of a lane.
     pub(crate) fn topic(&self, lane: &Lane) -> String {
         format!("{}.lane.{lane}", self.prefix)
     }
 
-    /// The topic of what nodes tell each other.
+    /// Returns the topic of control messages.
     pub(crate) fn control_topic(&self) -> String {
         format!("{}.control", self.prefix)
     }
 
-    /// The consumer group in which nodes share the partitions of a lane.
+    /// Returns the consumer group whose members share the partitions of a lane.
     pub(crate) fn group(&self, lane: &Lane) -> String {
         format!("{}.{lane}", self.group)
     }
@@ -160,7 +160,7 @@ impl Endpoint {
             if seen.contains(&name.to_string()) {
                 return Err(BadKafkaUrl {
                     field: "parameters",
-                    problem: format!("give {} twice", shown(&name)),
+                    problem: format!("contain {} twice", shown(&name)),
                     remedy: "give it once",
                 });
             }
@@ -171,7 +171,7 @@ impl Endpoint {
                 other => {
                     return Err(BadKafkaUrl {
                         field: "parameters",
-                        problem: format!("name {}, which is not known", shown(other)),
+                        problem: format!("contain the unknown {}", shown(other)),
                         remedy: "use `group`, `tls` or `sasl`",
                     });
                 }
@@ -182,7 +182,7 @@ impl Endpoint {
     }
 }
 
-/// As it can be logged: without the password.
+/// The form for logs, without the password.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("kafka://")?;
@@ -198,11 +198,11 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A part as an error may show it. Behind a password with an unencoded `/` or `?` the rest of that
-/// password stands where the prefix or a parameter is expected, up to the `@`.
+/// Returns a part of the URL as an error may show it. If a password contains an unencoded `/` or
+/// `?`, its rest up to the `@` is in the place of the prefix or of a parameter.
 fn shown(text: &str) -> String {
     if text.contains('@') {
-        "something with an `@`, which is not shown as it may be part of a password".to_owned()
+        "text with an `@`, which is not shown because it may be part of a password".to_owned()
     } else {
         format!("`{}`", text.escape_debug())
     }
@@ -220,7 +220,7 @@ fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
             .filter(|(host, _)| host.parse::<std::net::Ipv6Addr>().is_ok())
             .ok_or_else(|| {
                 wrong(
-                    "hold a `[` without an IPv6 address and `]` behind it".to_owned(),
+                    "contain a `[` that no IPv6 address with a `]` follows".to_owned(),
                     "write for example [::1]:9092",
                 )
             })?;
@@ -236,22 +236,23 @@ fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
     };
     if host.is_empty() {
         return Err(wrong(
-            "hold an empty name".to_owned(),
-            "write host:port, several with commas between them",
+            "contain an empty name".to_owned(),
+            "write host:port, separated by commas if there are several",
         ));
     }
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     if !host.chars().all(named) {
         return Err(wrong(
-            "hold a name with other than letters, digits, `-`, `_` or `.`".to_owned(),
-            "write host:port, several with commas between them; in a password write `/` as %2F, `?` as %3F",
+            "contain a name with characters other than letters, digits, `-`, `_` and `.`"
+                .to_owned(),
+            "write host:port, separated by commas if there are several; in a password write `/` as %2F, `?` as %3F",
         ));
     }
     let port = match port {
         None => DEFAULT_PORT,
         Some(port) => port.parse().ok().filter(|p| *p > 0).ok_or_else(|| {
             wrong(
-                format!("give no number from 1 to 65535 as the port of '{host}'"),
+                format!("give a port for '{host}' that is not a number from 1 to 65535"),
                 "write host:9092; in a password write `/` as %2F, `?` as %3F",
             )
         })?,
@@ -286,7 +287,7 @@ fn credentials(text: &str) -> Result<Credentials, BadKafkaUrl> {
     Ok(Credentials { user, password })
 }
 
-/// `None` where a `%` is not followed by two hexadecimal digits, or the bytes are not UTF-8.
+/// Returns `None` if a `%` is not followed by two hexadecimal digits, or the bytes are not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

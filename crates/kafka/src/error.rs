@@ -1,9 +1,9 @@
-//! What librdkafka and the brokers say, turned into what the caller can do about it.
+//! Converts errors of librdkafka and the brokers into [`TransportError`], with remedies.
 
 use jobwire_core::transport::TransportError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Goes away by itself, and says that the brokers are not to be reached.
+/// Returns whether the error is transient and means that the brokers are unreachable.
 pub(crate) fn is_outage(code: Code) -> bool {
     matches!(
         code,
@@ -16,7 +16,7 @@ pub(crate) fn is_outage(code: Code) -> bool {
     )
 }
 
-/// The brokers do not let us in, or we do not trust them.
+/// Returns whether the brokers refuse the client, or the client does not trust the brokers.
 pub(crate) fn is_login(code: Code) -> bool {
     matches!(
         code,
@@ -28,7 +28,7 @@ pub(crate) fn is_login(code: Code) -> bool {
     )
 }
 
-/// The topic is not there (any more).
+/// Returns whether the topic does not exist, or no longer.
 pub(crate) fn is_missing_topic(code: Code) -> bool {
     matches!(
         code,
@@ -36,12 +36,12 @@ pub(crate) fn is_missing_topic(code: Code) -> bool {
     )
 }
 
-/// The error as the transport's caller sees it. `what` names the topic, group or operation.
+/// Returns the error for the transport's caller. `what` names the topic, group or operation.
 pub(crate) fn explain(code: Code, what: &str) -> TransportError {
     let remedy = match code {
         Code::TopicAuthorizationFailed => {
-            "allow this user Read, Write and Describe on the topic, and Create where Jobwire makes topics \
-             (or make them yourself and set `kafka_declare = false`)"
+            "allow this user Read, Write and Describe on the topic, and Create if Jobwire creates topics \
+             (or create them yourself and set `kafka_declare = false`)"
         }
         Code::GroupAuthorizationFailed => "allow this user Read on the consumer group",
         Code::ClusterAuthorizationFailed => {
@@ -55,15 +55,13 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
             "name a mechanism that the brokers offer: ?sasl=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER"
         }
         Code::SSL => {
-            "check `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`, and that the host is named \
-             as its certificate does"
+            "check `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`, and that the URL's host \
+             is named in its certificate"
         }
         Code::PolicyViolation => {
-            "the brokers' policy forbids this topic; make it yourself and set `kafka_declare = false`"
+            "the brokers' policy forbids this topic; create it yourself and set `kafka_declare = false`"
         }
-        Code::InvalidReplicationFactor => {
-            "there are fewer brokers than copies; lower `kafka_replication`"
-        }
+        Code::InvalidReplicationFactor => "lower `kafka_replication` to the number of brokers",
         Code::FencedInstanceId => {
             "another node uses the same `kafka_instance_id`; give each node its own"
         }
@@ -72,7 +70,7 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
              group.max.session.timeout.ms"
         }
         Code::InconsistentGroupProtocol => {
-            "other members of this consumer group are not Jobwire; use another group (?group=…)"
+            "clients other than Jobwire are in this consumer group; use another group (?group=…)"
         }
         Code::MessageSizeTooLarge => {
             "raise the topic's max.message.bytes, or lower `kafka_hints_per_message`"
@@ -86,7 +84,7 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
     }
 }
 
-/// The same for the wrapper's errors.
+/// Like [`explain`], for an error of the Rust wrapper.
 pub(crate) fn explain_error(error: &KafkaError, what: &str) -> TransportError {
     match error {
         KafkaError::ClientConfig(_, problem, property, _) => TransportError::Refused {
@@ -96,7 +94,7 @@ pub(crate) fn explain_error(error: &KafkaError, what: &str) -> TransportError {
         },
         KafkaError::ClientCreation(problem) => TransportError::Refused {
             problem: format!("librdkafka: {problem}"),
-            remedy: "correct the settings of the broker (certificates, key, mechanism)".to_owned(),
+            remedy: "correct the broker's settings (certificates, key, mechanism)".to_owned(),
         },
         error => match error.rdkafka_error_code() {
             Some(code) => explain(code, what),

@@ -1,4 +1,4 @@
-//! When a lane's client polls, when it holds its partitions, and when it gives them up.
+//! Decides when a lane's client polls, pauses its partitions, and gives them up.
 //!
 //! ```text
 //!            share held                     held for 200 ms
@@ -6,17 +6,18 @@
 //!      ▲                     │ room                             │ half of the share is free
 //!      └─────────────────────┴──────────────────────────────────┘
 //! ```
-//! A short wait does not pause: pausing throws away what was fetched ahead. When the caller pauses the
-//! receiver (the node is saturated), the partitions are paused at once, and given up to the group after
-//! [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
+//! A short wait does not pause, because a pause discards prefetched messages. When the caller
+//! pauses the receiver (the node is saturated), the partitions are paused at once, and given up to
+//! the group after [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
 //!
-//! Two rules keep a client from staying silent for ever, both because librdkafka (2.12) answers that all is
-//! well and forgets:
-//! - **A pause and a resume are repeated.** Pausing, resuming and the start of a fetch each draw a version of the partition
-//!   and then queue an operation, on different threads; an operation that is queued behind a newer one is
-//!   dropped (`rd_kafka_toppar_op_serve`). A resume of a partition that is not paused does nothing.
-//! - **A client that left its group does not join again.** Another client takes its place, with nothing left
-//!   over of the first one's partitions, positions and pauses.
+//! librdkafka (2.12) may report success and drop the operation. Two rules keep a client from
+//! receiving nothing for ever:
+//! - **A pause and a resume are repeated.** A pause, a resume and the start of a fetch each take
+//!   a version of the partition and then queue an operation, on different threads. An operation
+//!   that is queued behind a newer one is dropped (`rd_kafka_toppar_op_serve`). A resume of a
+//!   partition that is not paused does nothing.
+//! - **A client that left its group does not join again.** A new client replaces it, without the
+//!   partitions, positions and pauses of the first one.
 
 use std::time::Duration;
 
@@ -27,18 +28,18 @@ use tokio::time::Instant;
 
 use crate::lane::LaneState;
 
-/// Without room for so long, the partitions are paused.
+/// How long the share is held before the partitions are paused.
 const HOLD_AFTER: Duration = Duration::from_millis(200);
-/// After a resume or a seek that failed, try again.
+/// The wait before a failed resume or seek is repeated.
 const AGAIN: Duration = Duration::from_millis(200);
-/// A pause or a resume is repeated so often.
+/// The interval at which a pause or a resume is repeated.
 const REPEAT_EVERY: Duration = Duration::from_secs(1);
-/// Where nothing is to be done, look again after this.
+/// The longest wait until the state is checked again.
 const LOOK_RARELY: Duration = Duration::from_secs(30);
-/// How long the client may take to begin to fetch again from another offset.
+/// The timeout of a seek.
 const SEEK: Duration = Duration::from_millis(100);
 
-/// What is asked of a client.
+/// The operations of a client that the flow needs.
 pub(crate) trait Client {
     fn pause(&self, partitions: &TopicPartitionList) -> KafkaResult<()>;
     fn resume(&self, partitions: &TopicPartitionList) -> KafkaResult<()>;
@@ -86,8 +87,8 @@ impl Flow {
         }
     }
 
-    /// Do what the state of the assignment asks for. Returns whether to poll, and when to look again; `None`
-    /// where another client is to take this one's place.
+    /// Pauses, resumes, rewinds or leaves according to the assignment. Returns whether to poll and
+    /// when to call again, or `None` if another client must replace this one.
     pub(crate) fn steer(
         &mut self,
         state: &LaneState,
@@ -132,14 +133,14 @@ impl Flow {
             && !self.released
         {
             if now >= paused_since + self.release_after {
-                tracing::info!(lane = %state.lane, "no slot was free for long; this node's partitions go to others");
+                tracing::info!(lane = %state.lane, "no slot was free for `kafka_release_after`; this node gives its partitions of the lane to other nodes");
                 client.leave();
                 self.released = true;
             } else {
                 look_again = look_again.min(paused_since + self.release_after);
             }
         }
-        // Events are to be served also while nothing may be taken.
+        // Paused partitions deliver no messages, so the client is polled for its events.
         let holding = state.assignment().holding;
         Some((
             !full || holding,
@@ -147,7 +148,7 @@ impl Flow {
         ))
     }
 
-    /// A pause after which messages go on arriving is repeated.
+    /// Pauses the partitions. Repeats a pause after which messages still arrive.
     fn hold(&mut self, state: &LaneState, client: &impl Client, now: Instant) {
         let mut assignment = state.assignment();
         let was_forgotten =
@@ -155,7 +156,7 @@ impl Flow {
         if assignment.holding && !was_forgotten {
             return;
         }
-        // Before the call: what arrives from now on goes back.
+        // Set before the call: messages that arrive from now on are requeued.
         assignment.holding = true;
         assignment.leaks = false;
         self.held_at = Some(now);
@@ -166,7 +167,7 @@ impl Flow {
         }
     }
 
-    /// Returns when to do so again.
+    /// Resumes the partitions. Returns when to resume again.
     fn let_flow(&mut self, state: &LaneState, client: &impl Client, now: Instant) -> Instant {
         let mut assignment = state.assignment();
         if let Some(at) = self.resumed_at
@@ -203,7 +204,7 @@ mod tests {
     const RELEASE: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Notes what it is asked.
+    /// A client that records the calls.
     #[derive(Default)]
     struct Noted(RefCell<Vec<&'static str>>);
 

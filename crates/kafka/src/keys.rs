@@ -1,10 +1,12 @@
-//! Under which key a hint is published: its key names its partition.
+//! The key under which a hint is published; it determines the partition.
 //!
-//! Hints of an instance have the instance for key, so they share a partition and keep their order. For other hints any
-//! partition will do. Each key of its own would scatter them, and every message would be a request of its own, at
-//! the producer and at the broker (librdkafka puts one partition into a request, and has five under way). So those that
-//! come together share the key of their first one, up to as many as a message packs, for a moment; then the next run
-//! gets another. So one after the other every partition gets its share, and at low load each hint has its own key.
+//! The key of an exclusive job's hint is the process instance, so hints of an instance share a
+//! partition and keep their order. Other hints may go to any partition. A key for each hint would
+//! scatter them, and each message would cost a request, at the producer and at the broker
+//! (librdkafka puts one partition into a request, and has five requests under way). So hints that
+//! are published within a short time form a run and share the key of the first one. A run has at
+//! most as many hints as a message packs. The next run gets another key. So every partition gets
+//! its share, and at low load each hint has its own key.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,12 +14,12 @@ use std::time::Duration;
 use jobwire_core::Hint;
 use tokio::time::Instant;
 
-/// The longest that a run lasts.
+/// Maximum duration of a run.
 const RUN: Duration = Duration::from_millis(10);
 
 /// See the [module](self).
 pub(crate) struct Keys {
-    /// The most hints in a run.
+    /// Maximum number of hints in a run.
     most: usize,
     run: Mutex<Option<Run>>,
 }
@@ -29,7 +31,7 @@ struct Run {
 }
 
 impl Keys {
-    /// Runs of so many hints.
+    /// Creates keys with runs of at most `most` hints.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -37,13 +39,13 @@ impl Keys {
         }
     }
 
-    /// The key of each of these hints that are published now.
+    /// Returns the hints, each with its key.
     pub(crate) fn of(
         &self,
         hints: Vec<Hint>,
         now: Instant,
     ) -> impl Iterator<Item = (String, Hint)> + use<'_> {
-        // A poisoned lock only means that a thread panicked elsewhere; a run is always whole.
+        // A poisoned lock is harmless: a run is never left half changed.
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         hints.into_iter().map(move |hint| {
             let key = match &hint.instance {

@@ -1,7 +1,7 @@
-//! One lane, received: a consumer of the lane's group, polled by a task of its own.
+//! The receiver of one lane: a consumer of the lane's group, polled by a separate task.
 //!
-//! The task never waits for a handler or for the database, so rebalances and heartbeats are served
-//! whatever the node does. It takes no more than the lane's share of the prefetch: see [`crate::flow`].
+//! The task never waits for a handler or the database, so it serves rebalances and heartbeats at
+//! all times. It takes at most the lane's share of the prefetch: see [`crate::flow`].
 
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
@@ -36,26 +36,26 @@ use crate::memory;
 use crate::options::KafkaOptions;
 use crate::topology::{PROPAGATION, Topology};
 
-/// After a refusal or the end of a client, wait before the next.
+/// The pause before the next client, after a refusal or the end of a client.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The same while not all brokers show a topic that was made a moment ago.
+/// The pause while not every broker lists a topic that was just created.
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
-/// The shortest time after which a join without an answer is given up.
+/// Minimum time that a client waits for the answer to a join.
 const SHORTEST_JOIN: Duration = Duration::from_secs(10);
-/// Messages decoded before the task looks at anything else.
+/// Maximum number of messages that are decoded before the task serves other events.
 const BURST: usize = 256;
 
 type LaneConsumer = StreamConsumer<LaneContext>;
 pub(crate) type LaneClient = Arc<Elsewhere<LaneConsumer>>;
 
-/// What a lane's receiver and its task share.
+/// The state that a lane's receiver and its task share.
 pub(crate) struct LaneState {
     pub(crate) lane: Lane,
     pub(crate) share: usize,
     assignment: Mutex<Assignment>,
-    /// Something for the task to do.
+    /// Wakes the task.
     pub(crate) wake: Notify,
-    /// Something for the receiver to return. One for all lanes.
+    /// Wakes the receiver. Shared by all lanes.
     arrived: Arc<Notify>,
 }
 
@@ -83,16 +83,16 @@ impl LaneState {
     }
 }
 
-/// The rebalance callbacks. They run while the task polls.
+/// The rebalance callbacks, which run while the task polls.
 pub(crate) struct LaneContext {
     context: Context,
     state: Weak<LaneState>,
-    /// Which of the lane's clients this is.
+    /// The number of this client.
     client: u64,
 }
 
 impl LaneContext {
-    /// What this client is to keep true; none where another one does by now.
+    /// Returns the assignment, or `None` if another client has replaced this one.
     fn is_of<'a>(&self, state: &'a LaneState) -> Option<MutexGuard<'a, Assignment>> {
         let assignment = state.assignment();
         assignment.is_of(self.client).then_some(assignment)
@@ -132,11 +132,11 @@ impl ConsumerContext for LaneContext {
         };
         match rebalance {
             Rebalance::Revoke(list) => {
-                tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were taken from this node");
+                tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were revoked from this node");
                 assignment.revoked(numbers(list).into_iter());
             }
             Rebalance::Error(error) => {
-                tracing::warn!(lane = %state.lane, %error, "a rebalance failed");
+                tracing::warn!(lane = %state.lane, %error, "a rebalance failed; this node has no partition of the lane until the next one");
                 assignment.revoke_all();
             }
             Rebalance::Assign(_) => {}
@@ -150,12 +150,12 @@ impl ConsumerContext for LaneContext {
         let Some(mut assignment) = self.is_of(&state) else {
             return;
         };
-        tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were given to this node");
+        tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were assigned to this node");
         assignment.assigned(numbers(list).into_iter());
         assignment.placed = true;
         assignment.troubled = false;
         assignment.problem = None;
-        // A client remembers what it paused also when it gets the partition for the second time.
+        // A client keeps a partition paused when it is assigned again.
         let told = if assignment.holding {
             consumer.pause(list)
         } else {
@@ -171,7 +171,7 @@ fn numbers(list: &TopicPartitionList) -> Vec<i32> {
     list.elements().iter().map(|e| e.partition()).collect()
 }
 
-/// Receives one lane until stopped.
+/// The task that receives one lane until it is stopped.
 pub(crate) struct LaneTask {
     pub(crate) state: Arc<LaneState>,
     link: Link,
@@ -181,17 +181,18 @@ pub(crate) struct LaneTask {
     context: Context,
     stop: CancellationToken,
     unreadable: LogThrottle,
-    /// The lane's topic is there since then, as far as we know.
+    /// The time since which the lane's topic is known to exist.
     found_at: Option<Instant>,
 }
 
-/// Why a client is not polled any longer.
+/// Why the polling of a client ended.
 enum Ended {
     Stopped,
     Broken,
-    /// It asked a broker that does not show the lane's topic yet, and would ask again after ten seconds.
+    /// A broker does not list the lane's topic yet. The client itself would ask again after ten
+    /// seconds.
     Early,
-    /// It gave its partitions up, and there is room again: the next client joins at once.
+    /// The client gave up its partitions, and slots are free again: the next client joins at once.
     Released,
 }
 
@@ -232,7 +233,7 @@ impl LaneTask {
 
     pub(crate) async fn run(&mut self) {
         let stop = self.stop.clone();
-        // A task that died before may have left something: its client is on its way out.
+        // A task that died may have left an assignment; its client is ending.
         self.state.assignment().ended();
         while !stop.is_cancelled() {
             let opened = tokio::select! {
@@ -247,7 +248,7 @@ impl LaneTask {
                     self.state.assignment().ended();
                     drop(consumer);
                     match ended {
-                        // Whoever waits for this task waits until the group has been left.
+                        // The task ends only after its client has left the group.
                         Ended::Stopped => {
                             self.state.assignment().troubled = true;
                             gone.cancelled().await;
@@ -279,8 +280,8 @@ impl LaneTask {
         let consumer = LaneConsumer::from_config_and_context(&self.config, context)
             .map_err(|error| explain_error(&error, &what))?;
         let consumer = Arc::new(Elsewhere::new(consumer));
-        // The client looks for its group's coordinator meanwhile. Brokers that never had a group make
-        // the topic of all groups' offsets first, which takes them seconds.
+        // Meanwhile the client finds the coordinator of its group. Brokers that never had a group
+        // first create the topic of all groups' offsets, which takes seconds.
         self.topology.ensure_lane(&self.state.lane).await?;
         self.found_at.get_or_insert_with(Instant::now);
         consumer
@@ -293,9 +294,9 @@ impl LaneTask {
         self.topology.endpoint.topic(&self.state.lane)
     }
 
-    /// Tell the caller, if it is worth telling; and the link, if it may be the brokers.
+    /// Reports a transient problem to the link, and another problem to the caller.
     fn complain(&self, problem: TransportError) {
-        tracing::debug!(lane = %self.state.lane, %problem, "no hints for now");
+        tracing::debug!(lane = %self.state.lane, %problem, "no hints of the lane for now");
         self.state.assignment().troubled = true;
         if problem.is_transient() {
             self.link.suspect(problem);
@@ -322,7 +323,7 @@ impl LaneTask {
                 () = stop.cancelled() => return Ended::Stopped,
                 () = state.wake.notified() => {}
                 partition = &mut forgotten => {
-                    tracing::warn!(lane = %state.lane, partition, "the group forgot what was settled: the lane's topic was made again");
+                    tracing::warn!(lane = %state.lane, partition, "the group lost its settled offsets: the lane's topic was created again; reading it from its start");
                     return Ended::Broken;
                 }
                 never = &mut crowded => match never {},
@@ -357,7 +358,8 @@ impl LaneTask {
             return;
         };
         if assignment.paused || assignment.holding {
-            // It was on its way when the partitions were paused, or the client has forgotten the pause.
+            // The message was in transit when the partitions were paused, or the client dropped the
+            // pause.
             assignment.leaks = true;
             assignment.requeue(&[ticket]);
             return;
@@ -395,7 +397,7 @@ impl LaneTask {
     fn failed(&self, error: KafkaError) -> Option<Ended> {
         let lane = &self.state.lane;
         if let KafkaError::MessageConsumptionFatal(_) = error {
-            tracing::warn!(%lane, %error, "the consumer of a lane is beyond repair; starting another");
+            tracing::warn!(%lane, %error, "the lane's consumer failed for good; starting another");
             self.complain(explain_error(&error, &format!("lane '{lane}'")));
             return Some(Ended::Broken);
         }
@@ -403,16 +405,16 @@ impl LaneTask {
         if error.rdkafka_error_code().is_some_and(is_missing_topic) {
             let is_new = self.found_at.is_some_and(|at| at.elapsed() < PROPAGATION);
             if is_new && self.state.assignment().is_joining() {
-                tracing::debug!(%lane, %error, "not every broker shows the lane's topic yet");
+                tracing::debug!(%lane, %error, "not every broker lists the lane's topic yet");
                 return Some(Ended::Early);
             }
-            // It is made again, or looked for, when the next client is opened. This one would go on
-            // believing what it knew of the partitions, and fetch nothing from those of the same number.
-            tracing::warn!(%lane, %error, "the lane's topic is gone");
+            // The next client creates the topic again, or looks for it. This one would keep the
+            // state of the old partitions, and fetch nothing from new ones with the same numbers.
+            tracing::warn!(%lane, %error, "the lane's topic is gone; with `kafka_declare = true` it is created again");
             return Some(Ended::Broken);
         }
         let problem = explain_error(&error, &format!("lane '{lane}'"));
-        tracing::debug!(%lane, %problem, "the consumer of a lane met an error");
+        tracing::debug!(%lane, %problem, "the lane's consumer reported an error");
         if !problem.is_transient() {
             self.complain(problem);
         }
@@ -431,7 +433,7 @@ fn configuration(
     options: &KafkaOptions,
 ) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
-    // A member learns by the next heartbeat that another one has come, twice in a cooperative rebalance.
+    // The answer to a heartbeat reports a new member, twice in a cooperative rebalance.
     let heartbeat = (options.session_timeout / 3).min(Duration::from_millis(500));
     let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
     config
@@ -439,22 +441,23 @@ fn configuration(
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("session.timeout.ms", millis(options.session_timeout))
         .set("heartbeat.interval.ms", millis(heartbeat))
-        // The client waits so long for the answer to a join, without heartbeats and without noticing that the
-        // answer is lost: with the connection, or in a broker that was frozen. Kafka's five minutes are for
-        // consumers that work between two polls; this one polls all the time.
+        // The time that the client waits for the answer to a join. It sends no heartbeats
+        // meanwhile, and does not notice that the answer was lost with the connection, or in a
+        // frozen broker. Kafka's default, five minutes, is for consumers that work between two
+        // polls; this one always polls.
         .set("max.poll.interval.ms", millis(join))
         .set("enable.auto.commit", "true")
         .set("auto.commit.interval.ms", millis(options.commit_interval))
-        // What is settled is stored by us, in order, and only then committed.
+        // The receiver stores settled offsets, in order; the client commits only these.
         .set("enable.auto.offset.store", "false")
-        // A group that knows nothing begins at the oldest hint: it may be of a job that still waits.
+        // A group without offsets starts at the oldest hint: its job may still wait.
         .set("auto.offset.reset", "earliest")
         .set(
             "queued.min.messages",
             (share * 4).clamp(64, 100_000).to_string(),
         )
         .set("queued.max.messages.kbytes", "8192")
-        // A topic that is gone is told at once. It was there when this client was made.
+        // A missing topic is reported at once: it existed when this client was created.
         .set("topic.metadata.propagation.max.ms", "0")
         .set("fetch.queue.backoff.ms", "10")
         .set("fetch.error.backoff.ms", "100")

@@ -1,9 +1,9 @@
 //! # The Kafka transport of Jobwire
 //!
-//! Carries hints from whoever commits a job to whoever runs it, through Apache Kafka (2.4 and newer) or
-//! what speaks its protocol. It keeps the contract of [`jobwire_core::transport`]: it may lose, double
-//! or delay a hint, it says honestly whether the brokers have a message, and it never hangs on brokers
-//! that are slow or away.
+//! Carries hints from the process that commits a job to the node that runs it, through Apache Kafka
+//! (2.4 and newer) or a broker with the same protocol. It implements the contract of
+//! [`jobwire_core::transport`]: it may lose, double or delay a hint, it reports correctly whether
+//! the brokers have a message, and it never hangs on brokers that are slow or away.
 //!
 //! ```no_run
 //! use jobwire_core::transport::{Subscription, Transport};
@@ -29,44 +29,44 @@
 //! ```
 //!
 //! # Parts
-//! | module | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `connection` | whether the brokers are there, what clients have in common |
+//! | `connection` | the state of the brokers, the configuration that all clients share |
 //! | `endpoint` | the URL |
 //! | `security` | TLS and SASL |
-//! | `topology` | topics: made, checked; the rights they need |
-//! | `publisher`, `producers`, `keys`, `partitioner` | packing by partition, confirms; the producer and its successors |
+//! | `topology` | creates and checks topics; the rights that this needs |
+//! | `publisher`, `producers`, `keys`, `partitioner` | packing by partition, confirms; the producer and its replacement |
 //! | `receiver`, `lane`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
-//! | `settled` | up to when a lane has been settled, by offsets |
-//! | `crowd` | whether a lane has more nodes than partitions |
-//! | `control` | what nodes tell each other |
-//! | `statistics` | librdkafka's own, as metrics |
-//! | `error` | what the brokers say, and what to do about it |
-//! | `supervised`, `ending` | tasks that die; clients that end |
+//! | `settled` | answers markers by offsets |
+//! | `crowd` | warns when a lane has more nodes than partitions |
+//! | `control` | control messages between nodes |
+//! | `statistics` | librdkafka's statistics and the lanes' backlogs, as metrics |
+//! | `error` | errors of the brokers, with remedies |
+//! | `supervised`, `ending` | restarts tasks; drops clients |
 //!
 //! # Differences to RabbitMQ
-//! * A partition has one receiver at a time, so a lane can be shared by as many nodes as its topic has
+//! * A partition has one receiver at a time, so at most as many nodes share a lane as its topic has
 //!   partitions.
-//! * Kafka does not say that somebody had a message before; only what is given back here and comes
-//!   again is marked as redelivered.
-//! * What is given back is fetched again, here or by the partition's next owner, together with what
-//!   was not settled below and above it.
-//! * The sweeper's question is answered by offsets; no marker travels.
+//! * Kafka does not report an earlier delivery of a message. Only a message that this node requeued
+//!   and received again is marked as redelivered.
+//! * A requeued message is fetched again, by this node or by the partition's next owner, together
+//!   with the unsettled messages below and above it.
+//! * Offsets answer the sweeper's markers; no marker message is sent.
 //!
 //! # Built with
-//! librdkafka, compiled from its C sources (gcc, make) and linked statically; OpenSSL and zlib are the
-//! system's (`libssl-dev`, `zlib1g-dev`). Without: GSSAPI, and OpenID Connect inside librdkafka (tokens
-//! come from a [`TokenSource`] instead).
+//! librdkafka is compiled from its C sources (gcc, make) and linked statically. OpenSSL and zlib
+//! are the system's (`libssl-dev`, `zlib1g-dev`). GSSAPI and librdkafka's own OpenID Connect are
+//! not included; tokens come from a [`TokenSource`].
 //!
 //! # Errors
-//! A URL or setting that can't be right, a wrong password, a missing right are
-//! [`TransportError::Refused`], with a remedy. All else passes by itself. No error, log line or `Debug`
-//! text of this crate shows the password.
+//! An invalid URL or setting is [`TransportError::Setting`]; a wrong password and a missing right
+//! are [`TransportError::Refused`]; both carry a remedy. All other errors pass without an operator.
+//! No error, log line or `Debug` text of this crate shows the password.
 //!
 //! # Metrics
 //! `jobwire_broker_up{direction}`, `jobwire_broker_reconnects_total{direction}`,
-//! `jobwire_hints_unreadable_total{lane}`, and those of `statistics`. Directions are `publish` and
-//! `receive`.
+//! `jobwire_hints_unreadable_total{lane}`, and the metrics of `statistics`. Directions are
+//! `publish` and `receive`.
 
 mod assignment;
 mod connection;

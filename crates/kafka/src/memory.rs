@@ -1,12 +1,12 @@
-//! Does the group still remember what was settled? Where it does not, the topic was made again.
+//! Detects a topic that was deleted and created again.
 //!
-//! A topic that is deleted takes the group's offsets with it. When it is made again at once, nobody is
-//! told: the client goes on at the position that it had in the old log, does not fetch what lies below it
-//! in the new one, and commits nothing below it either. So the offsets are asked for now and then. If they
-//! stay behind what was stored for commit, twice in a row, the client knows another log than the one that
-//! is there, and is to be replaced by one that knows none.
+//! Deleting a topic deletes the group's offsets of it. If the topic is created again at once, the
+//! client gets no error: it continues at its position in the old log, does not fetch lower offsets
+//! of the new log, and does not commit them. So this task reads the group's offsets periodically.
+//! If they are twice in a row behind the offsets that were stored for commit, the client's position
+//! belongs to a deleted log, and the client must be replaced by a new one.
 //!
-//! A wrong suspicion (commits that failed for so long) costs a rebalance.
+//! A false detection (commits that fail for that time) costs a rebalance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,18 @@ use crate::error::explain_error;
 use crate::lane::{LaneClient, LaneState};
 use crate::producers::blocking;
 
-/// How often the group is asked, at least some commits apart.
+/// Minimum interval between two reads of the group's offsets.
 const LOOK: Duration = Duration::from_secs(5);
+/// Minimum number of commit intervals between two reads.
 const COMMITS: u32 = 3;
 
-/// Returns when the group has forgotten what this client has settled.
+/// Waits until the group has lost offsets that this client has settled, and returns the partition.
 pub(crate) async fn is_lost(
     state: Arc<LaneState>,
     client: LaneClient,
     commit_interval: Duration,
 ) -> i32 {
-    // What the group did not remember at the last look.
+    // The stored offsets that the group did not have at the last read.
     let mut missed: BTreeMap<i32, (u64, i64)> = BTreeMap::new();
     loop {
         tokio::time::sleep(LOOK.max(commit_interval * COMMITS)).await;
@@ -45,7 +46,7 @@ pub(crate) async fn is_lost(
                 .is_none_or(|committed| *committed < offset)
         };
         let lost = missed.iter().find(|(partition, (epoch, offset))| {
-            // What was taken from us meanwhile is committed by somebody else.
+            // A partition that was revoked meanwhile is committed by its next owner.
             let ours = stored.get(partition).is_some_and(|(now, _)| now == epoch);
             ours && behind(**partition, *offset)
         });
@@ -57,7 +58,8 @@ pub(crate) async fn is_lost(
     }
 }
 
-/// What the group has committed of these partitions; none where that is not known.
+/// Returns the offsets that the group has committed of these partitions, or `None` if they are
+/// unknown.
 async fn committed(
     state: &LaneState,
     client: &LaneClient,

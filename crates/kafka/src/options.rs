@@ -1,4 +1,4 @@
-//! What can be set about the Kafka transport beside its URL, and what each setting changes.
+//! The settings of the Kafka transport besides its URL.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,49 +25,52 @@ use crate::security::TokenSource;
 /// ```
 #[derive(Clone, Debug)]
 pub struct KafkaOptions {
-    /// Create topics where they are missing. `false`: only use what exists, for brokers that belong to
-    /// somebody else; a missing topic is then [`TransportError::Refused`]. Default: `true`.
+    /// Creates missing topics. `false`: uses existing topics only, for brokers that others
+    /// administer; a missing topic is then [`TransportError::Refused`]. Default: `true`.
     pub declare: bool,
-    /// Partitions of a topic that is created here; a lane can be shared by so many nodes. 1 to 10,000.
-    /// Default: 12.
+    /// The number of partitions of a topic that Jobwire creates, and so the maximum number of nodes
+    /// that share a lane. 1 to 10,000. Default: 12.
     pub partitions: i32,
-    /// Copies of each partition of a topic that is created here. Default: 3, or as many as there are
-    /// brokers.
+    /// The number of copies of each partition of a topic that Jobwire creates. Default: 3, or the
+    /// number of brokers if that is smaller.
     pub replication: Option<i32>,
-    /// How long Kafka keeps hints of a topic that is created here. A job that waits longer than that
-    /// loses its hint, and the sweeper hints it again. Default: 24 h.
+    /// How long Kafka keeps hints in a topic that Jobwire creates. A job that waits longer loses
+    /// its hint, and the sweeper publishes it again. Default: 24 h.
     pub retention: Duration,
-    /// The most hints packed into one message, when many for one partition leave together. 1 to 512.
-    /// Default: 16.
+    /// Maximum number of hints in one message; hints of one partition that are published together
+    /// share messages. 1 to 512. Default: 16.
     pub hints_per_message: usize,
-    /// How long a message waits for others, so that they travel together. Default: 0: a message that
-    /// finds the connection free leaves at once, and what comes meanwhile leaves together.
+    /// How long a message waits for others, to be sent with them. Default: 0: a message is sent at
+    /// once if the connection is free; messages that arrive meanwhile are sent together.
     pub linger: Duration,
-    /// How long the brokers may take to confirm before a publish gives up
-    /// ([`TransportError::Timeout`]). Default: 5 s.
+    /// How long a publish waits for the brokers' confirm before it fails with
+    /// [`TransportError::Timeout`]. Default: 5 s.
     pub confirm_timeout: Duration,
-    /// A node that Kafka has not heard of for so long loses its partitions to the others. 1 s to 30 min;
-    /// the brokers limit it too (`group.min.session.timeout.ms`, 6 s by default). Default: 10 s.
+    /// How long a node may send no heartbeat before its partitions go to other nodes. 1 s to
+    /// 30 min; the brokers limit it too (`group.min.session.timeout.ms`, 6 s by default).
+    /// Default: 10 s.
     pub session_timeout: Duration,
-    /// Static membership (`group.instance.id`): a node that comes back under the same name within the
-    /// session timeout finds its partitions as it left them, without a rebalance. It must differ from
-    /// node to node, for example a stateful set's pod name. Default: none.
+    /// Static membership (`group.instance.id`): a node that comes back under the same name within
+    /// the session timeout keeps its partitions, without a rebalance. It must be unique per node,
+    /// for example a stateful set's pod name. Default: none.
     pub instance_id: Option<String>,
-    /// Where this node is (`client.rack`): it then fetches from the nearest copy. Default: nowhere.
+    /// The node's location (`client.rack`), to fetch from the nearest copy. Default: none.
     pub rack: Option<String>,
-    /// How often what was settled is committed to the group. Default: 1 s.
+    /// The interval at which settled offsets are committed to the group. Default: 1 s.
     pub commit_interval: Duration,
-    /// A receiver that was paused for so long gives its partitions up to the others of its group; it
-    /// joins again when it is resumed. Default: 10 s.
+    /// How long a receiver is paused before it gives its partitions to the other members of its
+    /// group. It joins again when it is resumed. Default: 10 s.
     pub release_after: Duration,
-    /// How often statistics of the brokers become metrics; `None` for never. Default: 10 s.
+    /// The interval at which the brokers' statistics become metrics; `None` for never.
+    /// Default: 10 s.
     pub statistics_interval: Option<Duration>,
-    /// TLS: whom to trust, who we are. Certificates are always verified, with the host's name.
+    /// TLS: trusted authorities and the client's certificate. The brokers' certificates are always
+    /// verified, with the host's name.
     pub security: BrokerSecurity,
-    /// Where tokens come from; chooses `OAUTHBEARER` where the URL names no mechanism. Topics must exist
-    /// then: the client library can't make them with a token. Default: none.
+    /// The source of tokens; selects `OAUTHBEARER` if the URL names no mechanism. Topics must exist
+    /// then: the client library can't create them with a token. Default: none.
     pub tokens: Option<Arc<dyn TokenSource>>,
-    /// Shown to the brokers (`client.id`). Default: `jobwire`.
+    /// The client's name in the brokers' logs and metrics (`client.id`). Default: `jobwire`.
     pub client_id: String,
 }
 
@@ -101,7 +104,7 @@ impl Default for KafkaOptions {
 }
 
 impl KafkaOptions {
-    /// Everything that is wrong with the settings; empty if nothing is.
+    /// Returns every invalid setting.
     #[must_use]
     pub fn mistakes(&self) -> Vec<BadSetting> {
         let mut mistakes = Vec::new();
@@ -174,15 +177,15 @@ impl KafkaOptions {
                     (1..=200).contains(&text.len()) && !text.chars().any(char::is_control)
                 }),
                 setting,
-                "is empty, too long or not printable",
-                "give 1 to 200 printable characters".to_owned(),
+                "is empty, longer than 200 bytes, or contains a control character",
+                "give 1 to 200 bytes without control characters".to_owned(),
             );
         }
         mistakes
     }
 
-    /// The same, with what is wrong with these settings together with a URL. Reads the files that the
-    /// settings name, and connects to nothing.
+    /// Returns every invalid setting, and the error of these settings in combination with a URL.
+    /// Reads the files that the settings name. Does not connect.
     #[must_use]
     pub fn mistakes_with(&self, url: &str) -> Vec<BadSetting> {
         let mut mistakes = self.mistakes();

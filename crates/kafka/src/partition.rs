@@ -1,20 +1,21 @@
-//! What was delivered of one partition and is not settled yet: the low watermark.
+//! The delivered and unsettled messages of one partition, and its low watermark.
 //!
-//! Kafka remembers one number per partition and group: everything below it is done with. Hints are
-//! settled in any order, so only the unbroken run of settled ones from the start may be committed.
+//! Kafka stores one offset per partition and group; all messages below it are done. Hints are
+//! settled in any order, so the committed offset is the end of the unbroken run of settled
+//! messages.
 //!
 //! ```text
 //!   offset     7        8        9        10       11       12
-//!           settled  settled  held     settled  given back  next
-//!                             ▲ commit 9: the next owner begins here and sees 9, 10 and 11
+//!           settled  settled  held     settled  requeued    next
+//!                             ▲ commit 9: the next owner starts here and receives 9, 10 and 11
 //! ```
-//! What was given back is fetched again from the lowest such offset; what is held or settled above it
-//! is then recognised and skipped. Only what is undecided is remembered, so one message that stays held
-//! for long costs no memory for those that are settled above it.
+//! Requeued messages are fetched again from the lowest of their offsets; messages above it that are
+//! held or settled are then skipped. Only undecided messages are stored, so a message that is held
+//! for long costs no memory for the messages that are settled above it.
 
 use std::collections::BTreeMap;
 
-/// Fetching again from an offset that never came is tried so often; then its message is gone.
+/// Number of repeated fetches of a requeued message that does not arrive; then it counts as gone.
 const TRIES: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,51 +24,51 @@ enum State {
     GivenBack,
 }
 
-/// What a message that arrives is to us.
+/// The class of a message that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     New,
-    /// It was given back before.
+    /// It was requeued.
     Again,
-    /// It is held, or settled already.
+    /// It is held or settled.
     Known,
 }
 
-/// The unsettled part of one partition, for as long as it is assigned to us.
+/// The unsettled messages of one partition, while it is assigned to this node.
 #[derive(Debug, Default)]
 pub(crate) struct Tracker {
-    /// By offset. Offsets may have gaps.
+    /// The messages by offset. Offsets may have gaps.
     undecided: BTreeMap<i64, State>,
-    /// Behind the highest message that arrived.
+    /// The offset after the highest message that arrived.
     next: Option<i64>,
     held: usize,
-    /// Something was given back and is to be fetched again.
+    /// A message was requeued and must be fetched again.
     rewind: bool,
-    /// Where it was last fetched again from, until all of that has come.
+    /// The offset of the last repeated fetch, until a new message arrives.
     rewound_to: Option<i64>,
-    /// How often in vain.
+    /// Number of repeated fetches without success.
     tries: u8,
 }
 
 impl Tracker {
-    /// Messages that are delivered and undecided.
+    /// Returns the number of delivered and undecided messages.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Everything below was settled, or was never ours.
+    /// Returns the low watermark: every lower offset is settled, or was never delivered here.
     fn low(&self) -> Option<i64> {
         self.undecided.keys().next().copied().or(self.next)
     }
 
-    /// A message arrived.
+    /// Records the arrival of a message.
     pub(crate) fn arrive(&mut self, offset: i64) -> Arrival {
         let known_from = match (self.low(), self.rewound_to) {
             (Some(low), Some(rewound)) => Some(low.min(rewound)),
             (low, _) => low,
         };
         if known_from.is_some_and(|from| offset < from) {
-            // The log was wiped, or made again: its offsets begin anew, and what we know is void.
+            // The log was wiped or created again: its offsets restart, and this state is invalid.
             *self = Self::default();
         }
         if self.next.is_none_or(|next| offset >= next) {
@@ -88,9 +89,10 @@ impl Tracker {
         }
     }
 
-    /// To be asked after each arrival. A message came, and what was given back below it did not, although
-    /// it was fetched again: that is tried once more, and then it is gone, with the log's start or an
-    /// aborted transaction. Returns the offset to commit, if that changed.
+    /// Called after each arrival. If a requeued message below `arrived` was fetched again and did
+    /// not arrive, it is fetched up to [`TRIES`] times more. Then it is gone (deleted with the
+    /// log's start, or part of an aborted transaction) and is dropped. Returns the offset to
+    /// commit, if it changed.
     pub(crate) fn notice_gone(&mut self, arrived: i64) -> Option<i64> {
         if self.rewind || self.rewind_to().is_none_or(|first| first > arrived) {
             return None;
@@ -107,7 +109,7 @@ impl Tracker {
         self.low().filter(|_| self.low() != before)
     }
 
-    /// A message was decided. Returns the offset to commit, if that changed.
+    /// Settles a message. Returns the offset to commit, if it changed.
     pub(crate) fn settle(&mut self, offset: i64) -> Option<i64> {
         let before = self.low();
         if self.undecided.remove(&offset)? == State::Held {
@@ -116,7 +118,7 @@ impl Tracker {
         self.low().filter(|_| self.low() != before)
     }
 
-    /// A message goes back. False where it was not held.
+    /// Requeues a message. Returns false if it was not held.
     pub(crate) fn requeue(&mut self, offset: i64) -> bool {
         match self.undecided.get_mut(&offset) {
             Some(state @ State::Held) => {
@@ -129,12 +131,12 @@ impl Tracker {
         }
     }
 
-    /// Where to fetch again from, if that has to be done.
+    /// Returns the offset to fetch again from, if a fetch is due.
     pub(crate) fn wants_rewind(&self) -> Option<i64> {
         self.rewind_to().filter(|_| self.rewind)
     }
 
-    /// It is being done.
+    /// Records that the fetch was started.
     pub(crate) fn rewound(&mut self) {
         self.rewind = false;
         self.rewound_to = self.rewind_to();

@@ -1,9 +1,9 @@
-//! Which partition a hint goes to: the one that a Java producer would choose for the same key.
+//! The partition of a hint: the one that a Java producer chooses for the same key.
 //!
-//! The hash is MurmurHash2 with the seed that Kafka's own default partitioner
-//! uses (org.apache.kafka.common.utils.Utils.murmur2), so that producers in other languages agree.
+//! The hash is MurmurHash2 with the seed of Kafka's default partitioner
+//! (org.apache.kafka.common.utils.Utils.murmur2), so producers in other languages agree.
 
-/// The partition of a key, of so many.
+/// Returns the partition of a key, from 0 to `partitions - 1`.
 pub(crate) fn partition(key: &[u8], partitions: i32) -> i32 {
     let positive = murmur2(key) & 0x7fff_ffff;
     let partitions = partitions.max(1).cast_unsigned();
@@ -61,7 +61,7 @@ mod tests {
         }
     }
 
-    /// docs/reference/hint-vectors.json, which implementers in other languages hold theirs against.
+    /// The vectors of docs/reference/hint-vectors.json, for implementations in other languages.
     #[test]
     fn keys_go_to_the_partitions_that_the_vectors_say() {
         let path = concat!(

@@ -1,6 +1,6 @@
-//! The producer of a transport: one at a time, replaced when it is beyond repair.
+//! The producer of a transport: one at a time, replaced after a fatal error.
 //!
-//! Whoever publishes, asks for topics or looks whether the brokers are there shares it and its connections.
+//! Publishers, requests for topics and the check of the brokers share it and its connections.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +41,7 @@ impl Producers {
             .clone()
     }
 
-    /// Ask the brokers something, with the producer's connections. The question may block.
+    /// Runs `question`, which may block, with the producer's client and connections.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Client<PublishContext>) -> Result<T, TransportError> + Send + 'static,
@@ -50,7 +50,7 @@ impl Producers {
         blocking(move || question(producer.client())).await
     }
 
-    /// Its state on the brokers is lost: go on with another one.
+    /// Replaces a producer whose state on the brokers is lost.
     pub(crate) fn replace(&self, broken: &Arc<Producer>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&current, broken) {
@@ -58,12 +58,12 @@ impl Producers {
         }
         match make(&self.config, &self.context) {
             Ok(producer) => {
-                tracing::warn!(
-                    "the brokers lost the state of our producer; going on with a new one"
-                );
+                tracing::warn!("the brokers lost the producer's state; a new producer replaces it");
                 *current = producer;
             }
-            Err(problem) => tracing::error!(%problem, "no new producer could be made"),
+            Err(problem) => {
+                tracing::error!(%problem, "the producer could not be replaced; hints can't be published until it is")
+            }
         }
     }
 }
@@ -74,7 +74,7 @@ fn make(config: &ClientConfig, context: &Context) -> Result<Arc<Producer>, Trans
         .map_err(|error| explain_error(&error, "producer"))
 }
 
-/// Run what waits for the brokers where waiting does no harm.
+/// Runs blocking work on a thread where it may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TransportError> + Send + 'static,
 ) -> Result<T, TransportError> {

@@ -1,13 +1,14 @@
-//! Publishing: one idempotent producer, packed by partition, confirmed, and never waiting for room.
+//! Publishes hints: one idempotent producer, packing by partition, confirms, a bounded queue.
 //!
-//! Hints of one call are gathered by partition (protocol rule 17: a message holds ids of one partition
-//! only), packed, and handed to librdkafka, which batches them again by partition and sends them in
-//! order, `acks=all`, each exactly once into the log. A call ends when every message has its delivery
-//! report, at the latest after [`confirm_timeout`](crate::KafkaOptions::confirm_timeout), which is
-//! librdkafka's `message.timeout.ms` here. Its local queue is bounded; a message that finds it full
-//! fails at once ([`TransportError::Full`]).
+//! The hints of one call are grouped by partition (protocol rule 17: a message holds ids of one
+//! partition only), packed, and handed to librdkafka. It batches them by partition and sends them
+//! in order, with `acks=all`, each exactly once into the log. A call ends when every message has
+//! its delivery report, at the latest after
+//! [`confirm_timeout`](crate::KafkaOptions::confirm_timeout), which is librdkafka's
+//! `message.timeout.ms`. The queue of librdkafka is bounded; when it is full, a publish fails at
+//! once with [`TransportError::Full`].
 //!
-//! A producer whose idempotence broke for good (its state on the broker is lost) is replaced by a new one.
+//! A producer that can no longer be idempotent (its state on the broker is lost) is replaced.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,18 +37,19 @@ use crate::partitioner::partition;
 use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
-/// How long a refusal is remembered before the brokers are asked again.
+/// How long a refusal is returned before the brokers are asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// Refusals are remembered of so many lanes.
+/// Maximum number of lanes in the cache; refusals of further lanes are not remembered.
 const MOST_LANES: usize = 1_024;
-/// A topic's partitions are counted again after this.
+/// How long the number of partitions of a topic is cached.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
-/// Longer than librdkafka takes to report a message that it gave up.
+/// The time that a call waits beyond the confirm timeout for librdkafka's report of a failed
+/// message.
 const GRACE: Duration = Duration::from_secs(2);
-/// Messages that may wait in librdkafka, and their kilobytes.
+/// Maximum number of messages in librdkafka's queue, and their maximum size in kilobytes.
 const QUEUE: (&str, &str) = ("100000", "65536");
 
-/// The messages of one call: how many have no report yet, and what went wrong first.
+/// The messages of one call: the number without a delivery report, and the first failure.
 #[derive(Default)]
 pub(crate) struct Batch {
     left: AtomicUsize,
@@ -75,7 +77,7 @@ impl Batch {
     }
 }
 
-/// What happens beside the messages, and their delivery reports.
+/// The shared callbacks, and the delivery reports.
 pub(crate) struct PublishContext(pub(crate) Context);
 
 impl ClientContext for PublishContext {
@@ -119,7 +121,7 @@ enum LaneState {
     Refused(TransportError, Instant),
 }
 
-/// What the producer is told.
+/// Returns the configuration of the producer.
 pub(crate) fn configuration(mut config: ClientConfig, options: &KafkaOptions) -> ClientConfig {
     let millis = |time: Duration| time.as_millis().to_string();
     config
@@ -169,7 +171,7 @@ impl LanePublishers {
         }
     }
 
-    /// Publish hints to a lane; returns when they are confirmed or have failed.
+    /// Publishes hints to a lane, and waits until they are confirmed or have failed.
     pub(crate) async fn publish(
         &self,
         lane: &Lane,
@@ -229,7 +231,7 @@ impl LanePublishers {
         }
     }
 
-    /// The client reports by itself after the confirm timeout.
+    /// Returns how long a publish waits: the client reports a failure after the confirm timeout.
     pub(crate) fn patience(&self) -> Duration {
         self.options.confirm_timeout + GRACE
     }
@@ -242,7 +244,7 @@ impl LanePublishers {
         producer: &Arc<Producer>,
     ) -> TransportError {
         if is_missing_topic(code) {
-            // Made again, or counted again, with the next publish.
+            // The next publish creates the topic again, or counts its partitions again.
             self.lanes.write().await.remove(lane);
         }
         if producer.client().fatal_error().is_some() {
@@ -260,7 +262,7 @@ impl LanePublishers {
         problem
     }
 
-    /// The partitions of a lane; its topic is made where it is missing.
+    /// Returns the number of partitions of a lane; creates its topic if it is missing.
     pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
         match self.lanes.read().await.get(lane) {
             Some(LaneState::Open { partitions, since }) if since.elapsed() < COUNT_AGAIN => {
@@ -273,7 +275,7 @@ impl LanePublishers {
             }
             _ => {}
         }
-        // Brokers that do not answer are not waited for longer than ones that do not confirm.
+        // The timeout is the same as for a confirm.
         let patience = self.options.confirm_timeout;
         match timeout(patience, self.count(lane)).await {
             Ok(counted) => counted,
@@ -285,14 +287,14 @@ impl LanePublishers {
         }
     }
 
-    /// It had no topic, and this process receives it since then.
+    /// Returns whether the lane had no topic, and this process has received the lane since.
     fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
         matches!(problem, TransportError::NoReceiver(_)) && self.topology.own.contains(lane)
     }
 
     async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
         let mut lanes = self.lanes.write().await;
-        // Somebody else may have asked meanwhile.
+        // Another task may have counted meanwhile.
         if let Some(LaneState::Open { partitions, since }) = lanes.get(lane)
             && since.elapsed() < COUNT_AGAIN
         {
@@ -326,7 +328,7 @@ impl LanePublishers {
         ensured
     }
 
-    /// Send something that nobody waits for; false where it was not even taken.
+    /// Sends a message without waiting for its report. Returns false if the producer refuses it.
     pub(crate) fn send_and_forget(&self, topic: &str, key: &str, message: &[u8]) -> bool {
         let batch = Arc::new(Batch::default());
         batch.left.store(1, Ordering::Release);
@@ -337,12 +339,12 @@ impl LanePublishers {
         self.producers.current().send(record).is_ok()
     }
 
-    /// Wait for the reports of what is under way.
+    /// Waits until every sent message has its report, at most `within`.
     pub(crate) async fn flush(&self, within: Duration) {
         let producer = self.producers.current();
         let flushed = tokio::task::spawn_blocking(move || producer.flush(within));
         if let Ok(Err(error)) = flushed.await {
-            tracing::debug!(%error, "hints were still unconfirmed when the producer ended");
+            tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
         }
     }
 }

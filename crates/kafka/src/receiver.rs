@@ -1,9 +1,9 @@
-//! Receiving: the lanes of one node, each polled by a task of its own ([`crate::lane`]).
+//! The receiver of one node: its lanes, each polled by a separate task ([`crate::lane`]).
 //!
-//! The receiver only hands over what has arrived, and passes decisions on. Dropping it stops the tasks,
-//! which leave their groups; what was not settled goes to whoever gets the partitions then.
-//! Kafka has no redelivery of a single message: what is given back is fetched again from the lowest such
-//! offset of its partition, here or by the next owner.
+//! The receiver returns the messages that have arrived, and passes decisions to the tasks. When it
+//! is dropped, the tasks stop and leave their groups; unsettled messages go to the next owners of
+//! the partitions. Kafka does not redeliver a single message: requeued messages are fetched again
+//! from the lowest of their offsets in the partition, by this node or by the next owner.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ pub(crate) struct KafkaReceiver {
     pub(crate) lanes: Vec<Arc<LaneState>>,
     pub(crate) link: Link,
     pub(crate) arrived: Arc<Notify>,
-    /// Ends the lanes' tasks.
+    /// Stops the lanes' tasks.
     pub(crate) stop: CancellationToken,
     pub(crate) closing: CancellationToken,
-    /// Where the next look begins, so that no lane is always last.
+    /// The lane at which the next call starts, so that no lane is always last.
     pub(crate) turn: usize,
 }
 
@@ -41,7 +41,7 @@ impl KafkaReceiver {
         deliveries
     }
 
-    /// What an operator has to hear, once.
+    /// Returns a problem that needs an operator, once.
     fn problem(&self) -> Option<TransportError> {
         self.lanes
             .iter()

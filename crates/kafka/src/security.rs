@@ -1,7 +1,7 @@
-//! Who we are to the brokers, and who they are to us: TLS and SASL.
+//! Authentication of the client and of the brokers: TLS and SASL.
 //!
-//! Certificates are always verified, with the host's name; there is no setting to skip that. What
-//! librdkafka was built without it says when a client is made, before anything connects.
+//! Certificates are always verified, with the host's name; no setting turns this off. If librdkafka
+//! was built without a required feature, the creation of a client fails, before a connection.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use rdkafka::ClientConfig;
 
 use crate::endpoint::Endpoint;
 
-/// How a user proves who they are (SASL).
+/// A SASL mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanism {
-    /// The password itself. Needs TLS, except to brokers on this machine.
+    /// Sends the password itself. Needs TLS, except to brokers on this machine.
     Plain,
-    /// A proof of the password.
+    /// Sends a proof of the password.
     ScramSha256,
-    /// A proof of the password. Where a URL has a user and names no mechanism, this is meant.
+    /// Sends a proof of the password. Default for a URL with a user.
     ScramSha512,
-    /// A token, from a [`TokenSource`].
+    /// Sends a token from a [`TokenSource`].
     OauthBearer,
 }
 
 impl Mechanism {
-    /// The protocol's name.
+    /// Returns the name in the protocol.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,13 +62,14 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// Gives tokens for `OAUTHBEARER`. Asked from a thread of the client, at start and before the last
-/// token ends; it may block for some seconds.
+/// A source of tokens for `OAUTHBEARER`. A thread of the client calls it at start and before the
+/// last token expires; it may block for some seconds.
 pub trait TokenSource: Send + Sync + 'static {
-    /// A token that is valid now.
+    /// Returns a token that is valid now.
     ///
     /// # Errors
-    /// Why there is none, for people; the client asks again some seconds later.
+    /// The reason, as text for people, if no token is available. The client asks again some seconds
+    /// later.
     fn token(&self) -> Result<Token, String>;
 }
 
@@ -77,9 +78,9 @@ pub trait TokenSource: Send + Sync + 'static {
 pub struct Token {
     /// The token itself.
     pub text: String,
-    /// Whom it is for (`sub`).
+    /// The subject of the token (`sub`).
     pub principal: String,
-    /// When it ends, milliseconds since 1970 UTC.
+    /// The expiry, in milliseconds since 1970 UTC.
     pub ends_at_millis: i64,
 }
 
@@ -92,8 +93,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Reads the token (a JWT) from a file that somebody else keeps fresh, as Kubernetes does with
-/// projected service account tokens. Principal and end are read from its claims `sub` and `exp`.
+/// A token (a JWT) in a file that another program renews, as Kubernetes does with projected service
+/// account tokens. Principal and expiry are the claims `sub` and `exp`.
 #[derive(Clone, Debug)]
 pub struct TokenFile(pub PathBuf);
 
@@ -109,7 +110,7 @@ impl TokenSource for TokenFile {
             .and_then(base64url)
             .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok())
             .ok_or_else(|| {
-                format!("the token file {path} holds no JWT (three parts with dots between)")
+                format!("the token file {path} holds no JWT (three parts, separated by dots)")
             })?;
         let ends_at = claims["exp"]
             .as_f64()
@@ -123,7 +124,7 @@ impl TokenSource for TokenFile {
     }
 }
 
-/// RFC 4648, section 5, without padding, as in a JWT.
+/// Decodes base64url without padding (RFC 4648, section 5), as in a JWT.
 fn base64url(text: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut bits, mut held) = (Vec::with_capacity(text.len()), 0_u32, 0_u32);
     for c in text.trim_end_matches('=').bytes() {
@@ -145,7 +146,7 @@ fn base64url(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// How we prove who we are. Fails where something is missing.
+/// Returns the mechanism of authentication. Fails if the mechanism lacks a user or a token source.
 fn proof(
     endpoint: &Endpoint,
     tokens: Option<&Arc<dyn TokenSource>>,
@@ -180,7 +181,7 @@ fn bad(setting: &'static str, problem: String, remedy: &str) -> TransportError {
     })
 }
 
-/// Put it into the configuration of a client.
+/// Adds TLS and SASL to the configuration of a client.
 pub(crate) fn apply(
     security: &BrokerSecurity,
     tokens: Option<&Arc<dyn TokenSource>>,
@@ -227,14 +228,14 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// A path that can be read and holds PEM.
+/// Checks that a file is readable and holds PEM, and returns its path as text.
 fn pem<'a>(setting: &'static str, path: &'a Path) -> Result<&'a str, TransportError> {
     let shown = path.display();
     let text = std::fs::read(path).map_err(|error| {
         bad(
             setting,
             format!("{shown} can't be read: {error}"),
-            "name a PEM file that this user may read",
+            "name a PEM file that the process can read",
         )
     })?;
     if !text.windows(11).any(|part| part == b"-----BEGIN ") {

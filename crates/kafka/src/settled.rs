@@ -1,17 +1,17 @@
-//! Up to when has a lane been settled? Kafka answers with offsets, without a message.
+//! Answers the sweeper's markers by offsets, without a message.
 //!
-//! When the sweeper asks, the end of every partition is noted. All that lay before has been decided once
-//! the group's committed offsets have passed those ends. What retention removed counts as passed: it will
-//! never be delivered, so its jobs are orphans. A partition whose end moved back was wiped or made
-//! again; nothing of what it held will come either.
+//! For a marker, the end of every partition is recorded. When the group's committed offsets have
+//! passed these ends, every hint published before the marker has been decided. Hints that retention
+//! deleted count as passed: they are never delivered, so their jobs are orphans. A partition whose
+//! end moved back was wiped or created again, and does not deliver its former hints.
 //!
 //! ```text
-//!   settled(partition)  ⇔  max(committed, log start) ≥ end at the time of asking,  or end now < end then
+//!   settled(partition)  ⇔  max(committed, log start) ≥ recorded end,  or current end < recorded end
 //! ```
-//! A partition that is no more will deliver nothing either.
+//! A partition that no longer exists counts as settled too.
 //!
-//! Exact but for one thing: a message whose delivery the producer gave up on may still arrive. The sweeper
-//! suspects nothing that is younger than that takes.
+//! One case is not exact: a message that the producer gave up on may still arrive. The sweeper does
+//! not suspect jobs that are younger than that can take.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,38 +33,39 @@ use crate::error::explain_error;
 use crate::producers::blocking;
 use crate::topology::Topology;
 
-/// How often the group's offsets are looked at while an answer is awaited.
+/// The interval between two reads of the group's offsets while markers are open.
 const LOOK: Duration = Duration::from_millis(500);
+/// The longest such interval; it grows while the markers stay open.
 const LOOK_RARELY: Duration = Duration::from_secs(5);
-/// Questions that may be open; more are refused.
+/// Maximum number of open markers. More markers are refused, or replace the oldest one.
 const OPEN: usize = 64;
-/// A client that nobody asked for so long is let go.
+/// The idle time after which the clients are dropped.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// The most partitions of which it is remembered that hints were lost.
+/// Maximum number of partitions for which a reported loss of hints is remembered.
 const REMEMBER: usize = 10_000;
 
 type Asker = Elsewhere<BaseConsumer<Context>>;
 
-/// The ends of a lane's partitions when the sweeper asked.
+/// A marker, with the ends of the lane's partitions when it was published.
 struct Question {
     lane: Lane,
     marker: Marker,
     ends: Vec<(i32, i64)>,
 }
 
-/// Where the sweeper asks.
+/// Takes the sweeper's markers, and counts waiting messages.
 pub(crate) struct Settled {
     topology: Topology,
     config: ClientConfig,
     context: Context,
     askers: Mutex<HashMap<Lane, Arc<Asker>>>,
-    /// Log starts behind which hints were lost, so that each loss is told once.
+    /// The log starts up to which a loss of hints was logged, so that each loss is logged once.
     told: Mutex<HashMap<(Lane, i32), i64>>,
     questions: mpsc::Sender<Question>,
 }
 
-/// The task that watches for the answers.
+/// The task that reads offsets until the markers are settled.
 pub(crate) struct Watch {
     settled: Arc<Settled>,
     asked: mpsc::Receiver<Question>,
@@ -98,9 +99,10 @@ pub(crate) fn settled(
 }
 
 impl Settled {
-    /// Note where the lane ends now; [`Control::MarkerBack`] is heard here when all of it has been decided.
+    /// Records the current ends of the lane. [`Control::MarkerBack`] is sent to the listeners of
+    /// this process when every hint below them has been decided.
     pub(crate) async fn ask(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
-        // Counted now: somebody may have added some, and published to them already.
+        // Not cached: an operator may have added partitions that already hold hints.
         let partitions = self.topology.partitions(lane).await?;
         let partitions = match partitions {
             0 => self.topology.ensure_lane(lane).await?,
@@ -118,7 +120,7 @@ impl Settled {
             .map_err(|_| TransportError::Full)
     }
 
-    /// Partition, log start and end.
+    /// Returns number, log start and end of each partition.
     async fn watermarks(
         &self,
         lane: &Lane,
@@ -139,7 +141,7 @@ impl Settled {
             .await
     }
 
-    /// The client that may ask for the group of a lane.
+    /// Returns the client that reads the offsets of a lane's group.
     fn asker(&self, lane: &Lane) -> Result<Arc<Asker>, TransportError> {
         let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(asker) = askers.get(lane) {
@@ -159,18 +161,18 @@ impl Settled {
         askers.clear();
     }
 
-    /// Has it been settled?
+    /// Returns whether every hint before the marker has been settled.
     async fn answer(&self, question: &Question) -> Result<bool, TransportError> {
         let partitions = self.topology.partitions(&question.lane).await?;
         if partitions == 0 {
-            // It may be made again, and fills from its beginning then.
+            // The topic may be created again, and then starts empty.
             return Ok(false);
         }
         let asker = self.asker(&question.lane)?;
         let topic = self.topology.endpoint.topic(&question.lane);
         let lane = question.lane.clone();
         let mut ends = question.ends.clone();
-        // What lay in a partition that is no more will not come.
+        // A partition that no longer exists delivers no hints.
         ends.retain(|(partition, _)| *partition < partitions);
         let asked = ends.clone();
         let committed = blocking(move || {
@@ -183,7 +185,7 @@ impl Settled {
             .iter()
             .filter_map(|(at, _)| Some((*at, offset_of(&committed, &topic, *at)?)))
             .collect();
-        // The others are passed.
+        // The others are settled.
         ends.retain(|(at, end)| seen.get(at).is_none_or(|seen| seen < end));
         let open: Vec<i32> = ends.iter().map(|(at, _)| *at).collect();
         let now = self.watermarks(&lane, open.into_iter()).await?;
@@ -191,18 +193,18 @@ impl Settled {
         for ((partition, end), (_, start, now)) in ends.into_iter().zip(now) {
             let seen = seen.get(&partition).copied().unwrap_or(0);
             if now < end {
-                tracing::warn!(%lane, partition, "a partition was wiped; the jobs that it hinted will be hinted again");
+                tracing::warn!(%lane, partition, "a partition was wiped; the sweeper publishes its hints again");
                 continue;
             }
             if seen < start && self.is_news(&lane, partition, start) {
-                tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that nobody had received; their jobs will be hinted again");
+                tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that no node had received; the sweeper publishes them again");
             }
             settled &= start >= end;
         }
         Ok(settled)
     }
 
-    /// Remember where a log starts; false where that was known.
+    /// Remembers the start of a log. Returns false if it was known.
     fn is_news(&self, lane: &Lane, partition: i32, start: i64) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= REMEMBER {
@@ -212,13 +214,13 @@ impl Settled {
     }
 }
 
-/// How far the group is.
+/// Returns the offsets that the group has committed.
 fn committed(
     asker: &Asker,
     topic: &str,
     partitions: impl Iterator<Item = i32>,
 ) -> Result<TopicPartitionList, TransportError> {
-    // Nobody else serves this client's events: errors, and the wish for another token.
+    // This is the only place that serves the client's events: errors, and requests for a token.
     while asker.poll(Duration::ZERO).is_some() {}
     let mut list = TopicPartitionList::new();
     for partition in partitions {
@@ -229,14 +231,14 @@ fn committed(
         .map_err(|error| explain_error(&error, topic))
 }
 
-/// What waits in a lane, and how long the brokers took to say how far the group is.
+/// The number of messages that wait in a lane, and the round trip of the request for its offsets.
 pub(crate) struct Count {
     pub(crate) waiting: i64,
     pub(crate) round_trip: Duration,
 }
 
 impl Settled {
-    /// Count what waits in a lane.
+    /// Counts the messages that wait in a lane.
     pub(crate) async fn count(&self, lane: &Lane) -> Result<Count, TransportError> {
         let partitions = self.topology.partitions(lane).await?;
         let asker = self.asker(lane)?;
@@ -291,7 +293,7 @@ impl Watch {
                     self.settled.forget_askers();
                     continue;
                 }
-                // A deep lane is not asked about twice a second for hours.
+                // A lane with a deep backlog is read less and less often.
                 Err(_) => look = (look * 5 / 4).min(LOOK_RARELY),
             }
             let mut still_open = Vec::new();
@@ -307,7 +309,7 @@ impl Watch {
                     }),
                     Ok(false) => still_open.push(question),
                     Err(problem) => {
-                        tracing::debug!(lane = %question.lane, %problem, "offsets can't be read");
+                        tracing::debug!(lane = %question.lane, %problem, "the lane's offsets can't be read");
                         still_open.push(question);
                     }
                 }

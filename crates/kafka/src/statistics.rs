@@ -1,12 +1,12 @@
-//! How the brokers are and what waits in them, as metrics of the same names as on other brokers.
+//! Metrics of the brokers and lanes, with the same names as for other transports.
 //!
 //! | metric | from |
 //! | --- | --- |
 //! | `jobwire_broker_unconfirmed_messages` | the producer's own queue (librdkafka's statistics) |
-//! | `jobwire_broker_round_trip_seconds{direction="publish"}` | the producer's average since the last look |
-//! | `jobwire_broker_round_trip_seconds{direction="receive"}` | one question for the group's offsets |
-//! | `jobwire_lane_waiting_messages` | ends of the lane's partitions less the group's committed offsets |
-//! | `jobwire_lane_unsettled_messages` | what this node holds |
+//! | `jobwire_broker_round_trip_seconds{direction="publish"}` | the producer's average since the last report |
+//! | `jobwire_broker_round_trip_seconds{direction="receive"}` | one request for the group's committed offsets |
+//! | `jobwire_lane_waiting_messages` | the ends of the lane's partitions minus the group's committed offsets |
+//! | `jobwire_lane_unsettled_messages` | the messages that this node holds |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lane::LaneState;
 use crate::settled::Settled;
 
-/// Record what a client says of itself.
+/// Records the statistics of a client.
 pub(crate) fn record(statistics: &Statistics) {
     if statistics.client_type != "producer" {
         // A consumer's round trips are long polls.
@@ -36,7 +36,7 @@ pub(crate) fn record(statistics: &Statistics) {
     }
 }
 
-/// Counts what waits in the lanes that a receiver takes.
+/// Counts the waiting messages of the lanes that a receiver receives.
 pub(crate) struct Census {
     pub(crate) lanes: Vec<Arc<LaneState>>,
     pub(crate) settled: Arc<Settled>,
@@ -67,9 +67,9 @@ impl Census {
                             .record(count.round_trip.as_secs_f64());
                     }
                     Err(problem) => {
-                        // What is not known is not an old number.
+                        // An unknown count is NaN, not the last value.
                         metrics::gauge!(LANE_WAITING, "lane" => name()).set(f64::NAN);
-                        tracing::debug!(lane = %lane.lane, %problem, "what waits can't be counted");
+                        tracing::debug!(lane = %lane.lane, %problem, "the waiting messages of the lane can't be counted");
                     }
                 }
             }

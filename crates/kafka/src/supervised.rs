@@ -1,4 +1,4 @@
-//! The transport's own tasks are watched: one that dies is counted, logged and started again.
+//! Supervises the transport's tasks: a task that dies is counted, logged and started again.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -8,10 +8,10 @@ use futures_util::FutureExt;
 use jobwire_core::telemetry::metrics::TASK_RESTARTS;
 use tokio_util::sync::CancellationToken;
 
-/// Before a task that died is started again.
+/// The pause before a task is started again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Run `task` until `stop`; whenever it panics or ends before, start it again.
+/// Runs `task` until `stop`, and starts it again when it panics or ends earlier.
 pub(crate) async fn supervised(
     name: &'static str,
     stop: CancellationToken,
@@ -23,20 +23,20 @@ pub(crate) async fn supervised(
             return;
         }
         let why = match &ended {
-            Ok(()) => "ended before it was told to",
+            Ok(()) => "ended before it was stopped",
             Err(panic) => what(&**panic),
         };
         tracing::error!(
             task = name,
             why,
-            "a task of the Kafka transport died; it is started again"
+            "a task of the Kafka transport died and is started again"
         );
         metrics::counter!(TASK_RESTARTS, "task" => name).increment(1);
         let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn what(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

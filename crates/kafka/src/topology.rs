@@ -1,17 +1,19 @@
-//! Topics: made or checked before they are used.
+//! Topics: created or checked before use.
 //!
-//! | topic | what it carries | partitions | kept |
+//! | topic | content | partitions | retention |
 //! | --- | --- | --- | --- |
-//! | `<prefix>.lane.<lane>` | hints | a setting | a setting |
-//! | `<prefix>.control` | what nodes tell each other | 1 | an hour |
+//! | `<prefix>.lane.<lane>` | hints | `kafka_partitions` | `kafka_retention` |
+//! | `<prefix>.control` | control messages between nodes | 1 | 1 h |
 //!
-//! With `declare`, a missing topic is created by whoever receives it (that of `default` also by publishers); what
-//! exists is only looked at. A difference to the settings that costs latency or hints is a warning, never an error: the
-//! topic may belong to somebody else. Rights needed: Describe on every topic; Read on lanes and control, and on the
-//! groups; Write on lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and
+//! With `declare`, the nodes that receive a lane create its missing topic (publishers create only
+//! the topic of `default`). Existing topics are not changed. A difference from the settings that
+//! costs latency or hints is a warning, never an error, because others may administer the topic.
+//! Rights needed: Describe on every topic; Read on lanes and control, and on the groups; Write on
+//! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and
 //! `DescribeConfigs` only with `declare`.
 //!
-//! With tokens (OAUTHBEARER) topics are only used: the client library gives its administrative client none.
+//! With tokens (OAUTHBEARER) no topic is created: the client library's administrative client gets
+//! no tokens.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,13 +36,14 @@ use crate::error::{explain, explain_error, is_missing_topic};
 use crate::options::KafkaOptions;
 use crate::producers::{Producers, blocking};
 
-/// Copies that are wanted where the settings name no number.
+/// Maximum number of copies if `kafka_replication` is `auto`.
 const WANTED_COPIES: usize = 3;
+/// The retention of the control topic.
 const CONTROL_RETENTION: Duration = Duration::from_secs(3600);
-/// A topic that was just made is shown by every broker within this.
+/// The time within which every broker lists a topic that was just created.
 pub(crate) const PROPAGATION: Duration = Duration::from_secs(5);
 
-/// Names and settings of what is on the brokers.
+/// The names and settings of the topics on the brokers.
 #[derive(Clone)]
 pub(crate) struct Topology {
     pub(crate) endpoint: Endpoint,
@@ -48,21 +51,21 @@ pub(crate) struct Topology {
     pub(crate) config: ClientConfig,
     pub(crate) context: Context,
     pub(crate) producers: Arc<Producers>,
-    /// The lanes whose topics this process makes.
+    /// The lanes whose topics this process creates.
     pub(crate) own: OwnLanes,
-    /// What was found last: it is looked at closely only when that changes.
+    /// The topics as last found. A topic is compared with the settings only when it changes.
     known: Arc<Mutex<HashMap<String, Found>>>,
     beside: Beside,
 }
 
-/// Tasks that no caller waits for. They end with the transport.
+/// Background tasks, which end with the transport.
 #[derive(Clone)]
 pub(crate) struct Beside {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
-/// What a topic should be like.
+/// The wanted properties of a topic.
 #[derive(Clone)]
 struct Wanted {
     topic: String,
@@ -70,7 +73,7 @@ struct Wanted {
     retention: Duration,
 }
 
-/// What a topic is like.
+/// The actual properties of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
     partitions: i32,
@@ -101,14 +104,15 @@ impl Topology {
         }
     }
 
-    /// The partitions of a lane's topic now; none where there is no such topic.
+    /// Returns the current number of partitions of a lane's topic; 0 if the topic does not exist.
     pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
         let found = self.find(self.endpoint.topic(lane)).await?;
         Ok(found.map_or(0, |found| found.partitions))
     }
 
-    /// Make sure that a lane's topic is there; returns its partitions. Only a process that receives the lane makes
-    /// it, and the one of `default`: a row may name any lane.
+    /// Ensures that a lane's topic exists, and returns its number of partitions. A process creates
+    /// the topics of the lanes that it receives and of `default` only, because a row may name any
+    /// lane.
     pub(crate) async fn ensure_lane(&self, lane: &Lane) -> Result<i32, TransportError> {
         let may_make = self.options.declare && self.options.tokens.is_none();
         if may_make && !self.own.contains(lane) {
@@ -125,7 +129,7 @@ impl Topology {
         self.ensure(wanted).await
     }
 
-    /// The same for the topic of what nodes tell each other.
+    /// Ensures that the control topic exists, and returns its number of partitions.
     pub(crate) async fn ensure_control(&self) -> Result<i32, TransportError> {
         let wanted = Wanted {
             topic: self.endpoint.control_topic(),
@@ -142,13 +146,13 @@ impl Topology {
         if self.options.tokens.is_some() {
             return Err(TransportError::Refused {
                 problem: format!("the topic '{}' does not exist", wanted.topic),
-                remedy: "create it: with OAUTHBEARER Jobwire only uses what exists".to_owned(),
+                remedy: "create it; with OAUTHBEARER Jobwire creates no topics".to_owned(),
             });
         }
         if !self.options.declare {
             return Err(TransportError::Refused {
                 problem: format!("the topic '{}' does not exist", wanted.topic),
-                remedy: "create it, or let Jobwire do it (`kafka_declare = true`)".to_owned(),
+                remedy: "create it, or set `kafka_declare = true`".to_owned(),
             });
         }
         self.create(&wanted).await?;
@@ -159,7 +163,7 @@ impl Topology {
             }
             if tokio::time::Instant::now() >= end {
                 return Err(TransportError::Unreachable(format!(
-                    "the topic '{}' was made, and is not to be seen yet",
+                    "the topic '{}' was created, but the brokers do not list it yet",
                     wanted.topic
                 )));
             }
@@ -167,13 +171,13 @@ impl Topology {
         }
     }
 
-    /// A topic, if it is there.
+    /// Returns a topic, if it exists.
     async fn find(&self, topic: String) -> Result<Option<Found>, TransportError> {
         self.producers.ask(move |client| find(client, &topic)).await
     }
 
-    /// A new topic, or one that has changed, is compared with the wanted one in a task of its own:
-    /// brokers that have just made it may take seconds to tell its settings.
+    /// Returns the partitions of a topic. Compares a new or changed topic with the settings in a
+    /// background task: brokers may take seconds to return the settings of a topic just created.
     fn seen(&self, wanted: &Wanted, found: Found) -> i32 {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.insert(wanted.topic.clone(), found) != Some(found) {
@@ -189,7 +193,7 @@ impl Topology {
         found.partitions
     }
 
-    /// Making a client starts threads.
+    /// Creates an administrative client. This starts threads, so it runs on a blocking thread.
     async fn admin(&self) -> Result<Admin, TransportError> {
         let (config, context) = (self.config.clone(), self.context.clone());
         blocking(move || {
@@ -211,7 +215,7 @@ impl Topology {
             }
         };
         let retention = wanted.retention.as_millis().to_string();
-        // Segments are removed as a whole: one must end well before the retention does.
+        // Segments are deleted as a whole, so a segment must be much shorter than the retention.
         let segment = (wanted.retention / 4).as_millis().to_string();
         let topic = NewTopic::new(
             &wanted.topic,
@@ -236,17 +240,19 @@ impl Topology {
                     topic = name,
                     partitions = wanted.partitions,
                     copies,
-                    "made a topic"
+                    "created a topic"
                 ),
-                // Another node was quicker.
+                // Another node created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((name, code)) => return Err(explain(code, &format!("making topic '{name}'"))),
+                Err((name, code)) => {
+                    return Err(explain(code, &format!("creating topic '{name}'")));
+                }
             }
         }
         Ok(())
     }
 
-    /// Say what is not as it was wanted.
+    /// Logs the differences between a topic and the settings.
     async fn compare(&self, wanted: &Wanted, found: Found) {
         let topic = &wanted.topic;
         if found.partitions != wanted.partitions {
@@ -254,7 +260,7 @@ impl Topology {
                 %topic,
                 partitions = found.partitions,
                 wanted = wanted.partitions,
-                "a topic has another number of partitions than is set; so many nodes can share it"
+                "a topic has another number of partitions than the settings ask for; at most that many nodes can share a lane"
             );
         }
         let copies = match self.options.replication {
@@ -264,7 +270,7 @@ impl Topology {
         if found.copies < copies {
             tracing::warn!(
                 %topic, copies = found.copies, wanted = copies,
-                "a topic has fewer copies than is set: hints wait while its broker is away"
+                "a topic has fewer copies than `kafka_replication` asks for: its hints wait while a broker is away"
             );
         }
         if !self.options.declare || self.options.tokens.is_some() {
@@ -275,19 +281,19 @@ impl Topology {
                 if in_sync.is_some_and(|n| n >= found.copies && found.copies > 1) {
                     tracing::warn!(
                         %topic, copies = found.copies, in_sync,
-                        "min.insync.replicas is not less than the copies: one broker away stops all hints"
+                        "min.insync.replicas is not less than the copies: while one broker is away no hint is published; lower it"
                     );
                 }
                 if found.copies > 2 && in_sync == Some(1) {
                     tracing::info!(
                         %topic,
-                        "min.insync.replicas is 1: a broker that fails may lose hints, which the sweeper then heals"
+                        "min.insync.replicas is 1: a broker that fails may lose hints; the sweeper publishes them again"
                     );
                 }
                 if retention.is_some_and(|kept| kept < wanted.retention) {
                     tracing::warn!(
                         %topic, kept = ?retention, wanted = ?wanted.retention,
-                        "a topic keeps hints for less time than is set; the sweeper heals what is lost"
+                        "a topic keeps hints for less time than the settings ask for; the sweeper publishes lost hints again"
                     );
                 }
             }
@@ -295,7 +301,7 @@ impl Topology {
         }
     }
 
-    /// `min.insync.replicas` and `retention.ms`.
+    /// Returns the topic's `min.insync.replicas` and `retention.ms`.
     async fn settings(
         &self,
         topic: &str,

@@ -1,4 +1,4 @@
-//! The transport: one producer, one consumer per received lane, and what they share.
+//! The transport: one producer, one consumer per received lane, and their shared state.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -34,8 +34,8 @@ use crate::topology::{Beside, Topology};
 /// How long [`KafkaTransport::connect`] waits for the brokers.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(8);
 
-/// Hints over Kafka. See the [crate](crate) for an example. Cheap to clone; when the last clone,
-/// publisher and receiver is gone, the connections end.
+/// The Kafka transport. See the [crate](crate) for an example. Cheap to clone; the connections end
+/// when the last clone, publisher and receiver is dropped.
 #[derive(Clone)]
 pub struct KafkaTransport(Arc<Shared>);
 
@@ -47,17 +47,17 @@ struct Shared {
     publishers: Arc<LanePublishers>,
     control: Arc<ControlLine>,
     settled: Arc<Settled>,
-    /// Tells apart the assignments of all receivers.
+    /// Numbers the assignments of all receivers.
     epochs: Arc<AtomicU64>,
     /// The lanes of all receivers.
     received: Mutex<Vec<Weak<LaneState>>>,
-    /// No new work.
+    /// Cancelled when no new work is accepted.
     closing: CancellationToken,
-    /// No connections.
+    /// Cancelled when the connections end.
     stop: CancellationToken,
-    /// What has to end before the connections do.
+    /// Tasks that end before the connections.
     tasks: TaskTracker,
-    /// What ends with the connections.
+    /// Tasks that end with the connections.
     keepers: TaskTracker,
 }
 
@@ -66,7 +66,7 @@ impl Shared {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a receiver of this lane wait for its group's first word?
+    /// Returns whether a receiver of this lane waits for an assignment by its group.
     fn is_joining(&self, lane: &Lane) -> bool {
         let received = self.received();
         let mut of_lane = received
@@ -85,14 +85,15 @@ impl Drop for Shared {
 }
 
 impl KafkaTransport {
-    /// Connect to `kafka://[user:password@]host[:port][,…][/prefix][?group=NAME&tls=true&sasl=MECHANISM]`.
+    /// Connects to
+    /// `kafka://[user:password@]host[:port][,…][/prefix][?group=NAME&tls=true&sasl=MECHANISM]`.
     ///
-    /// Comes back within some seconds. Brokers that are away are no error: the transport goes on trying
-    /// in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
+    /// Returns within some seconds. Brokers that are away are no error: the transport keeps trying
+    /// in the background, and [`Publisher::health`] reports the problem. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`TransportError::Refused`] where an operator is needed: the URL or a setting is wrong, or the
-    /// brokers refuse user, password or certificate.
+    /// [`TransportError::Setting`] if the URL or a setting is wrong, [`TransportError::Refused`] if
+    /// the brokers refuse user, password or certificate. Both need an operator.
     pub async fn connect(url: &str, options: KafkaOptions) -> Result<Self, TransportError> {
         if let Some(mistake) = options.mistakes().into_iter().next() {
             return Err(mistake.into());
@@ -176,7 +177,7 @@ impl KafkaTransport {
             tasks,
             keepers,
         }));
-        // A refusal is worth failing for; anything else passes.
+        // Only an error that needs an operator is returned; other errors are transient.
         match transport.0.link.first_attempt(FIRST_ATTEMPT).await {
             Err(problem) if !problem.is_transient() => Err(problem),
             _ => Ok(transport),
@@ -184,7 +185,7 @@ impl KafkaTransport {
     }
 }
 
-/// Ask the brokers whether they are there. Blocks.
+/// Returns a function that requests metadata from the brokers. It blocks.
 fn prober(
     producers: Arc<Producers>,
     topic: String,
@@ -276,8 +277,8 @@ impl Transport for KafkaTransport {
         self.0.control.listen()
     }
 
-    /// Receivers leave their groups, what is under way is confirmed, then the clients end; what has not
-    /// ended in time is left behind.
+    /// Receivers leave their groups, messages under way are confirmed, then the clients end. Tasks
+    /// that have not ended in time are abandoned.
     async fn close(&self, within: Duration) {
         let end = Instant::now() + within;
         self.0.closing.cancel();
@@ -342,7 +343,9 @@ impl Publisher for KafkaTransport {
         TransportHealth {
             receiving: false,
             joining: true,
-            problem: Some(format!("the group of lane '{lane}' is still forming")),
+            problem: Some(format!(
+                "this node waits until the group of lane '{lane}' assigns partitions"
+            )),
             ..health
         }
     }
