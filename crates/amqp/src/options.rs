@@ -207,7 +207,7 @@ impl FromStr for QueueType {
     }
 }
 
-/// What a restart of the broker does to hints in classic queues.
+/// The effect of a broker's restart on hints in classic queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryMode {
