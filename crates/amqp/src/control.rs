@@ -1,9 +1,9 @@
 //! Control messages between nodes: JSON over a fanout exchange, best effort.
 //!
 //! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
-//! that does not fit, or that comes while the broker is away, is dropped and counted in the log. The
-//! other nodes then learn the same from the database, later. This process receives its own messages
-//! at once, without the broker.
+//! that does not fit, or that comes while the broker is away, is dropped and counted in the log.
+//! The other nodes then learn the same from the database, later. This process receives its own
+//! messages at once, without the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,7 +202,8 @@ impl Listener {
         }
     }
 
-    /// Listens until the session, the channel or the queue ends. Returns the pause before the next try.
+    /// Listens until the session, the channel or the queue ends. Returns the pause before the next
+    /// try.
     async fn listen(&mut self, session: &Session) -> Duration {
         let (channel, mut consumer) = match self.topology.listen(session, self.process).await {
             Ok(listening) => listening,

@@ -57,8 +57,8 @@ impl Endpoint {
     /// Parses the URL. If it names no user and a client certificate is set, the certificate is the
     /// log-in.
     ///
-    /// An empty path means the virtual host `/`, as most users expect. The specification has it mean
-    /// the virtual host with the empty name.
+    /// An empty path means the virtual host `/`, as most users expect. The specification has it
+    /// mean the virtual host with the empty name.
     pub(crate) fn parse(text: &str, security: &BrokerSecurity) -> Result<Self, BadSetting> {
         // The errors of the parsers below do not repeat their input, so they show no password.
         let (first, more) = split(text);
@@ -94,8 +94,8 @@ impl Endpoint {
         if endpoint.is_external() && (!endpoint.is_tls() || security.certificate.is_none()) {
             return Err(BadSetting {
                 setting: "broker_tls_certificate",
-                problem: "is missing, but the URL says 'auth_mechanism=external', which is the log-in \
-                          by certificate over TLS"
+                problem: "is missing, but 'auth_mechanism=external' in the URL logs in by \
+                          certificate, over TLS"
                     .to_owned(),
                 remedy: "write amqps:// and set broker_tls_certificate and broker_tls_key to the \
                          files with certificate and key"

@@ -1,8 +1,8 @@
 //! Converts errors of lapin and the broker to errors with a remedy.
 //!
 //! The broker closes a channel on every refusal (403, 404, 405, 406), so each operation that can be
-//! refused runs on a channel that nothing else uses. [`Operation`] names what was attempted, because
-//! older brokers do not name the missing right.
+//! refused runs on a channel that nothing else uses. [`Operation`] names what was attempted,
+//! because older brokers do not name the missing right.
 
 use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
 use lapin::ErrorKind;
@@ -175,7 +175,7 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
         Operation::Consume(queue) => format!("the 'read' right on '{queue}'"),
         Operation::Publish("") => "the 'write' right on 'amq.default'".to_owned(),
         Operation::Publish(exchange) => format!("the 'write' right on '{exchange}'"),
-        Operation::Talk => "the rights that docs/operating/rabbitmq.md lists".to_owned(),
+        Operation::Talk => "the rights that docs/operating/security.md lists".to_owned(),
     };
     format!("give user {user} in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
 }
@@ -188,8 +188,8 @@ pub(crate) fn differs_in(error: &lapin::Error, argument: &str) -> bool {
     })
 }
 
-/// Returns the argument named in `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…':
-/// received … but current is …`.
+/// Returns the argument named in `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue
+/// '…': received … but current is …`.
 fn argument_of(said: &str) -> Option<&str> {
     let (_, named) = said.split_once("inequivalent arg '")?;
     named.split_once('\'').map(|(argument, _)| argument)

@@ -1,20 +1,21 @@
 //! One lane of a receiver: a channel, a consumer on it, and the undecided messages.
 //!
-//! A lane has its own channel. So delivery tags arrive in order, one by one, and every tag below the
-//! lowest undecided one has been decided. One acknowledgement can therefore stand for many
+//! A lane has its own channel. So delivery tags arrive in order, one by one, and every tag below
+//! the lowest undecided one has been decided. One acknowledgement can therefore stand for many
 //! (`multiple`). With two consumers on a channel it could also acknowledge a message that has not
-//! been read yet. For the same reason acknowledgements go through the channel and not through lapin's
-//! `Acker`, which spawns a task for each and so may reorder them.
+//! been read yet. For the same reason acknowledgements go through the channel and not through
+//! lapin's `Acker`, which spawns a task for each and so may reorder them.
 //!
-//! Each channel has an epoch, which a [`Ticket`] names. A tag of an old channel is never sent to a new
-//! one, where it would have another meaning.
+//! Each channel has an epoch, which a [`Ticket`] names. A tag of an old channel is never sent to a
+//! new one, where it would have another meaning.
 //!
-//! The consumer's limit bounds the messages that the broker sends ahead. It is fixed for the life of
-//! the consumer: RabbitMQ changes it for new consumers only, and quorum queues refuse a limit of the
-//! channel. When [`Prefetch`] wants another limit, the consumer is cancelled and a new one starts on
-//! the same channel. The consumer is cancelled only while it holds all messages that its limit allows,
-//! so no message is on its way to it. A quorum queue would take back such a message and count a failed
-//! delivery (rabbitmq-server #3729). So no message goes back, and the order stays.
+//! The consumer's limit bounds the messages that the broker sends ahead. It is fixed for the life
+//! of the consumer: RabbitMQ changes it for new consumers only, and quorum queues refuse a limit of
+//! the channel. When [`Prefetch`] wants another limit, the consumer is cancelled and a new one
+//! starts on the same channel. The consumer is cancelled only while it holds all messages that its
+//! limit allows, so no message is on its way to it. A quorum queue would take back such a message
+//! and count a failed delivery (rabbitmq-server #3729). So no message goes back, and the order
+//! stays.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -171,8 +172,8 @@ impl LaneReceiver {
         self.prefetch.note_received(hints, Instant::now());
     }
 
-    /// Cancels a consumer whose limit is outdated, if it holds all messages that the limit allows. To
-    /// be called when every message that has arrived was returned;
+    /// Cancels a consumer whose limit is outdated, if it holds all messages that the limit allows.
+    /// To be called when every message that has arrived was returned;
     /// [`poll_leaving`](Self::poll_leaving) completes the cancellation.
     pub(crate) fn leave_if_outdated(&mut self, cx: &mut Context<'_>, session: &Arc<Session>) {
         let (Some(open), Some(consumer)) = (&self.open, &self.consumer) else {
@@ -197,8 +198,8 @@ impl LaneReceiver {
             session.answer(cancelled).await
         };
         let mut leaving = leaving.boxed();
-        // The first poll writes the request. It must precede the next decision, after which the broker
-        // may send another message.
+        // The first poll writes the request. It must precede the next decision, after which the
+        // broker may send another message.
         self.leaving = Some(match leaving.poll_unpin(cx) {
             Poll::Ready(left) => std::future::ready(left).boxed(),
             Poll::Pending => leaving,
@@ -287,8 +288,8 @@ impl LaneReceiver {
                 Ok(())
             }
             Err(problem) => {
-                // A consumer that the broker did not confirm in time may start all the same; it ends
-                // with its channel.
+                // A consumer that the broker did not confirm in time may start all the same; it
+                // ends with its channel.
                 self.forget();
                 self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
                 Err(problem)
@@ -305,8 +306,8 @@ impl LaneReceiver {
         std::future::poll_fn(|cx| self.poll_open(cx, session, topology)).await
     }
 
-    /// Settles or requeues messages. Ignores tickets of other channels. Writes in order and does not
-    /// wait: the broker redelivers a message whose answer it does not receive.
+    /// Settles or requeues messages. Ignores tickets of other channels. Writes in order and does
+    /// not wait: the broker redelivers a message whose answer it does not receive.
     pub(crate) fn decide(&mut self, tickets: &[Ticket], verdict: Verdict) {
         let Some(open) = &mut self.open else { return };
         let now = Instant::now();
@@ -441,8 +442,8 @@ fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
     }
 }
 
-/// Splits decided tags, in ascending order, into the one that answers for all tags up to it and those
-/// to answer singly. `lowest` is the lowest tag that is still undecided.
+/// Splits decided tags, in ascending order, into the one that answers for all tags up to it and
+/// those to answer singly. `lowest` is the lowest tag that is still undecided.
 fn split(decided: &[u64], lowest: Option<u64>) -> (Option<u64>, &[u64]) {
     let below = decided.partition_point(|tag| lowest.is_none_or(|lowest| *tag < lowest));
     let (together, single) = decided.split_at(below);

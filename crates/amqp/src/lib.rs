@@ -2,8 +2,8 @@
 //!
 //! Carries hints from the process that commits a job to the node that runs it, through a RabbitMQ
 //! broker (3.10 and newer). It keeps the contract of [`jobwire_core::transport`]: it may lose,
-//! duplicate or delay a hint, it reports for each message whether the broker has it, and it does not
-//! hang on a broker that is slow, blocked or away.
+//! duplicate or delay a hint, it reports for each message whether the broker has it, and it does
+//! not hang on a broker that is slow, blocked or away.
 //!
 //! ```no_run
 //! use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
@@ -51,8 +51,8 @@
 //! machine), its dates, and the host that it names. A configured client certificate is presented to
 //! the broker. It is also the log-in if the URL names no user or has `?auth_mechanism=external`.
 //! `amqp://` to another machine is refused unless
-//! [`Plaintext::Allow`](jobwire_core::transport::Plaintext::Allow) is set. Each new connection reads
-//! the files again.
+//! [`Plaintext::Allow`](jobwire_core::transport::Plaintext::Allow) is set. Each new connection
+//! reads the files again.
 //!
 //! # Several hosts
 //! `amqps://user:password@h1,h2:5671/jobs` names nodes of one cluster. Each process shuffles them
@@ -67,11 +67,11 @@
 //!
 //! # Metrics
 //! `jobwire_broker_up{direction}`, `jobwire_broker_blocked`,
-//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_unreadable_total{lane}`. Updated every
-//! [`AmqpOptions::statistics_interval`]: `jobwire_broker_round_trip_seconds{direction}`,
+//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_unreadable_total{lane}`. Updated
+//! every [`AmqpOptions::statistics_interval`]: `jobwire_broker_round_trip_seconds{direction}`,
 //! `jobwire_broker_unconfirmed_messages`, `jobwire_lane_waiting_messages{lane}`,
-//! `jobwire_lane_unsettled_messages{lane}`, `jobwire_lane_consumers{lane}`. Directions are `publish`
-//! and `receive`.
+//! `jobwire_lane_unsettled_messages{lane}`, `jobwire_lane_consumers{lane}`. Directions are
+//! `publish` and `receive`.
 
 mod connection;
 mod control;

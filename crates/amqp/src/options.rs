@@ -24,11 +24,11 @@ use crate::endpoint::Endpoint;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AmqpOptions {
     /// The prefix of all names on the broker: queues `<prefix>.lane.<lane>` and
-    /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual host
-    /// need two prefixes. Default: `jobwire`.
+    /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual
+    /// host need two prefixes. Default: `jobwire`.
     pub prefix: String,
-    /// The type of the lanes' queues. It is fixed when a queue is declared: to change it, delete the
-    /// queue (no job is lost) or use another prefix. Default: [`QueueType::Classic`]; see
+    /// The type of the lanes' queues. It is fixed when a queue is declared: to change it, delete
+    /// the queue (no job is lost) or use another prefix. Default: [`QueueType::Classic`]; see
     /// docs/adr/0002-queue-type.md.
     pub queue_type: QueueType,
     /// Whether the broker writes hints to disk before it confirms them. Quorum queues always do.
@@ -64,8 +64,8 @@ pub struct AmqpOptions {
     /// Trusted authorities, the client certificate, and where connections without TLS are allowed.
     /// Default: the machine's trust store, no certificate, and without TLS to this machine only.
     pub security: BrokerSecurity,
-    /// How often the broker is asked for the length of the lanes' queues, for metrics. `None`: never.
-    /// 100 ms to 1 h. Default: 10 s.
+    /// How often the broker is asked for the length of the lanes' queues, for metrics. `None`:
+    /// never. 100 ms to 1 h. Default: 10 s.
     pub statistics_interval: Option<Duration>,
 }
 
@@ -211,8 +211,8 @@ impl FromStr for QueueType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryMode {
-    /// Hints are lost, and the sweeper publishes them again. The broker confirms them without a flush
-    /// to disk.
+    /// Hints are lost, and the sweeper publishes them again. The broker confirms them without a
+    /// flush to disk.
     #[default]
     Transient,
     /// Hints survive.

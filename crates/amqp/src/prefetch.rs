@@ -55,8 +55,8 @@ impl Prefetch {
         }
     }
 
-    /// Records a received message and its number of hints. A marker has none and does not change the
-    /// average.
+    /// Records a received message and its number of hints. A marker has none and does not change
+    /// the average.
     pub(crate) fn note_received(&mut self, hints: u16, now: Instant) {
         self.moved_at = now;
         if hints > 0 {

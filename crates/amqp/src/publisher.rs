@@ -3,21 +3,22 @@
 //!
 //! A publish has three steps: ensure that the lane's queue exists (once per session), send the
 //! messages as far as the window allows, await their confirms. If the queue is known and the window
-//! has room, the first poll sends all messages. A publish fails at once when the broker blocks or the
-//! connection ends, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without a
-//! confirm. A task then awaits the missing confirms, because lapin keeps confirms that are not awaited
-//! in a list. Each of them keeps its place in the window, so the window bounds their number.
+//! has room, the first poll sends all messages. A publish fails at once when the broker blocks or
+//! the connection ends, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without
+//! a confirm. A task then awaits the missing confirms, because lapin keeps confirms that are not
+//! awaited in a list. Each of them keeps its place in the window, so the window bounds their
+//! number.
 //!
 //! Messages are published as *mandatory*: a message whose queue was deleted is returned. lapin
 //! attaches a returned message to the next confirm that resolves, which may be that of another
 //! message. So each lane has its own channel, and a return fails all publishes of the lane that are
-//! under way: better too many failures than too few. The next publish checks the queue again, and the
-//! sweeper publishes lost hints again.
+//! under way: better too many failures than too few. The next publish checks the queue again, and
+//! the sweeper publishes lost hints again.
 //!
 //! A publisher declares only the queues of `default` and of the lanes that its process receives
 //! ([`OwnLanes`]). The receivers of any other lane declare its queue. Hints for a lane that no node
-//! has received yet are refused at once ([`TransportError::NoReceiver`]); the sweeper publishes them
-//! when the lane has a receiver.
+//! has received yet are refused at once ([`TransportError::NoReceiver`]); the sweeper publishes
+//! them when the lane has a receiver.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +47,7 @@ use crate::topology::Topology;
 
 /// How long a refusal is remembered before the broker is asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// Maximum number of lanes whose state is remembered.
+/// The number of remembered lanes above which no further refusal is remembered.
 const MOST_LANES: usize = 1_024;
 
 /// A publish under way; resolves to the broker's answer.
@@ -158,8 +159,8 @@ impl LanePublishers {
         }
     }
 
-    /// Returns the number of unconfirmed messages and the lanes with a usable channel; `None` while a
-    /// lane is being opened.
+    /// Returns the number of unconfirmed messages and the lanes with a usable channel; `None` while
+    /// a lane is being opened.
     pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
         let lanes = self.lanes.try_lock().ok()?;
         let open = lanes.open.iter().filter_map(|(lane, state)| match state {
@@ -343,7 +344,8 @@ impl LanePublishers {
         matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
     }
 
-    /// Logs a refusal. Throttled, because a job row may name any lane, also one that does not exist.
+    /// Logs a refusal. Throttled, because a job row may name any lane, also one that does not
+    /// exist.
     fn complain(&self, lane: &Lane, problem: &TransportError) {
         let more = self
             .refused

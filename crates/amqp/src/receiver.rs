@@ -1,14 +1,14 @@
 //! Receives the lanes of one node over the current session.
 //!
 //! A receiver has no background task. It works only inside [`receive`](Receiver::receive); the next
-//! call continues what the last one has begun (opening a channel, consuming). When the session ends,
-//! `receive` fails once, immediately. The next call waits a second for the new session before it fails
-//! again.
+//! call continues what the last one has begun (opening a channel, consuming). When the session
+//! ends, `receive` fails once, immediately. The next call waits a second for the new session before
+//! it fails again.
 //!
-//! The prefetch is split over the lanes, with at least one message each, and the lanes take turns at
-//! being polled first, so no lane blocks another. The node decides which lane gets a slot. Of packed
-//! messages that wait long, fewer are taken: see [`crate::prefetch`]. Unreadable messages are settled,
-//! counted and logged here.
+//! The prefetch is split over the lanes, with at least one message each, and the lanes take turns
+//! at being polled first, so no lane blocks another. The node decides which lane gets a slot. Of
+//! packed messages that wait long, fewer are taken: see [`crate::prefetch`]. Unreadable messages
+//! are settled, counted and logged here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -146,7 +146,7 @@ impl AmqpReceiver {
                                 let name = lane.lane.0.clone();
                                 metrics::counter!(HINTS_UNREADABLE, "lane" => name).increment(1);
                                 if let Some(more) = self.unreadable.now() {
-                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message; the sweeper publishes a lost hint again");
+                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message; if it was a hint, the sweeper publishes it again");
                                 }
                             }
                         }

@@ -5,9 +5,10 @@
 //! would replay operations that are not wanted after an outage.) So a delivery tag or a confirm
 //! belongs to exactly one session, and nothing of an old one reaches a new one.
 //!
-//! lapin runs each connection on its own thread, which ends when the broker closes the connection or
-//! the socket ends. A silent broker (frozen, or behind a firewall that dropped the connection) would
-//! keep the thread for ever, so the session holds a second handle to the socket and shuts it down.
+//! lapin runs each connection on its own thread, which ends when the broker closes the connection
+//! or the socket ends. A silent broker (frozen, or behind a firewall that dropped the connection)
+//! would keep the thread for ever, so the session holds a second handle to the socket and shuts it
+//! down.
 
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -151,8 +152,8 @@ impl Session {
         }))
     }
 
-    /// Returns the events of the connection from now on. To be called once: lapin gives each event to
-    /// one listener only.
+    /// Returns the events of the connection from now on. To be called once: lapin gives each event
+    /// to one listener only.
     pub(crate) fn events(&self) -> impl Stream<Item = Event> + Send {
         self.connection.events_listener()
     }
@@ -196,8 +197,8 @@ impl Session {
         why
     }
 
-    /// Closes the connection, with a handshake if the broker answers within the given time, and ends
-    /// the session: all waits for the broker's answers end.
+    /// Closes the connection, with a handshake if the broker answers within the given time, and
+    /// ends the session: all waits for the broker's answers end.
     pub(crate) async fn end(&self, within: Duration) {
         let closing = self.connection.close(200, "OK".into());
         let _ = tokio::time::timeout(within, closing).await;

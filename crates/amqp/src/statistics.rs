@@ -3,11 +3,11 @@
 //! Every [`statistics_interval`](crate::AmqpOptions::statistics_interval) the task times an empty
 //! request on each connection. It then reads the length of the queue of each lane that this process
 //! uses, by a passive declaration, which needs no right, changes nothing and costs the broker some
-//! microseconds. Both use channels that carry no hints. Each node asks at its own random time, because
-//! no node knows which others ask; a broker answers thousands of such requests a second.
+//! microseconds. Both use channels that carry no hints. Each node asks at its own random time,
+//! because no node knows which others ask; a broker answers thousands of such requests a second.
 //!
-//! An unknown value is NaN, never an old number: a lane while the broker is away, or a lane that this
-//! process no longer uses.
+//! An unknown value is NaN, never an old number: a lane while the broker is away, or a lane that
+//! this process no longer uses.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -180,8 +180,8 @@ impl Statistics {
         lanes
     }
 
-    /// Times a round trip on the publishing connection. Skips it while the broker blocks: it then does
-    /// not read from this connection and would not answer.
+    /// Times a round trip on the publishing connection. Skips it while the broker blocks: it then
+    /// does not read from this connection and would not answer.
     async fn ask_for_nothing(&self, line: &mut Line) {
         if let Ok(session) = self.publishers.link.session()
             && session.blocked().is_none()

@@ -6,16 +6,16 @@
 //! | `<prefix>.control` | durable fanout exchange | configure (to declare), write (to publish), read (to bind) |
 //! | `<prefix>.control.<process>` | exclusive queue, deleted with its connection | configure, write, read |
 //!
-//! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`,
-//! `read: ^<prefix>\.` suffice. If [`AmqpOptions::declare`](crate::AmqpOptions::declare) is `false`,
-//! lanes and the control exchange are only checked; the error for a missing one names it.
+//! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`, `read:
+//! ^<prefix>\.` suffice. If [`AmqpOptions::declare`](crate::AmqpOptions::declare) is `false`, lanes
+//! and the control exchange are only checked; the error for a missing one names it.
 //!
 //! A refused declaration closes its channel, so each declaration has its own channel.
 //!
-//! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory and
-//! is the only version from RabbitMQ 4.0 on
-//! ([what a version is](https://www.rabbitmq.com/docs/3.13/persistence-conf)). An existing queue that
-//! differs only in its version is used as it is: the version affects speed only.
+//! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory
+//! and is the only version from RabbitMQ 4.0 on ([what a version
+//! is](https://www.rabbitmq.com/docs/3.13/persistence-conf)). An existing queue that differs only
+//! in its version is used as it is: the version affects speed only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,8 +35,8 @@ use crate::options::{AmqpOptions, QueueType};
 use crate::session::Session;
 
 /// Control messages that may be on their way to this process at once. The limit is low because a
-/// message is in memory before its size is known, and the broker accepts messages of 16 MB (RabbitMQ
-/// 3: 128 MB).
+/// message is in memory before its size is known, and the broker accepts messages of 16 MB
+/// (RabbitMQ 3: 128 MB).
 const CONTROL_PREFETCH: u16 = 8;
 /// Control messages that may wait for a process; older ones are dropped. Losing one is harmless.
 const CONTROL_LENGTH: i64 = 1_000;
@@ -105,7 +105,8 @@ impl Topology {
         self.apart(session, Operation::Declare(&queue), async |channel| {
             let declared = channel.queue_declare(queue.as_str().into(), options, arguments);
             match declared.await {
-                // The queue differs in its version only: the broker names any other difference first.
+                // The queue differs in its version only: the broker names any other difference
+                // first.
                 Err(problem) if error::differs_in(&problem, VERSION) => {
                     tracing::debug!(queue, "the queue has another version; it is used as it is");
                     Ok(())
@@ -145,7 +146,8 @@ impl Topology {
         }
     }
 
-    /// Reads the state of a lane's queue. The broker closes the channel if the queue does not exist.
+    /// Reads the state of a lane's queue. The broker closes the channel if the queue does not
+    /// exist.
     pub(crate) async fn look(
         &self,
         channel: &Channel,
