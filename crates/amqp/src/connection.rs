@@ -246,8 +246,7 @@ impl Keeper {
         session.end(Duration::ZERO).await;
     }
 
-    /// Stores the problem of an attempt. Logs it at level `warn` only if it differs from the last
-    /// one.
+    /// Stores the problem of an attempt. Logs it at `warn` only if it differs from the last one.
     fn remember(&self, problem: TransportError) {
         let direction = self.direction.as_str();
         let known = self

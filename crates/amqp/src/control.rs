@@ -202,8 +202,7 @@ impl Listener {
         }
     }
 
-    /// Listens until the session, the channel or the queue ends. Returns the pause before the next
-    /// try.
+    /// Listens until the session, the channel or the queue ends. Returns the pause to take then.
     async fn listen(&mut self, session: &Session) -> Duration {
         let (channel, mut consumer) = match self.topology.listen(session, self.process).await {
             Ok(listening) => listening,

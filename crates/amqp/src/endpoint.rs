@@ -30,7 +30,7 @@ const PARAMETERS: [&str; 5] = [
 /// A broker's address with credentials. `Debug` and `Display` leave the password out.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    /// What all hosts share. Its host is the first one.
+    /// The parts that all hosts share. Its host is the first one.
     uri: AMQPUri,
     hosts: Vec<Address>,
 }

@@ -61,7 +61,7 @@
 //! # Errors
 //! [`TransportError::Setting`] reports a URL or file that can't be read, and a broker that can't be
 //! trusted. [`TransportError::Refused`] reports a wrong password, a missing right, and a queue that
-//! was declared with other arguments. Both have a remedy. All other errors are transient. No error,
+//! was declared with other arguments. Both have a remedy. Other errors need no operator. No error,
 //! log line or `Debug` text of this crate shows the password. Do not log lapin itself at level
 //! `trace`: it prints frames.
 //!

@@ -43,7 +43,7 @@ pub struct AmqpOptions {
     /// the broker; fewer hints spread work more evenly, since a message is settled as a whole. 1 to
     /// 512. Default: 16.
     pub hints_per_message: usize,
-    /// How long a publish waits for the broker's confirm before it fails with
+    /// Maximum time that a publish waits for the broker's confirm; it then fails with
     /// [`TransportError::Timeout`]. Default: 5 s.
     pub confirm_timeout: Duration,
     /// Maximum number of unconfirmed messages of one lane. A larger window raises the maximum rate
@@ -64,8 +64,8 @@ pub struct AmqpOptions {
     /// Trusted authorities, the client certificate, and where connections without TLS are allowed.
     /// Default: the machine's trust store, no certificate, and without TLS to this machine only.
     pub security: BrokerSecurity,
-    /// How often the broker is asked for the length of the lanes' queues, for metrics. `None`:
-    /// never. 100 ms to 1 h. Default: 10 s.
+    /// The interval at which the broker is asked for the lengths of the lanes' queues, for metrics.
+    /// `None`: never. 100 ms to 1 h. Default: 10 s.
     pub statistics_interval: Option<Duration>,
 }
 

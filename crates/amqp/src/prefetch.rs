@@ -6,7 +6,7 @@
 //!
 //! If they do not wait long, the limit is larger, up to one message for each hint of the share.
 //! Messages that are decided within [`WORK`] keep no other node waiting, and a node with short jobs
-//! must not wait for the broker. The limit for messages of one hint each is always the share.
+//! never waits for the broker. The limit for messages of one hint each is always the share.
 //!
 //! A limit that is wrong by less than [`FACTOR`] stays: a change costs a few round trips.
 

@@ -5,9 +5,8 @@
 //! messages as far as the window allows, await their confirms. If the queue is known and the window
 //! has room, the first poll sends all messages. A publish fails at once when the broker blocks or
 //! the connection ends, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without
-//! a confirm. A task then awaits the missing confirms, because lapin keeps confirms that are not
-//! awaited in a list. Each of them keeps its place in the window, so the window bounds their
-//! number.
+//! a confirm. A task then awaits the missing confirms, because lapin keeps a list of confirms that
+//! are not awaited. Each keeps its place in the window, so the window bounds their number.
 //!
 //! Messages are published as *mandatory*: a message whose queue was deleted is returned. lapin
 //! attaches a returned message to the next confirm that resolves, which may be that of another
@@ -45,7 +44,7 @@ use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;
 
-/// How long a refusal is remembered before the broker is asked again.
+/// The time for which a refusal is remembered before the broker is asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
 /// The number of remembered lanes above which no further refusal is remembered.
 const MOST_LANES: usize = 1_024;
@@ -344,8 +343,7 @@ impl LanePublishers {
         matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
     }
 
-    /// Logs a refusal. Throttled, because a job row may name any lane, also one that does not
-    /// exist.
+    /// Logs a refusal. Throttled, because a job row may name any lane, even a missing one.
     fn complain(&self, lane: &Lane, problem: &TransportError) {
         let more = self
             .refused

@@ -30,7 +30,7 @@ use crate::statistics::Unsettled;
 use crate::topology::Topology;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 
-/// How long a call waits for a new connection.
+/// The time that a call waits for a new connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module](self).

@@ -117,7 +117,7 @@ fn read(setting: &'static str, file: &Path) -> Result<Vec<u8>, BadSetting> {
     })
 }
 
-/// Checks the dates here, because the broker's error would not name them.
+/// Checks that the certificate is in date. The broker's error would only call it bad.
 fn in_date(own: &CertificateDer<'_>, file: &Path) -> Result<(), BadSetting> {
     let unreadable = |e: &dyn std::fmt::Display| {
         bad(

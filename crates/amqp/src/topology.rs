@@ -6,16 +6,16 @@
 //! | `<prefix>.control` | durable fanout exchange | configure (to declare), write (to publish), read (to bind) |
 //! | `<prefix>.control.<process>` | exclusive queue, deleted with its connection | configure, write, read |
 //!
-//! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`, `read:
-//! ^<prefix>\.` suffice. If [`AmqpOptions::declare`](crate::AmqpOptions::declare) is `false`, lanes
-//! and the control exchange are only checked; the error for a missing one names it.
+//! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`,
+//! `read: ^<prefix>\.` suffice. If [`AmqpOptions::declare`](crate::AmqpOptions::declare) is
+//! `false`, lanes and the control exchange are only checked; the error for a missing one names it.
 //!
 //! A refused declaration closes its channel, so each declaration has its own channel.
 //!
 //! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory
-//! and is the only version from RabbitMQ 4.0 on ([what a version
-//! is](https://www.rabbitmq.com/docs/3.13/persistence-conf)). An existing queue that differs only
-//! in its version is used as it is: the version affects speed only.
+//! and is the only version from RabbitMQ 4.0 on
+//! ([RabbitMQ's manual](https://www.rabbitmq.com/docs/3.13/persistence-conf)). An existing queue
+//! that differs only in its version is used as it is: the version affects speed only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -105,8 +105,7 @@ impl Topology {
         self.apart(session, Operation::Declare(&queue), async |channel| {
             let declared = channel.queue_declare(queue.as_str().into(), options, arguments);
             match declared.await {
-                // The queue differs in its version only: the broker names any other difference
-                // first.
+                // Only the version differs: the broker names any other difference first.
                 Err(problem) if error::differs_in(&problem, VERSION) => {
                     tracing::debug!(queue, "the queue has another version; it is used as it is");
                     Ok(())
@@ -117,7 +116,7 @@ impl Topology {
         .await
     }
 
-    /// Checks that the queue of a lane exists that another process declares.
+    /// Checks that the queue of a lane exists; another process declares it.
     pub(crate) async fn find_lane(
         &self,
         session: &Session,
@@ -146,8 +145,7 @@ impl Topology {
         }
     }
 
-    /// Reads the state of a lane's queue. The broker closes the channel if the queue does not
-    /// exist.
+    /// Reads the state of a lane's queue. The broker closes the channel if there is none.
     pub(crate) async fn look(
         &self,
         channel: &Channel,
@@ -250,7 +248,7 @@ impl Topology {
         consumer.map_err(|e| self.explain(&e, Operation::Consume(queue)))
     }
 
-    /// Runs an operation that the broker may refuse on its own channel.
+    /// Runs an operation that the broker may refuse, on a channel of its own.
     async fn apart(
         &self,
         session: &Session,

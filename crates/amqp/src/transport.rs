@@ -27,7 +27,7 @@ use crate::tls;
 use crate::topology::Topology;
 use jobwire_core::hint::packing::pack;
 
-/// How long [`AmqpTransport::connect`] waits for the broker.
+/// The time that [`AmqpTransport::connect`] waits for the broker.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The RabbitMQ transport. See the [crate](crate) for an example. Cheap to clone. The connections
@@ -135,8 +135,7 @@ impl AmqpTransport {
         Ok(transport)
     }
 
-    /// Waits for the first attempt in both directions. Fails only on an error that needs an
-    /// operator.
+    /// Waits for the first attempt in both directions. Fails only if an operator is needed.
     async fn first_attempt(&self, mut publish: Link) -> Result<(), TransportError> {
         let mut receive = self.0.receive.clone();
         let (published, received) = tokio::join!(

@@ -15,7 +15,7 @@
 //! ```
 //! | field | meaning |
 //! | --- | --- |
-//! | `v` | version of the format; a reader refuses what it does not know |
+//! | `v` | version of the format; a reader refuses an unknown one |
 //! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
 //! | `hints[].i` | the process instance of an exclusive job: "try this instance" (optional; a value that no job can have is read as absent) |
@@ -95,7 +95,7 @@ impl Hint {
     }
 }
 
-/// A hint and the lane that it goes to.
+/// The hint of a job that became ready, and the lane that it goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// The lane of the hint.
@@ -105,8 +105,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Returns the hint of a created job. Its lane is the one that the job names, by default the
-    /// one of the lane rules.
+    /// Returns the hint of a created job. Its lane is that of the job, or `ruled`, or `default`.
     pub(crate) fn of(job: &NewJob, ruled: Option<Lane>) -> Self {
         let exclusive = job.is_exclusive();
         Self {

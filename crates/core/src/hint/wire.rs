@@ -6,9 +6,9 @@
 //! * Unknown fields are skipped at any depth; a known field that occurs twice is refused.
 //! * An object must be a JSON object: serde would also accept `[1, null, …]`.
 //! * The whole message is UTF-8, including skipped fields. A byte order mark is not JSON.
-//! * An instance that no job can have (see [`instance`]) is read as absent: the id is enough to find
-//!   the job. In the database it would fail the lock statement, and with it every hint of the batch,
-//!   each time.
+//! * An instance that no job can have (see [`instance`]) is read as absent: the id is enough to
+//!   find the job. In the database it would fail the lock statement, and with it every hint of the
+//!   batch, each time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -124,9 +124,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// A process instance or type is sent only if a job can have it: at most
-/// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL, which no database
-/// accepts.
+/// Process instances and types. One is sent only if a job can have it: at most
+/// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL (no database accepts it).
 pub(super) mod instance {
     use serde::{Deserialize, Deserializer};
 

@@ -15,10 +15,9 @@ pub const MAX_WEIGHT: u32 = 1_000;
 pub(crate) const MAX_LANES: usize = 64;
 
 text_enum! {
-    /// How lanes share the slots of a node.
+    /// The way in which lanes share the slots of a node.
     LaneOrder {
-        /// By weight: while several lanes have waiting hints, each lane gets its share of the
-        /// starts.
+        /// By weight: while several lanes have waiting hints, each gets its share of the starts.
         Weighted = "weighted",
         /// A lane gets a slot only when no lane before it has a waiting hint.
         Strict = "strict",
@@ -32,8 +31,7 @@ impl Default for LaneOrder {
     }
 }
 
-/// A lane that a node receives, and its weight. Written `critical=5`, or `critical` for the weight
-/// 1.
+/// A lane that a node receives, with its weight. Written `critical=5`; `critical` has weight 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneShare {
     /// The lane.

@@ -61,8 +61,7 @@ impl LaneRule {
         }
     }
 
-    /// Returns whether every job that meets this rule's conditions also meets those of the other
-    /// rule.
+    /// Returns whether every job that meets this rule's conditions also meets those of `other`.
     fn is_within(&self, other: &Self) -> bool {
         let asks_no_less =
             |mine: &Option<String>, theirs: &Option<String>| theirs.is_none() || mine == theirs;
