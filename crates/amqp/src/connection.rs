@@ -1,4 +1,4 @@
-//! Keeping one connection to the broker, for one direction, for as long as the transport lives.
+//! Keeps one connection to the broker, for one direction, for as long as the transport lives.
 //!
 //! ```text
 //!          ┌───────────── wait: 50 ms, 100 ms, … with jitter ─────────────┐
@@ -7,15 +7,15 @@
 //!          │                                                              │
 //!     session: publish and consume ── connection breaks, node stops ──────┘
 //! ```
-//! Publishing and consuming have a connection each, because the broker stops reading from one that
-//! publishes while an alarm lasts: acknowledgements must not get stuck behind it.
+//! Publishing and consuming have a connection each: during an alarm the broker stops reading from a
+//! connection that publishes, and acknowledgements must not wait behind it.
 //!
-//! Of several hosts each attempt tries all, one after the other; the next attempt begins with the one
-//! behind. Files of TLS are read again for each attempt.
+//! With several hosts, each attempt tries all of them in turn, starting behind the last host tried.
+//! Each attempt reads the TLS files again.
 //!
-//! The pause goes back to its shortest once a session has lived for a while; a broker that accepts
-//! and hangs up is not hammered. Metrics: `jobwire_broker_up`, `jobwire_broker_blocked`,
-//! `jobwire_broker_reconnects_total`.
+//! The pause returns to its shortest after a session of ten seconds, so a broker that accepts
+//! connections and drops them is not tried too often. Metrics: `jobwire_broker_up`,
+//! `jobwire_broker_blocked`, `jobwire_broker_reconnects_total`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,12 @@ use crate::session::Session;
 use crate::{error, tls};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// A session that lived this long shows that the broker is well.
+/// A session of this length resets the pause between attempts.
 const WELL: Duration = Duration::from_secs(10);
-/// How long the broker may take to say goodbye.
+/// The time that the broker has to answer the close of a connection.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What a connection is for.
+/// The direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Publish,
@@ -55,22 +55,22 @@ impl Direction {
     }
 }
 
-/// What there is at the moment.
+/// The current session, or why there is none.
 #[derive(Clone, Default)]
 struct State {
     session: Option<Arc<Session>>,
-    /// Of the last attempt; `None` before the first has ended.
+    /// The problem of the last attempt; `None` before the first has ended.
     problem: Option<TransportError>,
 }
 
-/// The view of a kept connection that publisher and receivers have.
+/// A handle of a kept connection, for publishers and receivers.
 #[derive(Clone)]
 pub(crate) struct Link {
     state: watch::Receiver<State>,
 }
 
 impl Link {
-    /// The session, if there is one now; else why there is none.
+    /// Returns the current session, or why there is none.
     pub(crate) fn session(&self) -> Result<Arc<Session>, TransportError> {
         let state = self.state.borrow();
         match &state.session {
@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Wait for a session for some time, then say why there is none.
+    /// Waits for a session for at most `patience`.
     pub(crate) async fn session_within(
         &mut self,
         patience: Duration,
@@ -92,7 +92,7 @@ impl Link {
         self.session()
     }
 
-    /// Wait for the first attempt to connect to end, for some time.
+    /// Waits for the end of the first attempt to connect, for at most `patience`.
     pub(crate) async fn first_attempt(&mut self, patience: Duration) -> Result<(), TransportError> {
         let tried = |state: &State| state.session.is_some() || state.problem.is_some();
         let _ = tokio::time::timeout(patience, self.state.wait_for(tried)).await;
@@ -100,14 +100,14 @@ impl Link {
     }
 }
 
-/// Keeps one connection.
+/// The task that keeps one connection.
 pub(crate) struct Keeper {
     pub(crate) direction: Direction,
     pub(crate) endpoint: Endpoint,
     pub(crate) options: AmqpOptions,
-    /// Ends the connection, and this.
+    /// Ends the connection and the task.
     pub(crate) stop: CancellationToken,
-    /// How many hosts were tried so far: the next one is the one behind them.
+    /// Index of the host to try next.
     turn: usize,
     state: watch::Sender<State>,
 }
@@ -135,7 +135,7 @@ impl Keeper {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until `stop` is cancelled.
     pub(crate) async fn keep(mut self) {
         let mut wait = FIRST_WAIT;
         let mut number = 0;
@@ -149,13 +149,13 @@ impl Keeper {
             };
             if survived(name, self.once(number)).await.is_none() {
                 self.remember(TransportError::Unreachable(
-                    "the task that keeps the connection died; it is started again".to_owned(),
+                    "the task that keeps the connection panicked; it restarts".to_owned(),
                 ));
             }
             if since.elapsed() >= WELL {
                 wait = FIRST_WAIT;
             }
-            // Half to all of the wait, so that a fleet does not come back in step.
+            // Half to all of the wait, so that a fleet does not reconnect at the same moment.
             let pause = wait.mul_f64(rand::rng().random_range(0.5..=1.0));
             wait = (wait * 2).min(self.options.max_reconnect_wait);
             tokio::select! {
@@ -169,7 +169,7 @@ impl Keeper {
         });
     }
 
-    /// Try each host once, beginning behind the last one that was tried.
+    /// Tries each host once, starting behind the last host tried.
     async fn open(&mut self, number: u64) -> Result<(Arc<Session>, Address), TransportError> {
         let name = format!(
             "{} ({})",
@@ -204,7 +204,7 @@ impl Keeper {
         Err(error::together(failures))
     }
 
-    /// One session, or one failed attempt.
+    /// Runs one session to its end, or makes one failed attempt.
     async fn once(&mut self, number: u64) {
         let direction = self.direction.as_str();
         let stop = self.stop.clone();
@@ -224,7 +224,7 @@ impl Keeper {
         }
         let broker = self.endpoint.at(&at);
         tracing::info!(broker, direction, "connected to the broker");
-        // Before anybody publishes: else it could miss that the broker blocks.
+        // Before the first publish, so that no event of a blocked connection is missed.
         let events = session.events();
         self.state.send_replace(State {
             session: Some(session.clone()),
@@ -237,7 +237,7 @@ impl Keeper {
             session.end(GOODBYE).await;
             return;
         }
-        tracing::warn!(broker, direction, %why, "lost the connection to the broker; will connect again");
+        tracing::warn!(broker, direction, %why, "lost the connection to the broker; reconnecting");
         session.abandon();
         self.state.send_replace(State {
             session: None,
@@ -246,7 +246,7 @@ impl Keeper {
         session.end(Duration::ZERO).await;
     }
 
-    /// A problem is worth a line once, not with every attempt.
+    /// Stores the problem of an attempt. Logs it at `warn` only if it differs from the last one.
     fn remember(&self, problem: TransportError) {
         let direction = self.direction.as_str();
         let known = self
@@ -258,7 +258,7 @@ impl Keeper {
         if known.as_deref() == Some(problem.to_string().as_str()) {
             tracing::debug!(%problem, direction, "still no connection to the broker");
         } else {
-            tracing::warn!(%problem, direction, "no connection to the broker; will try again");
+            tracing::warn!(%problem, direction, "no connection to the broker; retrying");
         }
         self.state.send_replace(State {
             session: None,
@@ -270,7 +270,7 @@ impl Keeper {
         let direction = self.direction.as_str();
         metrics::gauge!(BROKER_UP, "direction" => direction).set(f64::from(u8::from(up)));
         if self.direction == Direction::Publish && !up {
-            // Of a broker that is away nobody knows whether it would block.
+            // Whether a broker that is away would block is unknown.
             metrics::gauge!(BROKER_BLOCKED).set(0.0);
         }
     }

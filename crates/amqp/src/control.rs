@@ -1,8 +1,9 @@
-//! What nodes tell each other: JSON over a fanout exchange, best effort.
+//! Control messages between nodes: JSON over a fanout exchange, best effort.
 //!
-//! Telling puts a message into a bounded buffer and returns; a task of its own publishes it. What does
-//! not fit, or comes while the broker is away, is dropped and counted in the log: whoever did not hear
-//! it finds out from the database, later. This process hears itself at once, without the broker.
+//! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
+//! that does not fit, or that comes while the broker is away, is dropped and counted in the log.
+//! The other nodes then learn the same from the database, later. This process receives its own
+//! messages at once, without the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,21 +23,21 @@ use crate::connection::Link;
 use crate::session::Session;
 use crate::topology::Topology;
 
-/// Messages that may wait to be told.
+/// Messages that may wait to be published.
 const TELL_BUFFER: usize = 256;
-/// How long to leave the broker alone after a failure.
+/// The pause after a transient failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same, where an operator is needed.
+/// The pause after a failure that needs an operator.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
-/// The near end: tell and listen.
+/// The callers' side: sends and receives control messages.
 pub(crate) struct ControlLine {
     telling: mpsc::Sender<Control>,
     heard: broadcast::Sender<Control>,
     dropped: Arc<AtomicU64>,
 }
 
-/// The far end: two tasks to be spawned.
+/// The broker's side: two tasks to be spawned.
 pub(crate) struct ControlTasks {
     process: Uuid,
     topology: Topology,
@@ -68,7 +69,7 @@ pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLi
 
 impl ControlLine {
     pub(crate) fn tell(&self, control: Control) -> bool {
-        // Nobody listens here: nobody here needs to know.
+        // An error means that this process has no listener.
         let _ = self.heard.send(control.clone());
         let taken = self.telling.try_send(control).is_ok();
         if !taken {
@@ -83,7 +84,7 @@ impl ControlLine {
 }
 
 impl ControlTasks {
-    /// The futures to spawn: one tells, one hears.
+    /// Returns the futures to spawn: the first publishes, the second receives.
     pub(crate) fn start(
         self,
         publish: Link,
@@ -135,7 +136,7 @@ impl Teller {
             if let Err(problem) = published {
                 self.channel = None;
                 let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-                tracing::debug!(%problem, dropped, "could not tell the other nodes");
+                tracing::debug!(%problem, dropped, "dropped a control message to the other nodes");
             }
         }
     }
@@ -160,7 +161,7 @@ impl Teller {
             .with_content_type("application/json".into())
             .with_app_id(self.process.as_str().into())
             .with_delivery_mode(1);
-        // No confirm is asked for: the next line awaits the socket only.
+        // The channel has no confirms: this awaits the socket only.
         let written = channel.basic_publish(
             exchange.as_str().into(),
             "".into(),
@@ -201,13 +202,13 @@ impl Listener {
         }
     }
 
-    /// Listen until the session, the channel or the queue ends; says how long to wait then.
+    /// Listens until the session, the channel or the queue ends. Returns the pause to take then.
     async fn listen(&mut self, session: &Session) -> Duration {
         let (channel, mut consumer) = match self.topology.listen(session, self.process).await {
             Ok(listening) => listening,
             Err(problem) if problem.is_transient() => return PAUSE,
             Err(problem) => {
-                tracing::warn!(%problem, "cannot hear the other nodes; they work on, a little slower");
+                tracing::warn!(%problem, "cannot receive control messages from other nodes; jobs still run, some of them later");
                 return LONG_PAUSE;
             }
         };
@@ -221,7 +222,7 @@ impl Listener {
                 let _ = channel.close(200, "OK".into()).now_or_never();
                 return PAUSE;
             };
-            // Written in order when first polled; a failure ends the consumer as well.
+            // The first poll writes it, in order. A failure ends the consumer as well.
             let settled = channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default());
             let _ = settled.now_or_never();
             let from = delivery.properties.app_id().as_ref();

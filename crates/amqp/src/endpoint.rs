@@ -1,10 +1,10 @@
-//! Where the broker is, and who we are to it: the parsed URL, which never shows its password.
+//! The parsed URL of the broker: hosts, credentials, virtual host. It never shows its password.
 //!
 //! ```text
 //! amqp[s]://[user:password@]host[:port][,host[:port]]…[/virtual-host][?heartbeat=10&auth_mechanism=external]
 //! ```
-//! Several hosts are nodes of one cluster. They are tried in random order, so that a fleet spreads over
-//! them, and in turn from then on.
+//! Several hosts are nodes of one cluster. Each process shuffles them once, so that a fleet spreads
+//! over them, and then tries them in turn.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use rand::seq::SliceRandom;
 use url::{Host, Url};
 
 const REMEDY: &str = "give --broker (JOBWIRE_BROKER_URL) as \
-                      amqp://user:password@host:5672/virtual-host, or amqps://; several hosts with \
-                      commas between them";
+                      amqp://user:password@host:5672/virtual-host, or amqps://; separate several \
+                      hosts by commas";
 
-/// What may be set behind the `?`. Anything else would have no effect: an error rather than a surprise.
+/// The parameters allowed after `?`. Any other would have no effect and is an error.
 const PARAMETERS: [&str; 5] = [
     "heartbeat",
     "auth_mechanism",
@@ -30,7 +30,7 @@ const PARAMETERS: [&str; 5] = [
 /// A broker's address with credentials. `Debug` and `Display` leave the password out.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    /// Of all hosts alike; names the first.
+    /// The parts that all hosts share. Its host is the first one.
     uri: AMQPUri,
     hosts: Vec<Address>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Endpoint {
 /// One node of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Name or address; an IPv6 address without its brackets.
+    /// Name or address; an IPv6 address has no brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
@@ -54,12 +54,13 @@ impl fmt::Display for Address {
 }
 
 impl Endpoint {
-    /// Read the URL. Where it names no user and there is a certificate to show, that is the log-in.
+    /// Parses the URL. If it names no user and a client certificate is set, the certificate is the
+    /// log-in.
     ///
-    /// An empty path means the virtual host `/`, as most people expect, and not the one whose name
-    /// is empty, as the specification has it.
+    /// An empty path means the virtual host `/`, as most users expect. The specification has it
+    /// mean the virtual host with the empty name.
     pub(crate) fn parse(text: &str, security: &BrokerSecurity) -> Result<Self, BadSetting> {
-        // The errors of the parsers below do not repeat their input, and so no password.
+        // The errors of the parsers below do not repeat their input, so they show no password.
         let (first, more) = split(text);
         let url = Url::parse(&first).map_err(|e| mistake(e.to_string()))?;
         if !matches!(url.scheme(), "amqp" | "amqps") {
@@ -93,23 +94,23 @@ impl Endpoint {
         if endpoint.is_external() && (!endpoint.is_tls() || security.certificate.is_none()) {
             return Err(BadSetting {
                 setting: "broker_tls_certificate",
-                problem: "is missing, but the URL says 'auth_mechanism=external': logging in by a \
-                          certificate"
+                problem: "is missing, but 'auth_mechanism=external' in the URL logs in by \
+                          certificate, over TLS"
                     .to_owned(),
-                remedy: "write amqps:// and name the files with certificate and key \
-                         (broker_tls_certificate, broker_tls_key)"
+                remedy: "write amqps:// and set broker_tls_certificate and broker_tls_key to the \
+                         files with certificate and key"
                     .to_owned(),
             });
         }
         Ok(endpoint)
     }
 
-    /// What can't work of a URL together with the settings that secure it.
+    /// Returns the mistakes in the combination of the URL and the security settings.
     pub(crate) fn mistakes(&self, security: &BrokerSecurity) -> Vec<BadSetting> {
         security.mistakes(self.is_tls(), self.hosts.iter().map(|at| at.host.as_str()))
     }
 
-    /// The same, its hosts in another order.
+    /// Shuffles the hosts.
     pub(crate) fn shuffled(mut self) -> Self {
         self.hosts.shuffle(&mut rand::rng());
         self
@@ -119,10 +120,10 @@ impl Endpoint {
         &self.hosts
     }
 
-    /// What lapin connects to, with our heartbeat unless the URL names one.
+    /// Returns the URI for lapin, with the given heartbeat unless the URL has one.
     pub(crate) fn uri(&self, at: &Address, heartbeat: Duration) -> AMQPUri {
         let mut uri = self.uri.clone();
-        // The parser below lapin takes an IPv6 address for "localhost".
+        // The parser that lapin uses reads an IPv6 address as "localhost".
         at.host.clone_into(&mut uri.authority.host);
         uri.authority.port = at.port;
         let seconds = u16::try_from(heartbeat.as_secs()).unwrap_or(u16::MAX);
@@ -134,17 +135,17 @@ impl Endpoint {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
-    /// Does nothing leave this machine?
+    /// Returns whether all hosts are this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         self.hosts.iter().all(|at| is_loopback(&at.host))
     }
 
-    /// Is the certificate the log-in?
+    /// Returns whether the client certificate is the log-in.
     pub(crate) fn is_external(&self) -> bool {
         self.uri.query.auth_mechanism == Some(SASLMechanism::External)
     }
 
-    /// Who we are to the broker, in words.
+    /// Returns the user for messages.
     pub(crate) fn user(&self) -> String {
         if self.is_external() {
             "(named by the client certificate)".to_owned()
@@ -157,7 +158,7 @@ impl Endpoint {
         &self.uri.vhost
     }
 
-    /// One of the hosts, as it may be shown.
+    /// Returns the URL of one host, without the password.
     pub(crate) fn at(&self, address: &Address) -> String {
         self.shown(&address.to_string())
     }
@@ -183,7 +184,7 @@ fn mistake(problem: impl Into<String>) -> BadSetting {
     }
 }
 
-/// The URL with its first host only, and the other hosts. The standard knows only one.
+/// Splits off all hosts except the first: a standard URL has only one.
 fn split(text: &str) -> (String, Vec<&str>) {
     let alone = || (text.to_owned(), Vec::new());
     let Some((scheme, rest)) = text.split_once("://") else {
@@ -202,15 +203,16 @@ fn split(text: &str) -> (String, Vec<&str>) {
     (url, more.split(',').collect())
 }
 
-/// Behind a password with an unencoded `/` or `?` stands the rest of that password.
+/// Checks path, query and fragment. An unencoded `/`, `?` or `#` in a password puts the rest of the
+/// password there.
 fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
     if url.path_segments().is_some_and(|s| s.count() > 1) {
-        return Err(mistake("the virtual host holds a '/'; write it as %2F"));
+        return Err(mistake("the virtual host contains a '/'; write it as %2F"));
     }
     let rest = [Some(url.path()), url.query(), url.fragment()];
     if rest.iter().flatten().any(|part| part.contains('@')) {
         return Err(mistake(
-            "there is an '@' behind the hosts; write it as %40, and in a password '/' as %2F, '?' as \
+            "there is an '@' after the hosts; write it as %40, and in a password '/' as %2F, '?' as \
              %3F, '#' as %23",
         ));
     }
@@ -219,7 +221,7 @@ fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
         .any(|(key, _)| !PARAMETERS.contains(&&*key))
     {
         return Err(mistake(format!(
-            "a parameter behind '?' is not known (known are {}); TLS is set by broker_tls_ca, \
+            "it has an unknown parameter after '?' (allowed: {}); TLS is set by broker_tls_ca, \
              broker_tls_certificate and broker_tls_key",
             PARAMETERS.join(", ")
         )));
@@ -233,13 +235,13 @@ fn host(url: &Url) -> Result<String, BadSetting> {
         Some(Host::Ipv6(address)) => return Ok(address.to_string()),
         Some(other) => other.to_string(),
     };
-    // The standard lets nearly everything pass in the name of a host, as an unknown scheme may mean it.
+    // For unknown schemes the URL standard allows nearly every character in a host.
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if named.chars().all(plain) {
         Ok(named)
     } else {
         Err(mistake(
-            "the name of a host holds other than letters, digits, '-', '_' or '.'",
+            "the name of a host has characters other than letters, digits, '-', '_' or '.'",
         ))
     }
 }

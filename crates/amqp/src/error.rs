@@ -1,8 +1,8 @@
-//! What lapin and the broker say, turned into what the caller can do about it.
+//! Converts errors of lapin and the broker to errors with a remedy.
 //!
-//! The broker closes a channel on every refusal (403, 404, 405, 406). Each operation that can be
-//! refused therefore runs on a channel that nothing else depends on, and is told apart by
-//! [`Operation`], because older brokers do not say which right was missing.
+//! The broker closes a channel on every refusal (403, 404, 405, 406), so each operation that can be
+//! refused runs on a channel that nothing else uses. [`Operation`] names what was attempted,
+//! because older brokers do not name the missing right.
 
 use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
 use lapin::ErrorKind;
@@ -11,18 +11,18 @@ use crate::endpoint::{Address, Endpoint};
 use crate::options::QueueType;
 use crate::tls;
 
-/// What was attempted, for the remedy.
+/// The attempted operation, for the remedy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation<'a> {
-    /// Declare a queue or exchange, or check that it exists.
+    /// Declaring a queue or exchange, or checking that it exists.
     Declare(&'a str),
-    /// Bind a queue to an exchange.
+    /// Binding a queue to an exchange.
     Bind(&'a str, &'a str),
-    /// Consume from a queue.
+    /// Consuming from a queue.
     Consume(&'a str),
-    /// Publish through an exchange.
+    /// Publishing through an exchange.
     Publish(&'a str),
-    /// Anything that needs no right.
+    /// An operation that needs no right.
     Talk,
 }
 
@@ -33,7 +33,7 @@ const PRECONDITION_FAILED: u16 = 406;
 const COMMAND_INVALID: u16 = 503;
 const NOT_ALLOWED: u16 = 530;
 
-/// The broker's own code and words, if it was the broker who objected.
+/// Returns the broker's code and text, if the error comes from the broker.
 pub(crate) fn answer(error: &lapin::Error) -> Option<(u16, String)> {
     match error.kind() {
         ErrorKind::ProtocolError(e) => Some((e.get_id(), e.get_message().to_string())),
@@ -41,12 +41,12 @@ pub(crate) fn answer(error: &lapin::Error) -> Option<(u16, String)> {
     }
 }
 
-/// There is no such queue or exchange.
+/// Returns whether the queue or exchange does not exist.
 pub(crate) fn is_missing(error: &lapin::Error) -> bool {
     answer(error).is_some_and(|(code, _)| code == NOT_FOUND)
 }
 
-/// Why there is no connection to one of the hosts.
+/// Converts the error of an attempt to connect to one of the hosts.
 pub(crate) fn connecting(
     error: &lapin::Error,
     endpoint: &Endpoint,
@@ -58,9 +58,8 @@ pub(crate) fn connecting(
         let remedy = match code {
             ACCESS_REFUSED | COMMAND_INVALID if endpoint.is_external() => {
                 "enable the broker's plugin rabbitmq_auth_mechanism_ssl, list EXTERNAL in its \
-                 `auth_mechanisms`, and add a user of the certificate's name (by \
-                 `ssl_cert_login_from`: its distinguished or its common name); or name user and \
-                 password in --broker"
+                 `auth_mechanisms`, and add a user with the certificate's name (its distinguished or \
+                 common name, by `ssl_cert_login_from`); or give user and password in --broker"
                     .to_owned()
             }
             ACCESS_REFUSED => format!(
@@ -85,11 +84,12 @@ pub(crate) fn connecting(
     {
         return explained;
     }
-    // A broker refuses a client certificate after the handshake, and its reason may be overtaken by its end.
+    // A broker refuses a client certificate after the handshake, and the end of the connection may
+    // arrive before the reason.
     if endpoint.is_tls() && hung_up(error) {
         return TransportError::Unreachable(format!(
-            "{place}: the broker hung up after the TLS handshake ({error}); it does so while it stops, and \
-             where it refuses the client certificate (broker_tls_certificate): its log says why"
+            "{place}: the broker hung up after the TLS handshake ({error}): it is stopping, or it refuses \
+             the client certificate (broker_tls_certificate); see the broker's log"
         ));
     }
     TransportError::Unreachable(format!("{place}: {error}"))
@@ -107,7 +107,7 @@ fn hung_up(error: &lapin::Error) -> bool {
     }
 }
 
-/// What went wrong with each host of a cluster, as one: what needs an operator counts for more.
+/// Combines the errors of all hosts of a cluster. An error that needs an operator decides the kind.
 pub(crate) fn together(failures: Vec<TransportError>) -> TransportError {
     let said: Vec<String> = failures
         .iter()
@@ -128,7 +128,7 @@ pub(crate) fn together(failures: Vec<TransportError>) -> TransportError {
     }
 }
 
-/// Why an operation on a connection failed.
+/// Converts the error of an operation on an open connection.
 pub(crate) fn operating(
     error: &lapin::Error,
     operation: Operation<'_>,
@@ -140,10 +140,10 @@ pub(crate) fn operating(
     };
     let remedy = match (code, operation) {
         (ACCESS_REFUSED, operation) => missing_right(operation, endpoint),
-        // A classic queue whose node is down: it comes back with its node.
+        // A classic queue is unavailable while its node is down.
         (NOT_FOUND, _) if said.contains("home node") => {
             return TransportError::Unreachable(format!(
-                "{said}; a quorum queue would be available"
+                "{said}; hints flow again when that node is back (a quorum queue would stay available)"
             ));
         }
         (NOT_FOUND, Operation::Declare(name)) => format!(
@@ -152,7 +152,7 @@ pub(crate) fn operating(
         ),
         (NOT_FOUND, _) => return TransportError::Unreachable(said),
         (RESOURCE_LOCKED, _) => {
-            "somebody else uses this name exclusively; use another prefix".to_owned()
+            "another connection has exclusive use of this name; use another prefix".to_owned()
         }
         (PRECONDITION_FAILED, Operation::Declare(name)) => differing(&said, name, queue_type),
         _ => return TransportError::Unreachable(said),
@@ -175,26 +175,27 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
         Operation::Consume(queue) => format!("the 'read' right on '{queue}'"),
         Operation::Publish("") => "the 'write' right on 'amq.default'".to_owned(),
         Operation::Publish(exchange) => format!("the 'write' right on '{exchange}'"),
-        Operation::Talk => "the rights listed in the documentation".to_owned(),
+        Operation::Talk => "the rights that docs/operating/security.md lists".to_owned(),
     };
     format!("give user {user} in virtual host '{vhost}' {rights}: rabbitmqctl set_permissions")
 }
 
-/// Whether the broker refused a declaration because of this argument, the first that differs.
+/// Returns whether the broker refused a declaration because of this argument. The broker names the
+/// first argument that differs.
 pub(crate) fn differs_in(error: &lapin::Error, argument: &str) -> bool {
     answer(error).is_some_and(|(code, said)| {
         code == PRECONDITION_FAILED && argument_of(&said) == Some(argument)
     })
 }
 
-/// The argument in `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '…': received … but
-/// current is …`
+/// Returns the argument named in `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue
+/// '…': received … but current is …`.
 fn argument_of(said: &str) -> Option<&str> {
     let (_, named) = said.split_once("inequivalent arg '")?;
     named.split_once('\'').map(|(argument, _)| argument)
 }
 
-/// What to do about a queue or exchange that was declared otherwise.
+/// Returns the remedy for a queue or exchange that was declared with other arguments.
 fn differing(said: &str, name: &str, queue_type: QueueType) -> String {
     let other = match queue_type {
         QueueType::Classic => QueueType::Quorum,
@@ -203,11 +204,11 @@ fn differing(said: &str, name: &str, queue_type: QueueType) -> String {
     match argument_of(said) {
         Some("x-queue-type") => format!(
             "'{name}' exists with another 'x-queue-type': set the queue type to {other}, or delete \
-             the queue (hints that wait in it are sent again by the sweeper), or use another prefix"
+             the queue (the sweeper publishes its hints again), or use another prefix"
         ),
         Some(argument) => format!(
-            "'{name}' exists with another '{argument}': delete it (hints that wait in it are sent \
-             again by the sweeper), or set `amqp_declare` to false, or use another prefix"
+            "'{name}' exists with another '{argument}': delete it (the sweeper publishes its hints \
+             again), or set `amqp_declare` to false, or use another prefix"
         ),
         None => format!("delete '{name}', or set `amqp_declare` to false, or use another prefix"),
     }

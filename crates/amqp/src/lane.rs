@@ -1,20 +1,21 @@
-//! One lane as a receiver has it: a channel, a consumer on it, and what is undecided.
+//! One lane of a receiver: a channel, a consumer on it, and the undecided messages.
 //!
-//! A lane has a channel of its own, so delivery tags come in order, one by one, and everything below
-//! the lowest undecided tag has been decided: only then does one acknowledgement stand for many
-//! (`multiple`). With two consumers on a channel it could swallow a message that nobody has looked at
-//! yet. For the same reason acknowledgements go through the channel and not through lapin's `Acker`,
-//! which hands each to a task of its own and so may reorder them.
+//! A lane has its own channel. So delivery tags arrive in order, one by one, and every tag below
+//! the lowest undecided one has been decided. One acknowledgement can therefore stand for many
+//! (`multiple`). With two consumers on a channel it could also acknowledge a message that has not
+//! been read yet. For the same reason acknowledgements go through the channel and not through
+//! lapin's `Acker`, which spawns a task for each and so may reorder them.
 //!
-//! Each channel has an epoch, and a [`Ticket`] names it: a tag of a channel that is gone means nothing
-//! to the next one, and is never sent to it.
+//! Each channel has an epoch, which a [`Ticket`] names. A tag of an old channel is never sent to a
+//! new one, where it would have another meaning.
 //!
-//! How many messages the broker may send ahead is the consumer's limit, and stays so while it
-//! lives: RabbitMQ changes it for new consumers only (a limit of the channel is refused by quorum
-//! queues). When [`Prefetch`] wants another one, the consumer is cancelled, and the next one begins
-//! on the same channel. It is cancelled while it has all that its limit allows: then nothing is on
-//! its way to it. A quorum queue would take that back and count it as a failed delivery
-//! (rabbitmq-server #3729). So nothing goes back, and the order stays.
+//! The consumer's limit bounds the messages that the broker sends ahead. It is fixed for the life
+//! of the consumer: RabbitMQ changes it for new consumers only, and quorum queues refuse a limit of
+//! the channel. When [`Prefetch`] wants another limit, the consumer is cancelled and a new one
+//! starts on the same channel. The consumer is cancelled only while it holds all messages that its
+//! limit allows, so no message is on its way to it. A quorum queue would take back such a message
+//! and count a failed delivery (rabbitmq-server #3729). So no message goes back, and the order
+//! stays.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -37,29 +38,29 @@ use crate::session::Session;
 use crate::statistics::Share;
 use crate::topology::Topology;
 
-/// How long to leave the broker alone after it refused or failed.
+/// The pause after a refusal or failure of the broker.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the broker may take to cancel a consumer.
+/// The time that the broker has to cancel a consumer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What to tell the broker about messages.
+/// The answer to the broker for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Forget it.
+    /// Acknowledged.
     Settled,
-    /// Give it to somebody else.
+    /// Requeued for another receiver.
     GivenBack,
 }
 
-/// A channel and what is undecided on it.
+/// A channel and its undecided messages.
 struct OpenChannel {
     channel: Channel,
     epoch: u64,
-    /// When each came.
+    /// Tags of undecided messages, and the time of each arrival.
     undecided: BTreeMap<u64, Instant>,
-    /// The tag that came last.
+    /// The tag of the last message.
     last: u64,
-    /// The consumer's tags are larger than this one.
+    /// The tags of the current consumer are larger than this one.
     before: u64,
 }
 
@@ -74,13 +75,13 @@ pub(crate) struct LaneReceiver {
     epochs: Arc<AtomicU64>,
     open: Option<OpenChannel>,
     consumer: Option<Consumer>,
-    /// The consumer is on its way to another limit.
+    /// The consumer is being replaced by one with another limit.
     renews: bool,
-    /// It is being cancelled for that.
+    /// The pending cancellation for that replacement.
     leaving: Option<Leaving>,
     opening: Option<Opening>,
     pause: Option<Pin<Box<Sleep>>>,
-    /// Tells the statistics of `undecided`.
+    /// Reports the length of `undecided` to the statistics.
     unsettled: Share,
 }
 
@@ -107,13 +108,13 @@ impl LaneReceiver {
         }
     }
 
-    /// Messages that the caller has and has not decided.
+    /// Returns the number of messages that the caller has not decided.
     pub(crate) fn undecided(&self) -> usize {
         self.open.as_ref().map_or(0, |open| open.undecided.len())
     }
 
-    /// The next message. Opens the lane first, where it is not open; that goes on in the next call
-    /// if this one is given up.
+    /// Returns the next message. Opens the lane first if it is not open; the next call continues an
+    /// opening that this one has begun.
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -131,8 +132,8 @@ impl LaneReceiver {
             let Some(next) = std::task::ready!(Pin::new(consumer).poll_next(cx)) else {
                 self.consumer = None;
                 if !self.renews {
-                    // The broker has cancelled us: the queue was deleted, or its node went down.
-                    tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker ended the consumer; will consume again");
+                    // The queue was deleted, or its node went down.
+                    tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker cancelled the consumer: its queue was deleted or the queue's node is down; consuming again");
                 }
                 continue;
             };
@@ -157,7 +158,7 @@ impl LaneReceiver {
         }
     }
 
-    /// The channel failed. Leave the broker alone for a while.
+    /// Drops the failed channel and starts the pause.
     fn fails(&mut self, why: &lapin::Error) -> TransportError {
         self.forget();
         self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
@@ -165,15 +166,15 @@ impl LaneReceiver {
         TransportError::Unreachable(format!("lane '{}': {said}", self.lane))
     }
 
-    /// A message that was returned holds so many hints.
+    /// Records the number of hints in a message that was returned to the caller.
     pub(crate) fn note_hints(&mut self, hints: usize) {
         let hints = u16::try_from(hints).unwrap_or(u16::MAX);
         self.prefetch.note_received(hints, Instant::now());
     }
 
-    /// Cancel a consumer whose limit is not the one that is wanted, while it has all that the limit
-    /// allows. To be called when everything that is here was returned; the rest is for
-    /// [`poll_leaving`](Self::poll_leaving).
+    /// Cancels a consumer whose limit is outdated, if it holds all messages that the limit allows.
+    /// To be called when every message that has arrived was returned;
+    /// [`poll_leaving`](Self::poll_leaving) completes the cancellation.
     pub(crate) fn leave_if_outdated(&mut self, cx: &mut Context<'_>, session: &Arc<Session>) {
         let (Some(open), Some(consumer)) = (&self.open, &self.consumer) else {
             return;
@@ -197,14 +198,15 @@ impl LaneReceiver {
             session.answer(cancelled).await
         };
         let mut leaving = leaving.boxed();
-        // The first poll writes, before any message is decided: the broker may send another one then.
+        // The first poll writes the request. It must precede the next decision, after which the
+        // broker may send another message.
         self.leaving = Some(match leaving.poll_unpin(cx) {
             Poll::Ready(left) => std::future::ready(left).boxed(),
             Poll::Pending => leaving,
         });
     }
 
-    /// Go on with what [`leave_if_outdated`](Self::leave_if_outdated) began.
+    /// Continues the cancellation that [`leave_if_outdated`](Self::leave_if_outdated) began.
     pub(crate) fn poll_leaving(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
         let Some(leaving) = &mut self.leaving else {
             return Ok(());
@@ -244,7 +246,7 @@ impl LaneReceiver {
             let kept = self.open.as_ref().map(|open| open.channel.clone());
             let limit = self.prefetch.renew(Instant::now());
             if self.renews {
-                tracing::debug!(lane = %self.lane, limit, "another limit of messages on their way");
+                tracing::debug!(lane = %self.lane, limit, "changed the prefetch limit");
             }
             open(
                 session.clone(),
@@ -286,8 +288,8 @@ impl LaneReceiver {
                 Ok(())
             }
             Err(problem) => {
-                // A consumer whose begin was not answered in time may begin all the same; it ends with
-                // its channel.
+                // A consumer that the broker did not confirm in time may start all the same; it
+                // ends with its channel.
                 self.forget();
                 self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
                 Err(problem)
@@ -295,7 +297,7 @@ impl LaneReceiver {
         }
     }
 
-    /// Open now, not with the first poll.
+    /// Opens the lane now instead of with the first poll.
     pub(crate) async fn open(
         &mut self,
         session: &Arc<Session>,
@@ -304,8 +306,8 @@ impl LaneReceiver {
         std::future::poll_fn(|cx| self.poll_open(cx, session, topology)).await
     }
 
-    /// Tell the broker about messages. Tickets of other channels are left alone. Written in order
-    /// and without waiting: what does not arrive is delivered again.
+    /// Settles or requeues messages. Ignores tickets of other channels. Writes in order and does
+    /// not wait: the broker redelivers a message whose answer it does not receive.
     pub(crate) fn decide(&mut self, tickets: &[Ticket], verdict: Verdict) {
         let Some(open) = &mut self.open else { return };
         let now = Instant::now();
@@ -329,7 +331,7 @@ impl LaneReceiver {
         }
     }
 
-    /// Take nothing more; what came but was not returned goes back.
+    /// Stops consuming and requeues the messages that were not returned to the caller.
     pub(crate) async fn pause(&mut self) {
         if let Some(opening) = self.opening.take() {
             match tokio::time::timeout(ANSWER, opening).await {
@@ -356,7 +358,7 @@ impl LaneReceiver {
             }
         };
         if !matches!(tokio::time::timeout(ANSWER, cancelled).await, Ok(true)) {
-            // Everything on the channel goes back with it, what the caller has included.
+            // Closing the channel requeues all its messages, including those that the caller has.
             self.forget();
             return;
         }
@@ -372,7 +374,7 @@ impl LaneReceiver {
         }
     }
 
-    /// The channel is no good any more: so are all tickets of it.
+    /// Drops the channel and with it all its tickets.
     pub(crate) fn forget(&mut self) {
         self.consumer = None;
         self.renews = false;
@@ -387,8 +389,8 @@ impl LaneReceiver {
         }
     }
 
-    /// Leave in good order: lapin takes the whole connection down if its channel closes between a
-    /// consumer's cancel and the answer to it, so first the one and then the other.
+    /// Cancels the consumer, then closes the channel. lapin drops the whole connection if a channel
+    /// closes between the cancel of a consumer and its answer.
     pub(crate) async fn close(mut self) {
         self.pause().await;
         if let Some(open) = self.open.take() {
@@ -398,7 +400,7 @@ impl LaneReceiver {
     }
 }
 
-/// Open a channel, unless there is one, and consume.
+/// Consumes on the given channel, or on a new one if it is missing or closed.
 async fn open(
     session: Arc<Session>,
     topology: Topology,
@@ -412,14 +414,14 @@ async fn open(
         Some(channel) => channel,
         None => session.channel().await?,
     };
-    // The broker chooses the tag: no two consumers of a channel share one.
+    // The broker chooses the tag, so no two consumers of a channel share one.
     let consumer = session
         .answer(topology.consume(&channel, &queue, "", prefetch))
         .await?;
     Ok((channel, consumer))
 }
 
-/// The first poll writes; nobody waits for it to arrive.
+/// Writes the answer with the first poll and does not wait for its arrival.
 fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
     let said = match verdict {
         Verdict::Settled => channel
@@ -436,12 +438,12 @@ fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
             .now_or_never(),
     };
     if let Some(Err(problem)) = said {
-        tracing::debug!(%problem, tag, "the channel is gone; the message will be delivered again");
+        tracing::debug!(%problem, tag, "could not answer a message: the channel is closed; the broker redelivers it");
     }
 }
 
-/// Of decided tags in order, the one that may answer for all below it, and those to name singly.
-/// `lowest` is the lowest tag that is still undecided.
+/// Splits decided tags, in ascending order, into the one that answers for all tags up to it and
+/// those to answer singly. `lowest` is the lowest tag that is still undecided.
 fn split(decided: &[u64], lowest: Option<u64>) -> (Option<u64>, &[u64]) {
     let below = decided.partition_point(|tag| lowest.is_none_or(|lowest| *tag < lowest));
     let (together, single) = decided.split_at(below);

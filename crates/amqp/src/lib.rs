@@ -1,9 +1,9 @@
 //! # The RabbitMQ transport of Jobwire
 //!
-//! Carries hints from whoever commits a job to whoever runs it, through a RabbitMQ broker (3.10 and
-//! newer). It keeps the contract of [`jobwire_core::transport`]: it may lose, double or delay a hint,
-//! it says honestly whether the broker has a message, and it never hangs on a broker that is slow,
-//! blocked or away.
+//! Carries hints from the process that commits a job to the node that runs it, through a RabbitMQ
+//! broker (3.10 and newer). It keeps the contract of [`jobwire_core::transport`]: it may lose,
+//! duplicate or delay a hint, it reports for each message whether the broker has it, and it does
+//! not hang on a broker that is slow, blocked or away.
 //!
 //! ```no_run
 //! use jobwire_amqp::{AmqpOptions, AmqpTransport, QueueType};
@@ -28,49 +28,50 @@
 //! ```
 //!
 //! # Parts
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | `connection` | keeps one connection per direction, reconnects |
+//! | `connection` | one kept connection per direction, reconnects |
 //! | `session` | one connection, from handshake to end |
 //! | `topology` | names, declarations, the rights they need |
 //! | `publisher` | packing, window, confirms, returned messages |
-//! | `receiver`, `lane` | consuming, settling, giving back, pausing |
-//! | `prefetch` | how many messages may be on their way to a node |
-//! | `control` | what nodes tell each other |
-//! | `tls` | whom we trust, who we are |
-//! | `statistics` | what the broker tells of itself |
-//! | `error` | what the broker says, and what to do about it |
+//! | `receiver`, `lane` | consuming, settling, requeueing, pausing |
+//! | `prefetch` | the number of messages that may be on their way to a node |
+//! | `control` | control messages between nodes |
+//! | `tls` | certificates: trusted authorities, the client's own |
+//! | `statistics` | metrics of the broker and of lanes |
+//! | `error` | the broker's errors, each with a remedy |
 //!
 //! # Options
-//! All in [`AmqpOptions`], with defaults. Without `?heartbeat=` in the URL, [`AmqpOptions::heartbeat`]
-//! holds.
+//! All options are in [`AmqpOptions`], with defaults. `?heartbeat=` in the URL overrides
+//! [`AmqpOptions::heartbeat`].
 //!
 //! # Security
-//! `amqps://` verifies the broker's certificate, always: its authority (those of
-//! [`BrokerSecurity::ca`](jobwire_core::transport::BrokerSecurity::ca), else the machine's), its dates, and
-//! the host that it names. A certificate of our own is shown where there is one; where the URL then
-//! names no user, or says `?auth_mechanism=external`, it is the log-in. `amqp://` to another machine is
-//! refused unless [`Plaintext::Allow`](jobwire_core::transport::Plaintext::Allow) says otherwise. Files
-//! are read again with each new connection.
+//! `amqps://` always verifies the broker's certificate: its authority (those of
+//! [`BrokerSecurity::ca`](jobwire_core::transport::BrokerSecurity::ca), by default those of the
+//! machine), its dates, and the host that it names. A configured client certificate is presented to
+//! the broker. It is also the log-in if the URL names no user or has `?auth_mechanism=external`.
+//! `amqp://` to another machine is refused unless
+//! [`Plaintext::Allow`](jobwire_core::transport::Plaintext::Allow) is set. Each new connection
+//! reads the files again.
 //!
 //! # Several hosts
-//! `amqps://user:password@h1,h2:5671/jobs` names nodes of one cluster. They are tried in random order, then
-//! in turn.
+//! `amqps://user:password@h1,h2:5671/jobs` names nodes of one cluster. Each process shuffles them
+//! once and then tries them in turn.
 //!
 //! # Errors
-//! A URL or a file that can't be read, and a broker that can't be trusted, are
-//! [`TransportError::Setting`]; a wrong password, a missing right, a queue declared otherwise
-//! [`TransportError::Refused`]; each with a remedy. All else passes by itself. No error, log line or
-//! `Debug` text of this crate shows the password (do not log lapin itself at level `trace`: that
-//! prints frames).
+//! [`TransportError::Setting`] reports a URL or file that can't be read, and a broker that can't be
+//! trusted. [`TransportError::Refused`] reports a wrong password, a missing right, and a queue that
+//! was declared with other arguments. Both have a remedy. Other errors need no operator. No error,
+//! log line or `Debug` text of this crate shows the password. Do not log lapin itself at level
+//! `trace`: it prints frames.
 //!
 //! # Metrics
 //! `jobwire_broker_up{direction}`, `jobwire_broker_blocked`,
-//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_unreadable_total{lane}`; and every
-//! [`AmqpOptions::statistics_interval`] `jobwire_broker_round_trip_seconds{direction}`,
+//! `jobwire_broker_reconnects_total{direction}`, `jobwire_hints_unreadable_total{lane}`. Updated
+//! every [`AmqpOptions::statistics_interval`]: `jobwire_broker_round_trip_seconds{direction}`,
 //! `jobwire_broker_unconfirmed_messages`, `jobwire_lane_waiting_messages{lane}`,
-//! `jobwire_lane_unsettled_messages{lane}`, `jobwire_lane_consumers{lane}`. Directions are `publish` and
-//! `receive`.
+//! `jobwire_lane_unsettled_messages{lane}`, `jobwire_lane_consumers{lane}`. Directions are
+//! `publish` and `receive`.
 
 mod connection;
 mod control;

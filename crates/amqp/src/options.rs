@@ -1,4 +1,4 @@
-//! What can be set about the RabbitMQ transport, and what each setting changes.
+//! The settings of the RabbitMQ transport and their effects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,49 +23,49 @@ use crate::endpoint::Endpoint;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AmqpOptions {
-    /// Begins the name of everything on the broker: queues `<prefix>.lane.<lane>` and
-    /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual host
-    /// need two prefixes. Default: `jobwire`.
+    /// The prefix of all names on the broker: queues `<prefix>.lane.<lane>` and
+    /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual
+    /// host need two prefixes. Default: `jobwire`.
     pub prefix: String,
-    /// The kind of queue that lanes are. Fixed when a queue is declared: to change it, delete the
-    /// queue (no job is lost by that) or use another prefix. Default: [`QueueType::Classic`]; see
+    /// The type of the lanes' queues. It is fixed when a queue is declared: to change it, delete
+    /// the queue (no job is lost) or use another prefix. Default: [`QueueType::Classic`]; see
     /// docs/adr/0002-queue-type.md.
     pub queue_type: QueueType,
     /// Whether the broker writes hints to disk before it confirms them. Quorum queues always do.
     /// Default: [`DeliveryMode::Transient`].
     pub delivery_mode: DeliveryMode,
-    /// Declare queues and exchanges where they are missing. `false`: only use what exists, for
-    /// brokers that belong to somebody else; each name is then checked and a missing one is
-    /// [`TransportError::Refused`]. The process's own control queue is declared in either case: it
-    /// is exclusive to its connection. Default: `true`.
+    /// Whether to declare missing queues and exchanges. If `false`, for a broker that another team
+    /// manages, only existing ones are used: each name is checked, and a missing one is
+    /// [`TransportError::Refused`]. The control queue of the process is always declared; it is
+    /// exclusive to its connection. Default: `true`.
     pub declare: bool,
-    /// The most hints packed into one message, when many leave together. More is cheaper for the
-    /// broker; fewer spreads work more evenly, since a message is settled as a whole. 1 to
+    /// Maximum number of hints in one message, when many leave together. More hints are cheaper for
+    /// the broker; fewer hints spread work more evenly, since a message is settled as a whole. 1 to
     /// 512. Default: 16.
     pub hints_per_message: usize,
-    /// How long the broker may take to confirm before a publish gives up
-    /// ([`TransportError::Timeout`]). Default: 5 s.
+    /// Maximum time that a publish waits for the broker's confirm; it then fails with
+    /// [`TransportError::Timeout`]. Default: 5 s.
     pub confirm_timeout: Duration,
-    /// Messages of one lane that may wait for their confirm at once. A larger window raises the
-    /// top rate and, under load, the latency (window / rate). 1 to 10,000. Default: 64.
+    /// Maximum number of unconfirmed messages of one lane. A larger window raises the maximum rate
+    /// and, under load, the latency (window / rate). 1 to 10,000. Default: 64.
     pub confirm_window: usize,
-    /// The interval of heartbeats; a peer silent for twice as long is given up. 1 s to 10 min, whole
-    /// seconds. Default: 10 s.
+    /// The interval of heartbeats; a connection without traffic for twice as long is closed. 1 s to
+    /// 10 min, whole seconds. Default: 10 s.
     pub heartbeat: Duration,
-    /// How long connecting may take, name resolution, TLS and log-in included. Several hosts share it,
-    /// two seconds each at least. Default: 10 s.
+    /// Timeout of an attempt to connect, including name resolution, TLS and log-in. Several hosts
+    /// share it, with at least two seconds each. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The longest pause between two attempts to reconnect; they begin at 50 ms and double, with
+    /// The longest pause between two attempts to reconnect. Pauses start at 50 ms and double, with
     /// jitter. Default: 5 s.
     pub max_reconnect_wait: Duration,
-    /// Shown as the connections' name by the broker's tools, followed by the direction.
+    /// The name of the connections in the broker's tools, followed by the direction.
     /// Default: `jobwire`.
     pub connection_name: String,
-    /// Whom to trust, who we are, and where the connection may go without TLS. Default: the machine's
-    /// trust store, no certificate, and without TLS to this machine only.
+    /// Trusted authorities, the client certificate, and where connections without TLS are allowed.
+    /// Default: the machine's trust store, no certificate, and without TLS to this machine only.
     pub security: BrokerSecurity,
-    /// How often the broker is asked what waits in the lanes of this process, for metrics. `None`:
-    /// never. 100 ms to 1 h. Default: 10 s.
+    /// The interval at which the broker is asked for the lengths of the lanes' queues, for metrics.
+    /// `None`: never. 100 ms to 1 h. Default: 10 s.
     pub statistics_interval: Option<Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Default for AmqpOptions {
 }
 
 impl AmqpOptions {
-    /// Everything that is wrong with the settings, one sentence each; empty if nothing is.
+    /// Returns all mistakes in the settings, one sentence each.
     #[must_use]
     pub fn mistakes(&self) -> Vec<String> {
         let mut mistakes = Vec::new();
@@ -106,20 +106,20 @@ impl AmqpOptions {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
                 && !prefix.starts_with("amq."),
-            "the prefix has 1 to 100 letters, digits, '-', '_', '.' or ':', and does not begin with \
-             'amq.'",
+            "the prefix must have 1 to 100 letters, digits, '-', '_', '.' or ':', and must not begin \
+             with 'amq.'",
         );
         check(
             (1..=MAX_HINTS_PER_MESSAGE).contains(&self.hints_per_message),
-            "hints per message are 1 to 512",
+            "hints per message must be 1 to 512",
         );
         check(
             (1..=10_000).contains(&self.confirm_window),
-            "the confirm window is 1 to 10000 messages",
+            "the confirm window must be 1 to 10000 messages",
         );
         check(
             self.heartbeat >= Duration::from_secs(1) && self.heartbeat <= Duration::from_secs(600),
-            "the heartbeat is 1s to 10m",
+            "the heartbeat must be 1s to 10m",
         );
         for (name, wait) in [
             ("confirm timeout", self.confirm_timeout),
@@ -128,7 +128,7 @@ impl AmqpOptions {
         ] {
             check(
                 wait >= Duration::from_millis(10) && wait <= Duration::from_secs(3600),
-                &format!("the {name} is 10ms to 1h"),
+                &format!("the {name} must be 10ms to 1h"),
             );
         }
         let interval = self.statistics_interval;
@@ -136,13 +136,13 @@ impl AmqpOptions {
             interval.is_none_or(|interval| {
                 interval >= Duration::from_millis(100) && interval <= Duration::from_secs(3600)
             }),
-            "the interval of statistics is 100ms to 1h, or none",
+            "the interval of statistics must be 100ms to 1h, or none",
         );
         mistakes
     }
 
-    /// What is wrong with a URL and with [`security`](Self::security), without connecting or looking
-    /// at a file.
+    /// Returns the mistakes in a URL and in [`security`](Self::security), without connecting or
+    /// reading a file.
     #[must_use]
     pub fn mistakes_with(&self, url: &str) -> Vec<BadSetting> {
         match Endpoint::parse(url, &self.security) {
@@ -151,7 +151,7 @@ impl AmqpOptions {
         }
     }
 
-    /// All mistakes at once, as an error.
+    /// Returns all mistakes as one error.
     pub(crate) fn validate(&self) -> Result<(), TransportError> {
         let mistakes = self.mistakes();
         if mistakes.is_empty() {
@@ -164,20 +164,20 @@ impl AmqpOptions {
     }
 }
 
-/// What kind of queue a lane is. Both keep every promise: a lost hint costs latency, never a job.
+/// The type of a lane's queue. Both keep every guarantee: a lost hint costs latency, never a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueType {
-    /// Lives on one node of the broker. Quickest: half the latency of a quorum queue. While its node
-    /// is down, jobs wait, and run when it is back.
+    /// Lives on one node of the broker, with half the latency of a quorum queue. While that node is
+    /// down, jobs wait; they run when it is back.
     #[default]
     Classic,
-    /// Replicated over the nodes of a cluster: hints flow on while one of them is down.
+    /// Replicated over the nodes of a cluster: hints still flow while one of them is down.
     Quorum,
 }
 
 impl QueueType {
-    /// The value of `x-queue-type`.
+    /// Returns the value of `x-queue-type`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -201,25 +201,26 @@ impl FromStr for QueueType {
             "classic" => Ok(Self::Classic),
             "quorum" => Ok(Self::Quorum),
             other => Err(format!(
-                "a queue type is 'classic' or 'quorum', not '{other}'"
+                "the queue type must be 'classic' or 'quorum', not '{other}'"
             )),
         }
     }
 }
 
-/// What a restart of the broker does to hints in classic queues.
+/// The effect of a broker's restart on hints in classic queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryMode {
-    /// They are lost, and the sweeper sends them again. Confirmed without a flush to disk.
+    /// Hints are lost, and the sweeper publishes them again. The broker confirms them without a
+    /// flush to disk.
     #[default]
     Transient,
-    /// They survive.
+    /// Hints survive.
     Persistent,
 }
 
 impl DeliveryMode {
-    /// The protocol's number.
+    /// Returns the number that the protocol uses.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Transient => 1,

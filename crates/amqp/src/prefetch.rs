@@ -1,12 +1,12 @@
-//! How many messages of a lane may be on their way to this node.
+//! The limit of messages of a lane that may be on their way to this node (ADR 0033).
 //!
-//! A lane's share is counted in hints: twice as many as there are slots. The broker counts
-//! messages, and a message holds one hint or hundreds. So the limit is the share divided by the
-//! hints that a message holds on average, where messages wait long.
+//! A lane's share is counted in hints: twice the number of slots. The broker counts messages, and a
+//! message holds one hint or hundreds. If messages wait long, the limit is the share divided by the
+//! average number of hints in a message.
 //!
-//! Where they don't, the limit is larger, up to as many messages as the share has hints: what is
-//! decided within [`WORK`] keeps no other node waiting, and a node with short jobs never waits for
-//! the broker. Messages of one hint each are limited by the share, always.
+//! If they do not wait long, the limit is larger, up to one message for each hint of the share.
+//! Messages that are decided within [`WORK`] keep no other node waiting, and a node with short jobs
+//! never waits for the broker. The limit for messages of one hint each is always the share.
 //!
 //! A limit that is wrong by less than [`FACTOR`] stays: a change costs a few round trips.
 
@@ -14,31 +14,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Messages that are decided within this time don't count as waiting. Longer than any round trip.
+/// Messages that are decided within this time do not count as waiting. Longer than any round trip.
 const WORK: Duration = Duration::from_millis(250);
 /// The limit changes when it is wrong by this factor.
 const FACTOR: u16 = 2;
-/// A limit holds for so long.
+/// The shortest time between two changes of the limit.
 const CALM: Duration = Duration::from_secs(1);
-/// One message is decided, another waits.
+/// The smallest limit: one message is being decided, another one waits.
 const LEAST: u16 = 2;
-/// A mean looks back on about so many messages.
+/// The approximate number of messages that an average covers.
 const MEMORY: f64 = 8.0;
-/// After so long without a message that came or was decided, at least and at most, the messages that
-/// are held wait for no slot.
+/// The shortest and the longest time without a received or decided message after which the held
+/// messages are taken to wait for something other than a slot.
 const STALLED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
 
 /// See the [module](self).
 pub(crate) struct Prefetch {
     share: u16,
     limit: u16,
-    /// Hints of a message, on average.
+    /// Average number of hints in a message.
     hints: f64,
-    /// Seconds until a message is decided, on average.
+    /// Average time until a message is decided, in seconds.
     held: f64,
-    /// The limit holds since then.
+    /// The time of the last change of the limit.
     since: Instant,
-    /// A message came or was decided.
+    /// The time at which a message was last received or decided.
     moved_at: Instant,
 }
 
@@ -55,7 +55,8 @@ impl Prefetch {
         }
     }
 
-    /// A message with so many hints came. A marker has none, and does not count.
+    /// Records a received message and its number of hints. A marker has none and does not change
+    /// the average.
     pub(crate) fn note_received(&mut self, hints: u16, now: Instant) {
         self.moved_at = now;
         if hints > 0 {
@@ -63,19 +64,19 @@ impl Prefetch {
         }
     }
 
-    /// A message that came at this moment was decided, or given back.
+    /// Records that a message received at `came_at` was settled or requeued.
     pub(crate) fn note_decided(&mut self, came_at: Instant, now: Instant) {
         self.moved_at = now;
         let held = now.saturating_duration_since(came_at).as_secs_f64();
         self.held += (held - self.held) / MEMORY;
     }
 
-    /// So many messages may be undecided.
+    /// Returns the number of messages that may be undecided.
     pub(crate) fn limit(&self) -> usize {
         usize::from(self.limit)
     }
 
-    /// Is another limit wanted, while so many messages are undecided?
+    /// Returns whether the limit should change.
     pub(crate) fn is_outdated(&mut self, undecided: usize, now: Instant) -> bool {
         self.forget_if_stalled(undecided, now);
         let wanted = self.wanted();
@@ -84,16 +85,16 @@ impl Prefetch {
                 || self.limit >= wanted.saturating_mul(FACTOR))
     }
 
-    /// May a consumer with the wanted limit begin beside so many undecided messages? The broker
-    /// does not count them.
+    /// Returns whether a consumer with the wanted limit may start. The broker does not count the
+    /// messages that are undecided from before.
     pub(crate) fn has_room(&mut self, undecided: usize, now: Instant) -> bool {
         self.forget_if_stalled(undecided, now);
         undecided <= usize::from(self.wanted() / 2)
     }
 
-    /// Hints that wait for no slot, since their rows are busy or the database refuses them, may
-    /// hold all the messages that the limit allows. Then nothing is known any more, and the whole
-    /// share is wanted.
+    /// Resets the averages after a stall, so that the whole share is wanted. Hints that wait for no
+    /// slot, because their rows are busy or the database refuses them, may occupy all messages that
+    /// the limit allows.
     fn forget_if_stalled(&mut self, undecided: usize, now: Instant) {
         let [least, most] = STALLED;
         let stalled = Duration::from_secs_f64((self.held * 2.0).min(most.as_secs_f64())).max(least);
@@ -102,7 +103,7 @@ impl Prefetch {
         }
     }
 
-    /// The limit from now on.
+    /// Sets the limit to the wanted one and returns it.
     pub(crate) fn renew(&mut self, now: Instant) -> u16 {
         self.limit = self.wanted();
         self.since = now;
@@ -129,7 +130,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// After a hundred messages of so many hints, each held for so long under the limit of now.
+    /// Returns the limit after a hundred messages with this number of hints, each held for `held`.
     fn after(prefetch: &mut Prefetch, hints: u16, held: Duration) -> u16 {
         let now = Instant::now() + MINUTE;
         for _ in 0..100 {

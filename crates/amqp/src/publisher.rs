@@ -1,21 +1,23 @@
-//! Publishing: packed, pipelined, confirmed, and never waiting for a broker that does not answer.
+//! Publishes messages: packed, pipelined and confirmed. It does not wait for a broker that does not
+//! answer.
 //!
-//! A publish has three steps: make sure that the lane's queue exists (once per session), send the
-//! messages as far as the window allows, await their confirms. Where the queue is there and the window
-//! has room, the first poll has sent everything. The caller gets the outcome at once when the broker
-//! blocks or goes away, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without a
-//! confirm; a task then waits until the broker has answered, for lapin keeps a list of confirms that
-//! nobody awaits. What stays behind keeps its place in the window, so there is never more of it than
-//! the window holds.
+//! A publish has three steps: ensure that the lane's queue exists (once per session), send the
+//! messages as far as the window allows, await their confirms. If the queue is known and the window
+//! has room, the first poll sends all messages. A publish fails at once when the broker blocks or
+//! the connection ends, and after [`confirm_timeout`](crate::AmqpOptions::confirm_timeout) without
+//! a confirm. A task then awaits the missing confirms, because lapin keeps a list of confirms that
+//! are not awaited. Each keeps its place in the window, so the window bounds their number.
 //!
-//! A message is published as *mandatory*: if its queue was deleted, it comes back. lapin pairs a
-//! returned message with whichever confirm is resolved next. So every lane has a channel of its own,
-//! and a return fails all publishes of the lane that are under way: a few too many rather than one
-//! too few. The lane is then looked for again with the next publish, and the sweeper heals the rest.
+//! Messages are published as *mandatory*: a message whose queue was deleted is returned. lapin
+//! attaches a returned message to the next confirm that resolves, which may be that of another
+//! message. So each lane has its own channel, and a return fails all publishes of the lane that are
+//! under way: better too many failures than too few. The next publish checks the queue again, and
+//! the sweeper publishes lost hints again.
 //!
-//! A publisher declares the queue only of `default` and of the lanes that its process receives
-//! ([`OwnLanes`]). Every other lane is declared by its receivers: hints for one that no node has received yet are
-//! refused at once ([`TransportError::NoReceiver`]), and the sweeper publishes them when the lane has a receiver.
+//! A publisher declares only the queues of `default` and of the lanes that its process receives
+//! ([`OwnLanes`]). The receivers of any other lane declare its queue. Hints for a lane that no node
+//! has received yet are refused at once ([`TransportError::NoReceiver`]); the sweeper publishes
+//! them when the lane has a receiver.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,20 +44,20 @@ use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;
 
-/// How long a refusal is remembered before the broker is asked again.
+/// The time for which a refusal is remembered before the broker is asked again.
 const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// Refusals are remembered of so many lanes.
+/// The number of remembered lanes above which no further refusal is remembered.
 const MOST_LANES: usize = 1_024;
 
-/// A confirm under way: what the broker said in the end.
+/// A publish under way; resolves to the broker's answer.
 type Confirm = BoxFuture<'static, Result<(), TransportError>>;
 
-/// Where hints of one lane leave, for as long as its channel lives.
+/// The publishing side of one lane, valid as long as its channel lives.
 struct LanePublisher {
     channel: Channel,
     queue: String,
     window: Arc<Semaphore>,
-    /// A message came back: the queue is gone.
+    /// A message was returned: the queue does not exist.
     unroutable: AtomicBool,
 }
 
@@ -78,7 +80,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// Remember a refusal, so that the broker is not asked for each hint. How many are remembered is bounded.
+    /// Remembers a refusal, so that the broker is not asked for each hint. The number is bounded.
     fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
         if self.open.len() >= MOST_LANES {
             self.open.retain(|_, state| match state {
@@ -103,7 +105,7 @@ pub(crate) struct LanePublishers {
     refused: std::sync::Mutex<LogThrottle>,
     tasks: TaskTracker,
     runtime: Handle,
-    /// No new messages, please.
+    /// Cancelled when no new message may be published.
     closing: CancellationToken,
 }
 
@@ -128,7 +130,7 @@ impl LanePublishers {
         }
     }
 
-    /// Publish messages to a lane; returns when they are confirmed or have failed.
+    /// Publishes messages to a lane. Returns when they are confirmed or have failed.
     pub(crate) async fn publish(
         &self,
         lane: &Lane,
@@ -141,7 +143,7 @@ impl LanePublishers {
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
         }
-        // Whoever closes the transport waits for it.
+        // Closing the transport waits for this publish.
         let _under_way = self.tasks.token();
         let mut confirms = Confirms {
             under_way: FuturesUnordered::new(),
@@ -156,8 +158,8 @@ impl LanePublishers {
         }
     }
 
-    /// Messages that are not confirmed yet, and the lanes that are published to; `None` while that
-    /// changes.
+    /// Returns the number of unconfirmed messages and the lanes with a usable channel; `None` while
+    /// a lane is being opened.
     pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
         let lanes = self.lanes.try_lock().ok()?;
         let open = lanes.open.iter().filter_map(|(lane, state)| match state {
@@ -173,7 +175,7 @@ impl LanePublishers {
         Some((unconfirmed, usable.map(|(lane, _)| lane.clone()).collect()))
     }
 
-    /// A lane's queue was found to be gone: declare it again with the next message.
+    /// Marks a lane's queue as missing, so that the next publish checks or declares it again.
     pub(crate) fn queue_is_gone(&self, lane: &Lane) {
         if let Ok(lanes) = self.lanes.try_lock()
             && let Some(LaneState::Open(publisher)) = lanes.open.get(lane)
@@ -182,8 +184,7 @@ impl LanePublishers {
         }
     }
 
-    /// Send within the window and await the confirms. Those that are left in `confirms` are
-    /// undecided.
+    /// Sends within the window and awaits the confirms. Confirms left in `confirms` are undecided.
     async fn send(
         &self,
         session: &Arc<Session>,
@@ -205,7 +206,7 @@ impl LanePublishers {
         Ok(())
     }
 
-    /// A place in the lane's window.
+    /// Waits for a place in the lane's window.
     async fn place(
         &self,
         publisher: &LanePublisher,
@@ -239,7 +240,7 @@ impl LanePublishers {
         }
     }
 
-    /// Publish one message. The future must be driven to its end, or to the session's.
+    /// Publishes one message. The future must be polled until it completes or the session ends.
     fn confirm(
         &self,
         publisher: Arc<LanePublisher>,
@@ -276,8 +277,7 @@ impl LanePublishers {
                     Err(queue_is_gone(&publisher.queue))
                 }
                 Ok(Confirmation::Nack(None)) => Err(TransportError::Unreachable(format!(
-                    "the broker could not take a message for '{}': the queue is full or not \
-                     available",
+                    "the broker rejected a message for '{}': the queue is full or unavailable",
                     publisher.queue
                 ))),
                 Ok(Confirmation::NotRequested) => Err(TransportError::Unreachable(
@@ -288,7 +288,7 @@ impl LanePublishers {
         })
     }
 
-    /// The lane's channel in this session, opened where it is missing.
+    /// Returns the lane's channel in this session; opens it if necessary.
     async fn lane(
         &self,
         session: &Arc<Session>,
@@ -314,7 +314,7 @@ impl LanePublishers {
         }
         let former = lanes.open.remove(lane);
         if let Some(LaneState::Open(former)) = former {
-            // Its queue is gone, or its channel; neither has anything more to say.
+            // Its queue or its channel is gone, so the result does not matter.
             let _ = session
                 .answer(async {
                     let _ = former.channel.close(200, "OK".into()).await;
@@ -337,12 +337,13 @@ impl LanePublishers {
         opened
     }
 
-    /// It had no queue, and this process receives it since then.
+    /// Returns whether this process may now declare a lane that had no queue: it has started to
+    /// receive it.
     fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
         matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
     }
 
-    /// A row may name any lane: what is said of lanes that do not exist is said rarely.
+    /// Logs a refusal. Throttled, because a job row may name any lane, even a missing one.
     fn complain(&self, lane: &Lane, problem: &TransportError) {
         let more = self
             .refused
@@ -374,7 +375,7 @@ impl LanePublishers {
     }
 }
 
-/// The confirms of one publish, which are awaited even where nobody asks for its outcome any more.
+/// The confirms of one publish. On drop, a task awaits those that are left.
 struct Confirms<'a> {
     under_way: FuturesUnordered<Confirm>,
     session: Arc<Session>,
@@ -394,7 +395,7 @@ impl Drop for Confirms<'_> {
                 () = async { while under_way.next().await.is_some() {} } => {}
             }
         };
-        // It may be dropped anywhere, also where no runtime is.
+        // The drop may happen outside a runtime.
         let LanePublishers { tasks, runtime, .. } = self.publishers;
         tasks.spawn_on(awaiting, runtime);
     }
@@ -402,6 +403,6 @@ impl Drop for Confirms<'_> {
 
 fn queue_is_gone(queue: &str) -> TransportError {
     TransportError::Unreachable(format!(
-        "the queue '{queue}' is gone; its next receiver declares it again"
+        "the queue '{queue}' was deleted; its next receiver declares it again"
     ))
 }

@@ -1,14 +1,14 @@
-//! Receiving: the lanes of one node, over whichever session there is.
+//! Receives the lanes of one node over the current session.
 //!
-//! Nothing runs in the background: a receiver works while somebody waits in
-//! [`receive`](Receiver::receive), and what it has begun there (opening a channel, consuming) it goes on
-//! with in the next call. When the session ends, `receive` says so once, at once; the next call waits a
-//! second for the new session before it fails again.
+//! A receiver has no background task. It works only inside [`receive`](Receiver::receive); the next
+//! call continues what the last one has begun (opening a channel, consuming). When the session
+//! ends, `receive` fails once, immediately. The next call waits a second for the new session before
+//! it fails again.
 //!
-//! The prefetch is split over the lanes, at least one message each, and they take turns at being asked
-//! first: none keeps the messages of another from arriving. Which of them gets a slot, the node decides.
-//! Of packed messages that wait long, fewer are taken: see [`crate::prefetch`].
-//! Unreadable messages are settled, counted and logged here.
+//! The prefetch is split over the lanes, with at least one message each, and the lanes take turns
+//! at being polled first, so no lane blocks another. The node decides which lane gets a slot. Of
+//! packed messages that wait long, fewer are taken: see [`crate::prefetch`]. Unreadable messages
+//! are settled, counted and logged here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -30,7 +30,7 @@ use crate::statistics::Unsettled;
 use crate::topology::Topology;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 
-/// How long a call waits for the connection to come back.
+/// The time that a call waits for a new connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
@@ -39,7 +39,7 @@ pub(crate) struct AmqpReceiver {
     topology: Topology,
     session: Option<Arc<Session>>,
     lanes: Vec<LaneReceiver>,
-    /// The lane that is asked first.
+    /// Index of the lane that is polled first.
     first: usize,
     prefetch: usize,
     paused: bool,
@@ -83,7 +83,7 @@ impl AmqpReceiver {
         }
     }
 
-    /// Consume now, so that a refusal is heard at once. A broker that is away is no error.
+    /// Starts consuming, so that a refusal fails at once. A broker that is away is no error.
     pub(crate) async fn open(&mut self) -> Result<(), TransportError> {
         let Ok(session) = self.link.session() else {
             return Ok(());
@@ -98,7 +98,7 @@ impl AmqpReceiver {
         Ok(())
     }
 
-    /// The session to work with. An old one is forgotten with everything that came of it.
+    /// Returns the current session. Drops the channels of an old one.
     async fn session(&mut self) -> Result<Arc<Session>, TransportError> {
         if let Some(session) = &self.session
             && !session.is_over()
@@ -113,7 +113,7 @@ impl AmqpReceiver {
         Ok(session)
     }
 
-    /// Everything that is there, `max` messages at most; pending if nothing is.
+    /// Returns the messages that have arrived, at most `max`. Pending if there are none.
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl AmqpReceiver {
                                 let name = lane.lane.0.clone();
                                 metrics::counter!(HINTS_UNREADABLE, "lane" => name).increment(1);
                                 if let Some(more) = self.unreadable.now() {
-                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message");
+                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message; if it was a hint, the sweeper publishes it again");
                                 }
                             }
                         }
@@ -170,7 +170,7 @@ impl AmqpReceiver {
     }
 }
 
-/// Make a delivery of a message, if it is one of ours.
+/// Decodes a message.
 fn read(
     lane: &jobwire_core::job::Lane,
     ticket: Ticket,
@@ -238,7 +238,7 @@ impl Receiver for AmqpReceiver {
 }
 
 impl Drop for AmqpReceiver {
-    /// What is unsettled goes to another receiver, now and not when the connection ends.
+    /// Requeues unsettled messages now, not when the connection ends.
     fn drop(&mut self) {
         let lanes = std::mem::take(&mut self.lanes);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -252,7 +252,7 @@ impl Drop for AmqpReceiver {
     }
 }
 
-/// The prefetch, split over the lanes.
+/// Splits the prefetch over the lanes.
 fn shares(prefetch: u16, lanes: usize) -> impl Iterator<Item = u16> {
     let lanes = u16::try_from(lanes.max(1)).unwrap_or(u16::MAX);
     let (each, more) = (prefetch / lanes, prefetch % lanes);

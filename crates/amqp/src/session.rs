@@ -1,13 +1,14 @@
 //! One connection, from its handshake to its end.
 //!
 //! A session never recovers: when its connection breaks it is over, and [`crate::connection`] opens
-//! the next one. (lapin can recover by itself, but not a channel that the broker closed, and what it
-//! replays is not what we want after an outage.) So a delivery tag or a confirm belongs to exactly
-//! one session, and nothing of an old one reaches a new one.
+//! the next one. (lapin can recover a connection, but not a channel that the broker closed, and it
+//! would replay operations that are not wanted after an outage.) So a delivery tag or a confirm
+//! belongs to exactly one session, and nothing of an old one reaches a new one.
 //!
-//! lapin runs each connection on a thread of its own that ends when the broker says so or when the
-//! socket does. A broker that says nothing (frozen, or behind a firewall that forgot) would keep it
-//! for ever, so the session holds a second handle to the socket and shuts it down.
+//! lapin runs each connection on its own thread, which ends when the broker closes the connection
+//! or the socket ends. A silent broker (frozen, or behind a firewall that dropped the connection)
+//! would keep the thread for ever, so the session holds a second handle to the socket and shuts it
+//! down.
 
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -28,14 +29,14 @@ use crate::endpoint::{Address, Endpoint};
 use crate::error;
 use crate::options::AmqpOptions;
 
-/// How long a broker may take for what is no publishing: opening a channel, declaring, consuming.
+/// Timeout of operations other than publishing: opening a channel, declaring, consuming.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The least that one of several hosts gets of the time for connecting.
+/// The minimum part of the connect timeout for one of several hosts.
 const SHARE: Duration = Duration::from_secs(2);
-/// Not every end of a connection is announced; so look, too.
+/// The interval at which the connection's state is checked: not every end is announced.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A second handle to a connection's socket: to end it when the broker does not answer.
+/// A second handle to a connection's socket, to end it when the broker does not answer.
 #[derive(Clone, Default)]
 struct Socket(Arc<Mutex<Handle>>);
 
@@ -60,13 +61,13 @@ impl Socket {
         let mut handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         handle.ended = true;
         if let Some(stream) = handle.stream.take() {
-            // Already gone: what we want.
+            // Fails if the socket is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Ends the socket with its owner: a session, or an attempt that is given up.
+/// Ends the socket when its owner is dropped: a session, or an abandoned attempt.
 struct Owned(Socket);
 
 impl Drop for Owned {
@@ -77,7 +78,7 @@ impl Drop for Owned {
 
 /// An open connection.
 pub(crate) struct Session {
-    /// Tells sessions apart; grows.
+    /// Identifies the session; grows.
     pub(crate) number: u64,
     connection: Connection,
     socket: Owned,
@@ -87,7 +88,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connect and log in to one of the broker's hosts, over TLS where there is a connector.
+    /// Connects and logs in to one of the broker's hosts, over TLS if `tls` is given.
     pub(crate) async fn open(
         number: u64,
         endpoint: &Endpoint,
@@ -108,7 +109,7 @@ impl Session {
         let connecting = Connection::connector(
             endpoint.uri(at, options.heartbeat),
             runtime,
-            // Runs on lapin's thread, which must end even if nobody answers.
+            // Runs on lapin's thread, which must end even if the host does not answer.
             async move |uri: AMQPUri, runtime| {
                 let host = uri.authority.host.clone();
                 let connected = tokio::time::timeout(patience, async {
@@ -151,13 +152,13 @@ impl Session {
         }))
     }
 
-    /// What happens to the connection from now on. To be called once: lapin's listeners share the
-    /// events, instead of each getting all.
+    /// Returns the events of the connection from now on. To be called once: lapin gives each event
+    /// to one listener only.
     pub(crate) fn events(&self) -> impl Stream<Item = Event> + Send {
         self.connection.events_listener()
     }
 
-    /// Follow the connection until it ends, or until told to stop. Says why.
+    /// Follows the connection until it ends or `stop` is cancelled. Returns the reason.
     pub(crate) async fn follow(
         &self,
         events: impl Stream<Item = Event>,
@@ -173,16 +174,16 @@ impl Session {
             };
             match event {
                 Some(Event::ConnectionBlocked(reason)) => {
-                    tracing::warn!(%reason, "the broker takes no messages for now");
+                    tracing::warn!(%reason, "the broker blocks publishers; resolve its alarm (memory, disk)");
                     metrics::gauge!(BROKER_BLOCKED).set(1.0);
                     self.blocked.send_replace(Some(reason));
                 }
                 Some(Event::ConnectionUnblocked) => {
-                    tracing::info!("the broker takes messages again");
+                    tracing::info!("the broker accepts messages again");
                     metrics::gauge!(BROKER_BLOCKED).set(0.0);
                     self.blocked.send_replace(None);
                 }
-                // A channel's end is announced here, too: then the connection lives on.
+                // The end of a channel is announced here too; the connection then stays open.
                 Some(Event::Error(e)) if !self.connection.status().connected() => {
                     break error::answer(&e).map_or_else(|| e.to_string(), |(_, said)| said);
                 }
@@ -196,8 +197,8 @@ impl Session {
         why
     }
 
-    /// The session is over: everything that waits for the broker stops waiting. Then close the
-    /// connection in good order, as far as the broker answers within the given time.
+    /// Closes the connection, with a handshake if the broker answers within the given time, and
+    /// ends the session: all waits for the broker's answers end.
     pub(crate) async fn end(&self, within: Duration) {
         let closing = self.connection.close(200, "OK".into());
         let _ = tokio::time::timeout(within, closing).await;
@@ -206,12 +207,12 @@ impl Session {
         self.socket.0.end();
     }
 
-    /// Resolves when the session is over.
+    /// Waits until the session is over.
     pub(crate) async fn over(&self) {
         self.over.cancelled().await;
     }
 
-    /// Mark it over without closing anything.
+    /// Marks the session as over without closing the connection.
     pub(crate) fn abandon(&self) {
         self.over.cancel();
     }
@@ -220,7 +221,7 @@ impl Session {
         self.over.is_cancelled() || !self.connection.status().connected()
     }
 
-    /// Why the session is over.
+    /// Returns why the session is over.
     pub(crate) fn why(&self) -> TransportError {
         let why = self
             .why
@@ -229,19 +230,19 @@ impl Session {
         TransportError::Unreachable(why.to_owned())
     }
 
-    /// The broker's reason for taking no messages, if it takes none.
+    /// Returns the broker's reason for blocking publishers, if it blocks them.
     pub(crate) fn blocked(&self) -> Option<String> {
         self.blocked.borrow().clone()
     }
 
-    /// Resolves with the reason when the broker takes no messages any more.
+    /// Waits until the broker blocks publishers and returns its reason.
     pub(crate) async fn becomes_blocked(&self) -> String {
         let mut blocked = self.blocked.subscribe();
         let reason = blocked.wait_for(Option::is_some).await;
         reason.ok().and_then(|r| r.clone()).unwrap_or_default()
     }
 
-    /// A fresh channel.
+    /// Opens a channel.
     pub(crate) async fn channel(&self) -> Result<Channel, TransportError> {
         self.answer(async {
             let opened = self.connection.create_channel().await;
@@ -250,8 +251,8 @@ impl Session {
         .await
     }
 
-    /// A fresh channel on which the broker confirms what it has. Before this, lapin would say of
-    /// every message that no confirm was asked for.
+    /// Opens a channel with publisher confirms. Without them lapin reports every publish as
+    /// `NotRequested`.
     pub(crate) async fn confirming_channel(&self) -> Result<Channel, TransportError> {
         let channel = self.channel().await?;
         self.answer(async {
@@ -263,7 +264,7 @@ impl Session {
         Ok(channel)
     }
 
-    /// Await the broker's answer, but not beyond the session's end, nor for ever.
+    /// Awaits the broker's answer until the session ends, at most for [`ANSWER`].
     pub(crate) async fn answer<T>(
         &self,
         asking: impl Future<Output = Result<T, TransportError>>,
@@ -277,7 +278,7 @@ impl Session {
     }
 }
 
-/// How long one of several hosts may take: one that is switched off must not hold up the others.
+/// Returns the connect timeout of one host: a host that is switched off must not delay the others.
 fn patience(all: Duration, hosts: usize) -> Duration {
     let hosts = u32::try_from(hosts.max(1)).unwrap_or(u32::MAX);
     (all / hosts).max(SHARE.min(all))

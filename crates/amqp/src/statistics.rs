@@ -1,14 +1,13 @@
-//! What the broker tells of itself, for metrics: how far away it is, and what waits in the lanes.
+//! Metrics of the broker: its round trip time, and the messages that wait in the lanes.
 //!
-//! Every [`statistics_interval`](crate::AmqpOptions::statistics_interval) the task asks for nothing on
-//! each connection and takes the time, and asks the queue of each lane that this process uses for its
-//! length, by a passive declaration: that needs no right, changes nothing and costs the broker some
-//! microseconds. Both go over channels of their own, which no hint is on. Every node asks, each at a
-//! moment of its own, since no node knows who else is there to ask; a broker answers thousands of such
-//! questions a second.
+//! Every [`statistics_interval`](crate::AmqpOptions::statistics_interval) the task times an empty
+//! request on each connection. It then reads the length of the queue of each lane that this process
+//! uses, by a passive declaration, which needs no right, changes nothing and costs the broker some
+//! microseconds. Both use channels that carry no hints. Each node asks at its own random time,
+//! because no node knows which others ask; a broker answers thousands of such requests a second.
 //!
-//! What is not known is shown as NaN, never as an old number: a lane while the broker is away, or that
-//! this process has left.
+//! An unknown value is NaN, never an old number: a lane while the broker is away, or a lane that
+//! this process no longer uses.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,15 +30,15 @@ use crate::publisher::LanePublishers;
 use crate::session::Session;
 use crate::topology::Topology;
 
-/// The first look comes no later: a process that just started is looked at, too.
+/// The longest wait before the first round, so that a new process has values soon.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// How many messages of each lane were taken and not settled yet, over all receivers of this process.
+/// The number of received and unsettled messages of each lane, over all receivers of this process.
 #[derive(Clone, Default)]
 pub(crate) struct Unsettled(Arc<Mutex<BTreeMap<Lane, Weak<AtomicUsize>>>>);
 
 impl Unsettled {
-    /// A receiver's share of its lane's count.
+    /// Returns a new receiver's share of its lane's count.
     pub(crate) fn share(&self, lane: &Lane) -> Share {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let total = lanes.get(lane).and_then(Weak::upgrade).unwrap_or_default();
@@ -47,8 +46,8 @@ impl Unsettled {
         Share { total, counted: 0 }
     }
 
-    /// Of each lane that is received or just was: the count, `None` for one that nobody receives any
-    /// more; that one is forgotten.
+    /// Returns the count of each lane, `None` for a lane that has lost its last receiver since the
+    /// last call. Such a lane is then removed.
     fn counts(&self) -> Vec<(Lane, Option<usize>)> {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = lanes
@@ -66,14 +65,14 @@ impl Unsettled {
     }
 }
 
-/// Adds one receiver's messages to its lane's count, and takes them off when it goes.
+/// One receiver's part of its lane's count. Subtracts itself on drop.
 pub(crate) struct Share {
     total: Arc<AtomicUsize>,
     counted: usize,
 }
 
 impl Share {
-    /// So many it is now.
+    /// Sets the receiver's number of unsettled messages.
     pub(crate) fn set(&mut self, now: usize) {
         if now >= self.counted {
             self.total.fetch_add(now - self.counted, Ordering::Relaxed);
@@ -90,7 +89,7 @@ impl Drop for Share {
     }
 }
 
-/// The task. See the [module](self).
+/// The task that updates the metrics. See the [module](self).
 pub(crate) struct Statistics {
     pub(crate) interval: Duration,
     pub(crate) topology: Topology,
@@ -99,7 +98,7 @@ pub(crate) struct Statistics {
     pub(crate) unsettled: Unsettled,
 }
 
-/// A channel for questions, for as long as its session lives.
+/// A channel for requests, kept as long as its session lives.
 #[derive(Default)]
 struct Line(Option<(u64, Channel)>);
 
@@ -116,7 +115,7 @@ impl Line {
         Ok(channel)
     }
 
-    /// How long the broker takes to answer when nothing is asked of any queue.
+    /// Records the time that the broker takes to answer a request that concerns no queue.
     async fn round_trip(
         &mut self,
         session: &Session,
@@ -144,7 +143,7 @@ impl Statistics {
         let mut shown = Vec::new();
         let mut wait = self.interval.min(FIRST);
         loop {
-            // A quarter more or less, so that a fleet does not ask in step.
+            // A quarter more or less, so that the nodes of a fleet do not ask at the same time.
             let pause = wait.mul_f64(rand::rng().random_range(0.75..=1.25));
             tokio::time::sleep(pause).await;
             wait = self.interval;
@@ -163,7 +162,7 @@ impl Statistics {
         }
     }
 
-    /// What this process knows by itself. Returns the lanes that it uses.
+    /// Updates the metrics that need no broker. Returns the lanes that this process uses.
     fn count(&self) -> Vec<Lane> {
         let mut lanes = Vec::new();
         for (lane, count) in self.unsettled.counts() {
@@ -181,13 +180,14 @@ impl Statistics {
         lanes
     }
 
-    /// A blocked broker does not read from a connection that publishes; it would not answer.
+    /// Times a round trip on the publishing connection. Skips it while the broker blocks: it then
+    /// does not read from this connection and would not answer.
     async fn ask_for_nothing(&self, line: &mut Line) {
         if let Ok(session) = self.publishers.link.session()
             && session.blocked().is_none()
             && let Err(problem) = line.round_trip(&session, Direction::Publish).await
         {
-            tracing::debug!(%problem, "no round trip to the broker");
+            tracing::debug!(%problem, "could not measure the round trip to the broker");
             line.0 = None;
         }
     }
@@ -199,13 +199,13 @@ impl Statistics {
             for lane in lanes {
                 match self.ask(line, &session, lane).await {
                     Ok(()) => {}
-                    // It would not answer the next question either.
+                    // The broker would not answer the next request either.
                     Err(problem @ TransportError::Timeout(_)) => return Err(problem),
                     Err(problem) if session.is_over() => return Err(problem),
-                    // Its queue was deleted: no need to ask again before it is declared again. Or the
-                    // node of the broker that it is on is down.
+                    // The queue was deleted, or the broker's node that holds it is down. The next
+                    // publish to the lane checks the queue again.
                     Err(problem) => {
-                        tracing::debug!(%lane, %problem, "nothing is known of this lane");
+                        tracing::debug!(%lane, %problem, "could not read the length of a lane's queue");
                         line.0 = None;
                         unknown(lane);
                         self.publishers.queue_is_gone(lane);
@@ -215,7 +215,7 @@ impl Statistics {
             Ok(())
         };
         if let Err(problem) = answers().await {
-            tracing::debug!(%problem, "the broker does not tell of the lanes");
+            tracing::debug!(%problem, "could not read the lengths of the lanes' queues");
             line.0 = None;
             lanes.iter().for_each(unknown);
         }
@@ -270,7 +270,7 @@ mod tests {
         drop(other);
         assert_eq!(unsettled.counts(), [(lane.clone(), Some(1))]);
         drop(one);
-        // Said once more, to be shown as gone, and then forgotten.
+        // Reported once more, without a count, and then removed.
         assert_eq!(unsettled.counts(), [(lane, None)]);
         assert_eq!(unsettled.counts(), []);
     }

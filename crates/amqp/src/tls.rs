@@ -1,8 +1,8 @@
-//! TLS: whom we trust, who we are, and what it means when the two ends don't agree.
+//! TLS: trusted authorities, the client certificate, and the meaning of handshake errors.
 //!
-//! The broker's certificate is always verified: signed by an authority that is trusted, for the name or
-//! address in the URL, in date. There is no option to leave that out. The files are read for each
-//! connection anew, so that certificates can be replaced while the program runs.
+//! The broker's certificate is always verified: its authority is trusted, it names the host or
+//! address in the URL, and it is in date. No option switches that off. Each connection reads the
+//! files again, so certificates can be replaced while the program runs.
 
 use std::io;
 use std::path::Path;
@@ -20,10 +20,10 @@ const CA: &str = "broker_tls_ca";
 const CERTIFICATE: &str = "broker_tls_certificate";
 const KEY: &str = "broker_tls_key";
 
-/// Read the files and make of them what connects. Blocks for as long as that takes.
+/// Reads the files and returns the connector. Blocks.
 pub(crate) fn connector(security: &BrokerSecurity) -> Result<RustlsConnector, BadSetting> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may install one in the same moment; theirs is as good.
+        // Fails if another thread installs a provider at the same moment; any will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let trust = match &security.ca {
@@ -42,7 +42,7 @@ pub(crate) fn connector(security: &BrokerSecurity) -> Result<RustlsConnector, Ba
     made.map_err(|e| unusable(&e, security))
 }
 
-/// The authorities to trust, each of which can be used.
+/// Reads the authorities to trust and checks that each is usable.
 fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadSetting> {
     let authorities = certificates(CA, file)?;
     let mut store = RootCertStore::empty();
@@ -51,7 +51,7 @@ fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadSetting> 
             bad(
                 CA,
                 file,
-                format!("holds a certificate that no authority can have: {e}"),
+                format!("has a certificate that is not usable as an authority: {e}"),
                 "name a PEM file with the authorities' own certificates",
             )
         })?;
@@ -59,7 +59,7 @@ fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadSetting> 
     Ok(authorities)
 }
 
-/// Our certificate and its key, which are in date and belong together.
+/// Reads the client certificate and its key, and checks that the certificate is in date.
 fn identity(
     certificate: &Path,
     key: &Path,
@@ -75,12 +75,12 @@ fn identity(
             .any(|part| part.eq_ignore_ascii_case(b"ENCRYPTED"));
         let (problem, remedy) = if encrypted {
             (
-                "is encrypted, and nobody could type its password",
-                "write it without (openssl pkey), readable for this program only",
+                "is encrypted, and encrypted keys are not supported",
+                "decrypt it (openssl pkey), and make it readable for this program only",
             )
         } else {
             (
-                "holds no private key in PEM form",
+                "has no private key in PEM form",
                 "name the file that begins with -----BEGIN PRIVATE KEY-----",
             )
         };
@@ -100,7 +100,7 @@ fn certificates(
         _ => Err(bad(
             setting,
             file,
-            "holds no certificate in PEM form".to_owned(),
+            "has no certificate in PEM form".to_owned(),
             "name a file that begins with -----BEGIN CERTIFICATE-----",
         )),
     }
@@ -112,24 +112,24 @@ fn read(setting: &'static str, file: &Path) -> Result<Vec<u8>, BadSetting> {
             setting,
             file,
             format!("can't be read: {e}"),
-            "name a file that is there and that this program may read",
+            "name a file that exists and that this program may read",
         )
     })
 }
 
-/// The broker would only say that the certificate is bad.
+/// Checks that the certificate is in date. The broker's error would only call it bad.
 fn in_date(own: &CertificateDer<'_>, file: &Path) -> Result<(), BadSetting> {
     let unreadable = |e: &dyn std::fmt::Display| {
         bad(
             CERTIFICATE,
             file,
-            format!("holds a certificate that can't be read: {e}"),
+            format!("has a certificate that can't be read: {e}"),
             "have it issued again",
         )
     };
     let parsed = Certificate::from_der(own.as_ref()).map_err(|e| unreadable(&e))?;
     let validity = &parsed.tbs_certificate.validity;
-    // A clock before 1970 finds every certificate too young.
+    // If the clock is before 1970, every certificate is not valid yet.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -138,8 +138,8 @@ fn in_date(own: &CertificateDer<'_>, file: &Path) -> Result<(), BadSetting> {
         return Err(bad(
             CERTIFICATE,
             file,
-            format!("holds a certificate that expired at {since}"),
-            "renew it; it is read again with the next attempt to connect",
+            format!("has a certificate that expired at {since}"),
+            "renew it; the next attempt to connect reads it again",
         ));
     }
     if validity.not_before.to_unix_duration() > now {
@@ -147,7 +147,7 @@ fn in_date(own: &CertificateDer<'_>, file: &Path) -> Result<(), BadSetting> {
         return Err(bad(
             CERTIFICATE,
             file,
-            format!("holds a certificate that is not valid before {from}"),
+            format!("has a certificate that is not valid before {from}"),
             "correct this machine's clock, or wait",
         ));
     }
@@ -162,7 +162,7 @@ fn bad(setting: &'static str, file: &Path, problem: String, remedy: &str) -> Bad
     }
 }
 
-/// Why nothing can connect with these files.
+/// Converts the error of making a connector from these files.
 fn unusable(error: &io::Error, security: &BrokerSecurity) -> BadSetting {
     let no_file = Path::new("").to_path_buf();
     let key = security.key.as_ref().unwrap_or(&no_file);
@@ -171,14 +171,14 @@ fn unusable(error: &io::Error, security: &BrokerSecurity) -> BadSetting {
             KEY,
             key,
             "is not the key of the certificate in broker_tls_certificate".to_owned(),
-            "name the two files that were made together; while they are being replaced this passes",
+            "name a certificate and its own key; while both files are replaced, wait and retry",
         ),
-        // The key's kind or form. The texts do not repeat the key.
+        // An unsupported kind or form of key. The texts do not repeat the key.
         Some(rustls::Error::General(said)) if security.key.is_some() => bad(
             KEY,
             key,
             format!("can't be used: {said}"),
-            "use a key of the kind RSA, EC (P-256, P-384) or Ed25519",
+            "use an RSA, EC (P-256, P-384) or Ed25519 key",
         ),
         _ => BadSetting {
             setting: CA,
@@ -190,7 +190,7 @@ fn unusable(error: &io::Error, security: &BrokerSecurity) -> BadSetting {
     }
 }
 
-/// What TLS itself said, within what the layers above made of it.
+/// Returns the TLS error that is wrapped in an I/O error.
 fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     let mut inner: &(dyn std::error::Error + 'static) = error.get_ref()?;
     loop {
@@ -207,7 +207,7 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     }
 }
 
-/// Why there is no TLS connection to `place`, if that is why.
+/// Explains why there is no connection to `place`, if TLS is the reason.
 pub(crate) fn explain(
     error: &io::Error,
     place: &str,
@@ -235,8 +235,8 @@ pub(crate) fn explain(
                         "the broker's certificate is for another host ({})",
                         named(why)
                     ),
-                    "write the host as its certificate names it, or have a certificate issued for \
-                     this name",
+                    "write the host as the certificate names it, or have a certificate issued for \
+                     this host",
                 )
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -247,12 +247,12 @@ pub(crate) fn explain(
             }
             other => refused(
                 place,
-                &format!("the broker's certificate is no good: {other}"),
+                &format!("the broker's certificate is not valid: {other}"),
             ),
         },
         rustls::Error::InvalidMessage(_) => setting(
             "broker_url",
-            "what answers there does not speak TLS",
+            "the server there does not speak TLS",
             "use the port of the broker's TLS listener (usually 5671), or, for a broker without \
              TLS, amqp://",
         ),
@@ -270,7 +270,7 @@ fn refused(place: &str, problem: &str) -> Option<TransportError> {
     })
 }
 
-/// For which hosts the certificate is.
+/// Describes the hosts that the certificate names.
 fn named(error: &CertificateError) -> String {
     match error {
         CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
@@ -280,7 +280,7 @@ fn named(error: &CertificateError) -> String {
     }
 }
 
-/// The broker ended the handshake, and said why.
+/// Converts the alert with which the broker ended the handshake.
 fn alerted(
     alert: AlertDescription,
     place: &str,
@@ -307,14 +307,14 @@ fn alerted(
         ) => format!("was refused by the broker ({alert:?})"),
         _ => {
             return Some(TransportError::Unreachable(format!(
-                "{place}: the broker ended the TLS handshake ({alert:?}); its log says why"
+                "{place}: the broker ended the TLS handshake ({alert:?}); see the broker's log"
             )));
         }
     };
     Some(TransportError::Setting(BadSetting {
         setting: CERTIFICATE,
         problem: format!("{place}: {problem}"),
-        remedy: "name a certificate for clients that is in date and signed by an authority in the \
+        remedy: "name a client certificate that is in date and signed by an authority in the \
                  broker's `ssl_options.cacertfile`, and its key in broker_tls_key"
             .to_owned(),
     }))

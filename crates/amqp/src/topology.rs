@@ -1,21 +1,21 @@
-//! What exists on the broker, and how it gets there.
+//! Names and declarations of queues and exchanges.
 //!
 //! | name | kind | rights needed |
 //! | --- | --- | --- |
 //! | `<prefix>.lane.<lane>` | durable queue, classic or quorum, reached by the default exchange | configure (to declare), read (to receive); write on `amq.default` (to publish) |
-//! | `<prefix>.control` | durable fanout exchange | configure (to declare), write (to tell), read (to bind) |
-//! | `<prefix>.control.<process>` | exclusive queue, gone with its connection | configure, write, read |
+//! | `<prefix>.control` | durable fanout exchange | configure (to declare), write (to publish), read (to bind) |
+//! | `<prefix>.control.<process>` | exclusive queue, deleted with its connection | configure, write, read |
 //!
 //! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`,
-//! `read: ^<prefix>\.` suffice. Where the broker belongs to somebody else
-//! ([`AmqpOptions::declare`](crate::AmqpOptions::declare) is `false`), lanes and the control exchange
-//! are only looked at: what is missing is refused with its name.
+//! `read: ^<prefix>\.` suffice. If [`AmqpOptions::declare`](crate::AmqpOptions::declare) is
+//! `false`, lanes and the control exchange are only checked; the error for a missing one names it.
 //!
-//! A refused declaration closes its channel, so each one has a channel of its own.
+//! A refused declaration closes its channel, so each declaration has its own channel.
 //!
-//! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory and is
-//! the only one from RabbitMQ 4.0 on ([what a version is](https://www.rabbitmq.com/docs/3.13/persistence-conf)).
-//! One that is there with another version, and else the same, is used as it is: it differs in speed only.
+//! A classic queue is declared with version 2, which keeps a deep queue out of the broker's memory
+//! and is the only version from RabbitMQ 4.0 on
+//! ([RabbitMQ's manual](https://www.rabbitmq.com/docs/3.13/persistence-conf)). An existing queue
+//! that differs only in its version is used as it is: the version affects speed only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,19 +34,20 @@ use crate::error::{self, Operation};
 use crate::options::{AmqpOptions, QueueType};
 use crate::session::Session;
 
-/// Control messages that may be on their way to this process at once. Each of them is in memory before its size is
-/// known, and the broker takes messages of 16 MB (RabbitMQ 3: 128 MB).
+/// Control messages that may be on their way to this process at once. The limit is low because a
+/// message is in memory before its size is known, and the broker accepts messages of 16 MB
+/// (RabbitMQ 3: 128 MB).
 const CONTROL_PREFETCH: u16 = 8;
 /// Control messages that may wait for a process; older ones are dropped. Losing one is harmless.
 const CONTROL_LENGTH: i64 = 1_000;
-/// The same in bytes, for messages of others.
+/// Bytes of control messages that may wait for a process, in case others publish large ones.
 const CONTROL_BYTES: i64 = 8 << 20;
 /// The argument that chooses how a classic queue stores its messages.
 const VERSION: &str = "x-queue-version";
 /// The version that lanes are declared with.
 const LANE_VERSION: i32 = 2;
 
-/// Names everything and declares it.
+/// Names, checks and declares queues and exchanges.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     endpoint: Endpoint,
@@ -65,22 +66,22 @@ impl Topology {
         }
     }
 
-    /// The queue of a lane.
+    /// Returns the name of a lane's queue.
     pub(crate) fn queue(&self, lane: &Lane) -> String {
         format!("{}.lane.{lane}", self.prefix)
     }
 
-    /// The exchange that reaches every process.
+    /// Returns the name of the exchange that reaches every process.
     pub(crate) fn control_exchange(&self) -> String {
         format!("{}.control", self.prefix)
     }
 
-    /// What a failure means.
+    /// Converts an error of lapin to one with a remedy.
     pub(crate) fn explain(&self, error: &lapin::Error, operation: Operation<'_>) -> TransportError {
         error::operating(error, operation, &self.endpoint, self.queue_type)
     }
 
-    /// Make sure that the lane's queue exists.
+    /// Declares the lane's queue, or checks that it exists if declaring is switched off.
     pub(crate) async fn ensure_lane(
         &self,
         session: &Session,
@@ -104,9 +105,9 @@ impl Topology {
         self.apart(session, Operation::Declare(&queue), async |channel| {
             let declared = channel.queue_declare(queue.as_str().into(), options, arguments);
             match declared.await {
-                // So it is there. The broker names any other difference first.
+                // Only the version differs: the broker names any other difference first.
                 Err(problem) if error::differs_in(&problem, VERSION) => {
-                    tracing::debug!(queue, "the queue has another version, and is used as it is");
+                    tracing::debug!(queue, "the queue has another version; it is used as it is");
                     Ok(())
                 }
                 declared => declared.map(drop),
@@ -115,7 +116,7 @@ impl Topology {
         .await
     }
 
-    /// The same for a lane that another process has to make.
+    /// Checks that the queue of a lane exists; another process declares it.
     pub(crate) async fn find_lane(
         &self,
         session: &Session,
@@ -144,7 +145,7 @@ impl Topology {
         }
     }
 
-    /// What the broker says of a lane's queue, on a channel that ends where there is no such queue.
+    /// Reads the state of a lane's queue. The broker closes the channel if there is none.
     pub(crate) async fn look(
         &self,
         channel: &Channel,
@@ -160,7 +161,7 @@ impl Topology {
         looked.map_err(|e| self.explain(&e, Operation::Declare(&queue)))
     }
 
-    /// Make sure that the control exchange exists.
+    /// Declares the control exchange, or checks that it exists if declaring is switched off.
     pub(crate) async fn ensure_control(&self, session: &Session) -> Result<(), TransportError> {
         let exchange = self.control_exchange();
         let options = ExchangeDeclareOptions {
@@ -178,7 +179,7 @@ impl Topology {
         .await
     }
 
-    /// Listen to the control exchange with a queue that goes away with the connection.
+    /// Consumes from the control exchange through a queue that is deleted with the connection.
     pub(crate) async fn listen(
         &self,
         session: &Session,
@@ -186,8 +187,8 @@ impl Topology {
     ) -> Result<(Channel, Consumer), TransportError> {
         self.ensure_control(session).await?;
         let exchange = self.control_exchange();
-        // A name of its own per session: after a broken connection the broker may still hold the
-        // old queue, exclusively.
+        // Each session has its own name: after a broken connection the broker may still hold the
+        // exclusive queue of the old one.
         let queue = format!("{exchange}.{process}.{}", session.number);
         let channel = session.channel().await?;
         let mut arguments = FieldTable::default();
@@ -224,8 +225,8 @@ impl Topology {
             .await
     }
 
-    /// Consume from a queue, with at most `prefetch` messages unsettled. Without that limit lapin
-    /// would take in the whole queue.
+    /// Consumes from a queue, with at most `prefetch` messages unsettled. Without that limit lapin
+    /// would read the whole queue into memory.
     pub(crate) async fn consume(
         &self,
         channel: &Channel,
@@ -233,7 +234,7 @@ impl Topology {
         tag: &str,
         prefetch: u16,
     ) -> Result<Consumer, TransportError> {
-        // Per consumer: `global` is refused by quorum queues and by new brokers.
+        // Per consumer: quorum queues and new brokers refuse `global`.
         let limited = channel.basic_qos(prefetch, BasicQosOptions { global: false });
         let limited = limited.await;
         limited.map_err(|e| self.explain(&e, Operation::Talk))?;
@@ -247,7 +248,7 @@ impl Topology {
         consumer.map_err(|e| self.explain(&e, Operation::Consume(queue)))
     }
 
-    /// Do something that the broker may refuse, on a channel of its own.
+    /// Runs an operation that the broker may refuse, on a channel of its own.
     async fn apart(
         &self,
         session: &Session,
@@ -259,7 +260,7 @@ impl Topology {
             .answer(async {
                 let done = act(&channel).await;
                 done.map_err(|e| self.explain(&e, operation))?;
-                // It has done its work; if it can't be closed, it is closed already.
+                // If closing fails, the channel is closed already.
                 let _ = channel.close(200, "OK".into()).await;
                 Ok(())
             })
@@ -272,7 +273,7 @@ fn check(lane: &Lane) -> Result<(), TransportError> {
         return Ok(());
     }
     Err(TransportError::Refused {
-        problem: format!("'{}' is no name for a lane", lane.0.escape_debug()),
+        problem: format!("'{}' is not a valid lane name", lane.0.escape_debug()),
         remedy: "use 1 to 64 letters, digits, '-', '_' or '.'".to_owned(),
     })
 }

@@ -1,4 +1,4 @@
-//! The transport: two kept connections, and what works on them.
+//! The transport: two kept connections, and the tasks that use them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::tls;
 use crate::topology::Topology;
 use jobwire_core::hint::packing::pack;
 
-/// How long [`AmqpTransport::connect`] waits for the broker.
+/// The time that [`AmqpTransport::connect`] waits for the broker.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Hints over RabbitMQ. See the [crate](crate) for an example. Cheap to clone; when the last clone,
-/// publisher and receiver is gone, the connections end.
+/// The RabbitMQ transport. See the [crate](crate) for an example. Cheap to clone. The connections
+/// close when the last clone, publisher and receiver is dropped.
 #[derive(Clone)]
 pub struct AmqpTransport(Arc<Shared>);
 
@@ -43,15 +43,15 @@ struct Shared {
     publishers: Arc<LanePublishers>,
     control: ControlLine,
     unsettled: Unsettled,
-    /// Tells apart the channels of all receivers.
+    /// The next epoch; channels of all receivers have different ones.
     epochs: Arc<AtomicU64>,
-    /// No new work.
+    /// Refuses new work.
     closing: CancellationToken,
-    /// No connections.
+    /// Ends the connections.
     stop: CancellationToken,
-    /// What has to end before the connections do.
+    /// Tasks that must end before the connections do.
     tasks: TaskTracker,
-    /// What ends with the connections.
+    /// Tasks that end with the connections.
     keepers: TaskTracker,
 }
 
@@ -63,16 +63,17 @@ impl Drop for Shared {
 }
 
 impl AmqpTransport {
-    /// Connect to `amqps://user:password@host:port/virtual-host`, or `amqp://`; the hosts of a cluster
-    /// are separated by commas.
+    /// Connects to `amqps://user:password@host:port/virtual-host`, or `amqp://`. Commas separate
+    /// the hosts of a cluster.
     ///
-    /// Comes back within two seconds. A broker that is away is no error: the transport goes on
-    /// trying in the background, and [`Publisher::health`] tells. Needs a tokio runtime.
+    /// Waits for the broker for at most two seconds. A broker that is away is no error: the
+    /// transport keeps trying in the background, and [`Publisher::health`] reports the state. Needs
+    /// a tokio runtime.
     ///
     /// # Errors
-    /// Where an operator is needed. [`TransportError::Setting`]: the URL is wrong, a file of TLS can't
-    /// be used, or the broker is not the one that they describe. [`TransportError::Refused`]: another
-    /// option is wrong, or the broker refuses user, password or virtual host.
+    /// Only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS file
+    /// can't be used, or the broker is not the one that they describe. [`TransportError::Refused`]:
+    /// another option is wrong, or the broker refuses user, password or virtual host.
     pub async fn connect(url: &str, options: AmqpOptions) -> Result<Self, TransportError> {
         options.validate()?;
         let endpoint = Endpoint::parse(url, &options.security)?.shuffled();
@@ -82,7 +83,7 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted (broker_plaintext)");
+            tracing::info!(%endpoint, "the connections to the broker are not encrypted: broker_plaintext allows it");
         }
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
         let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
@@ -134,7 +135,7 @@ impl AmqpTransport {
         Ok(transport)
     }
 
-    /// A refusal is worth failing for; anything else passes.
+    /// Waits for the first attempt in both directions. Fails only if an operator is needed.
     async fn first_attempt(&self, mut publish: Link) -> Result<(), TransportError> {
         let mut receive = self.0.receive.clone();
         let (published, received) = tokio::join!(
@@ -187,8 +188,8 @@ impl Transport for AmqpTransport {
         self.0.control.listen()
     }
 
-    /// Publishes that are under way are confirmed, receivers leave their channels, then the
-    /// connections are closed; what has not ended in time is cut off.
+    /// Waits for the confirms of publishes under way and for receivers to close their channels,
+    /// then closes the connections. Aborts work that has not ended in time.
     async fn close(&self, within: Duration) {
         let end = Instant::now() + within;
         self.0.closing.cancel();

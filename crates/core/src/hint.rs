@@ -1,13 +1,13 @@
-//! The hint: a message that says "this job is ready", and nothing else of value.
+//! The hint: a message that says that a job is ready.
 //!
-//! Losing a hint costs latency, never a job; a forged or doubled one costs one refused lock. So it
-//! carries only the id, what routing needs, and the moments that latency is measured from.
+//! A lost hint costs latency, never a job. A forged or duplicate one costs one refused lock. So a
+//! hint carries only the id, routing data, and the times from which latency is measured.
 //!
 //! # Wire format, version 1
-//! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/reference/hints.md describes it
-//! for publishers in other languages; they need only `v` and `hints[].id`. docs/reference/hint-vectors.json holds
-//! messages and what they mean, for readers and writers in any language; our tests read it too. The
-//! strictness of reading is in `wire.rs`.
+//! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/reference/hints.md
+//! describes it for publishers in other languages; they need only `v` and `hints[].id`.
+//! docs/reference/hint-vectors.json has messages with their meaning, for readers and writers in any
+//! language; Jobwire's tests read it too. `wire.rs` documents how strictly messages are read.
 //!
 //! ```json
 //! {"v":1,"at":1763695885123456,"hints":[{"id":"0198c0de-…","i":"order-17","c":1763695885120000,"t":"00-…-01"}]}
@@ -15,11 +15,11 @@
 //! ```
 //! | field | meaning |
 //! | --- | --- |
-//! | `v` | version of the format; a reader refuses what it does not know |
+//! | `v` | version of the format; a reader refuses an unknown one |
 //! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
-//! | `hints[].i` | its process instance, where the job is exclusive: "try this instance" (optional; read as none where it is no name that a job can have) |
-//! | `hints[].y` | its type, where the job is not exclusive: a node that does not serve it passes the hint on (optional; read as none where it is no name that a job can have) |
+//! | `hints[].i` | the process instance of an exclusive job: "try this instance" (optional; a value that no job can have is read as absent) |
+//! | `hints[].y` | the type of a job that is not exclusive: a node that does not serve it forwards the hint (optional; a value that no job can have is read as absent) |
 //! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
 //! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::leader::sweeper`]) |
@@ -41,17 +41,17 @@ use wire::{instance, micros};
 
 /// The newest version of the wire format that this program reads and writes.
 pub const WIRE_VERSION: u32 = 1;
-/// The largest message that is looked at; a larger one is settled and counted as unreadable.
+/// Maximum size of a message; a larger one is settled and counted as unreadable.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// The most hints in one message that are looked at.
+/// Maximum number of hints in one message; a message with more is unreadable.
 pub const MAX_HINTS_PER_MESSAGE: usize = 512;
 
-/// "This job is ready."
+/// The announcement that a job is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hint {
     /// The job.
     pub id: JobId,
-    /// The process instance, where the job is exclusive: any of its ready jobs may be taken.
+    /// The process instance of an exclusive job: any of its ready jobs may be locked.
     #[serde(
         rename = "i",
         default,
@@ -59,8 +59,8 @@ pub struct Hint {
         deserialize_with = "instance::read"
     )]
     pub instance: Option<String>,
-    /// The job's type, where the job is not exclusive: a node that does not serve it passes the hint on without asking the
-    /// database. The row decides what the job is.
+    /// The type of a job that is not exclusive: a node that does not serve it forwards the hint
+    /// without asking the database. The row decides the job's type.
     #[serde(
         rename = "y",
         default,
@@ -68,7 +68,7 @@ pub struct Hint {
         deserialize_with = "instance::read"
     )]
     pub job_type: Option<String>,
-    /// When the creating transaction's COMMIT returned, by the producer's clock.
+    /// The time when the creating transaction's COMMIT returned, by the producer's clock.
     #[serde(
         rename = "c",
         default,
@@ -82,7 +82,7 @@ pub struct Hint {
 }
 
 impl Hint {
-    /// A hint for one job, without the optional parts.
+    /// Creates a hint for one job, without the optional parts.
     #[must_use]
     pub fn new(id: JobId) -> Self {
         Self {
@@ -95,17 +95,17 @@ impl Hint {
     }
 }
 
-/// A job that became ready: what a hint is made of.
+/// The hint of a job that became ready, and the lane that it goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Where the hint goes.
+    /// The lane of the hint.
     pub lane: Lane,
-    /// What it says.
+    /// The hint.
     pub hint: Hint,
 }
 
 impl Ready {
-    /// The hint of a job that was created: in the lane that the job names, or else in that of the rules.
+    /// Returns the hint of a created job. Its lane is that of the job, or `ruled`, or `default`.
     pub(crate) fn of(job: &NewJob, ruled: Option<Lane>) -> Self {
         let exclusive = job.is_exclusive();
         Self {
@@ -121,12 +121,12 @@ impl Ready {
     }
 }
 
-/// What a message on a lane carries.
+/// The content of a message on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Jobs that are ready.
     Hints(Vec<Hint>),
-    /// The sweeper's marker: when it comes back, everything published before it was delivered.
+    /// The sweeper's marker: when it is back, every hint published before it has been decided.
     Marker(Marker),
 }
 
@@ -136,40 +136,43 @@ pub struct Marker {
     /// Grows with every marker of one sweeper.
     #[serde(rename = "n")]
     pub number: u64,
-    /// The node whose sweeper sent it; another sweeper's markers mean nothing to it.
+    /// The node whose sweeper sent it. Other sweepers ignore it.
     #[serde(rename = "by")]
     pub node: NodeId,
 }
 
-/// A message as it travels.
+/// A message of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// When it was published, by the publisher's clock.
+    /// The time of publication, by the publisher's clock.
     pub published_at: Option<DateTime<Utc>>,
-    /// What it carries.
+    /// The content.
     pub body: Body,
 }
 
-/// Why a message can't be read. It is settled, counted and logged, never redelivered.
+/// The reason why a message can't be read. Such a message is settled, counted and logged, and not
+/// redelivered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnreadableHint {
-    /// Larger than [`MAX_MESSAGE_BYTES`].
-    #[error("message has {0} bytes, more than {MAX_MESSAGE_BYTES}")]
+    /// The message is larger than [`MAX_MESSAGE_BYTES`].
+    #[error("the message has {0} bytes; the maximum is {MAX_MESSAGE_BYTES}")]
     TooLarge(usize),
-    /// Not the JSON that the format describes.
-    #[error("message is not a hint: {0}")]
+    /// The message is not the JSON that the format describes.
+    #[error("the message is not a hint: {0}")]
     Malformed(String),
-    /// Written by a newer program.
-    #[error("message has format version {0}, this program reads up to {WIRE_VERSION}; upgrade it")]
+    /// The message has another version of the format; a newer program wrote it.
+    #[error(
+        "the message has format version {0}; this program reads version {WIRE_VERSION}: upgrade it"
+    )]
     UnknownVersion(u32),
-    /// More than [`MAX_HINTS_PER_MESSAGE`], or none at all.
-    #[error("message carries {0} hints; 1 to {MAX_HINTS_PER_MESSAGE} are allowed")]
+    /// The message has more hints than [`MAX_HINTS_PER_MESSAGE`], or none.
+    #[error("the message has {0} hints; 1 to {MAX_HINTS_PER_MESSAGE} are allowed")]
     BadCount(usize),
 }
 
 impl Message {
-    /// Hints, published now.
+    /// Creates a message of hints, published now.
     #[must_use]
     pub fn hints(hints: Vec<Hint>) -> Self {
         Self {
@@ -178,7 +181,7 @@ impl Message {
         }
     }
 
-    /// A marker, published now.
+    /// Creates a message with a marker, published now.
     #[must_use]
     pub fn marker(marker: Marker) -> Self {
         Self {
@@ -187,16 +190,16 @@ impl Message {
         }
     }
 
-    /// The bytes to publish.
+    /// Returns the bytes to publish.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         wire::encode(self)
     }
 
-    /// Read a message that came from a broker, and so from anybody.
+    /// Reads a message. Any publisher can have written it, so it is not trusted.
     ///
     /// # Errors
-    /// [`UnreadableHint`] says what is wrong; the caller settles and counts it.
+    /// Fails with [`UnreadableHint`]; the caller settles the message and counts it.
     pub fn decode(bytes: &[u8]) -> Result<Self, UnreadableHint> {
         wire::decode(bytes)
     }

@@ -1,4 +1,5 @@
-//! Damaged messages: whatever arrives is read or refused, and what is read can be written and read again.
+//! Tests with damaged messages: each is read or refused, and a message that was read reads the same
+//! after it is written again.
 
 use chrono::DateTime;
 use rand::rngs::SmallRng;
@@ -8,7 +9,7 @@ use uuid::Uuid;
 use super::vectors::messages;
 use super::*;
 
-/// What JSON is made of, and what breaks it.
+/// Pieces of JSON, and bytes that break it.
 const PIECES: [&[u8]; 24] = [
     b"{",
     b"}",
@@ -64,7 +65,7 @@ fn assert_reads_back(read: &Message, what: &str) {
 fn a_damaged_message_is_read_or_refused_and_never_more() {
     let seed = 4;
     let mut random = SmallRng::seed_from_u64(seed);
-    // The long ones would take most of the time and show nothing more.
+    // Long messages would take most of the time and test nothing more.
     let messages: Vec<Vec<u8>> = messages()
         .into_iter()
         .filter(|(vector, bytes)| !vector["means"].is_null() && bytes.len() < 1_000)

@@ -1,8 +1,8 @@
-//! Many hints in few messages, none of them larger than a reader looks at.
+//! Packs hints into messages within the size limit of readers.
 
 use crate::hint::{Hint, MAX_MESSAGE_BYTES, Message};
 
-/// Encode hints, `most` to a message, in order.
+/// Encodes hints in order, with at most `most` hints in a message.
 #[must_use]
 pub fn pack(hints: Vec<Hint>, most: usize) -> Vec<Vec<u8>> {
     let mut messages = Vec::with_capacity(hints.len().div_ceil(most.max(1)));
@@ -23,7 +23,7 @@ fn encode(mut hints: Vec<Hint>, messages: &mut Vec<Vec<u8>>) {
         encode(hints, messages);
         encode(second, messages);
     } else if let Some(hint) = hints.pop() {
-        // An absurdly long trace context: the id is enough to find the job.
+        // The trace context is too long. The id is enough to find the job.
         let bare = Hint {
             committed_at: hint.committed_at,
             ..Hint::new(hint.id)

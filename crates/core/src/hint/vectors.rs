@@ -1,11 +1,11 @@
-//! docs/reference/hint-vectors.json, read as any other implementer would.
+//! Tests against docs/reference/hint-vectors.json, read as another implementation would read it.
 
 use chrono::DateTime;
 use serde_json::Value;
 
 use super::*;
 
-/// Its messages with their bytes.
+/// Returns the messages of the file with their bytes.
 pub(super) fn messages() -> Vec<(Value, Vec<u8>)> {
     let messages = section("messages").into_iter();
     messages

@@ -1,14 +1,14 @@
-//! Reading and writing the wire format, version 1.
+//! Reads and writes the wire format, version 1.
 //!
-//! Whoever can publish can write anything, so reading is strict where leniency would become part of the
-//! format by accident, and lenient where strictness would lose hints:
+//! A publisher can write anything. Reading is strict where leniency would become part of the format
+//! by accident, and lenient where strictness would lose hints:
 //!
-//! * Unknown fields are skipped, however deep; a known field that is there twice is refused.
-//! * Objects are objects: serde would take `[1, null, …]` for one as well.
-//! * All of it is UTF-8, also what is skipped. A byte order mark is not JSON.
-//! * An instance that no job can have (see [`instance`]) is read as none: the id is enough to find the job.
-//!   Handed to the database it would fail the statement, and with it every hint of the batch, again and
-//!   again.
+//! * Unknown fields are skipped at any depth; a known field that occurs twice is refused.
+//! * An object must be a JSON object: serde would also accept `[1, null, …]`.
+//! * The whole message is UTF-8, including skipped fields. A byte order mark is not JSON.
+//! * An instance that no job can have (see [`instance`]) is read as absent: the id is enough to
+//!   find the job. In the database it would fail the lock statement, and with it every hint of the
+//!   batch, each time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -61,7 +61,7 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
         hints,
         marker,
     };
-    // Plain structs of strings and numbers: serialisation has no way to fail.
+    // Serialisation of plain structs of strings and numbers does not fail.
     serde_json::to_vec(&written).unwrap_or_default()
 }
 
@@ -72,7 +72,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, UnreadableHint> {
     let text = std::str::from_utf8(bytes).map_err(|e| UnreadableHint::Malformed(e.to_string()))?;
     let Object(read) = match serde_json::from_str::<Object<Read>>(text) {
         Ok(read) => read,
-        // Another version may have any other fields: read that one number first.
+        // Another version may have other fields: read only the version.
         Err(e) => {
             return Err(match serde_json::from_str::<Object<Version>>(text) {
                 Ok(Object(Version { v })) if v != WIRE_VERSION => UnreadableHint::UnknownVersion(v),
@@ -86,7 +86,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, UnreadableHint> {
     let body = match (read.marker, read.hints.len()) {
         (Some(Object(marker)), 0) => Body::Marker(marker),
         (Some(_), _) => {
-            let problem = "a marker and hints in one message; leave the marker out";
+            let problem = "it has a marker and hints; leave the marker out";
             return Err(UnreadableHint::Malformed(problem.to_owned()));
         }
         (None, 1..=MAX_HINTS_PER_MESSAGE) => {
@@ -101,7 +101,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, UnreadableHint> {
     })
 }
 
-/// A struct that is written as a JSON object, and nothing else.
+/// A struct that is read from a JSON object only.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -124,8 +124,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// A process instance travels only if a job can have it: at most
-/// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL, which no database takes.
+/// Process instances and types. One is sent only if a job can have it: at most
+/// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL (no database accepts it).
 pub(super) mod instance {
     use serde::{Deserialize, Deserializer};
 
@@ -148,7 +148,7 @@ pub(super) mod instance {
     }
 }
 
-/// Moments as microseconds since 1970 UTC: short, and the same in every language.
+/// Times as microseconds since 1970 UTC: short, and the same in every language.
 pub(super) mod micros {
     use chrono::{DateTime, Utc};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -170,7 +170,7 @@ pub(super) mod micros {
         Option::<i64>::deserialize(from)?
             .map(|micros| {
                 DateTime::from_timestamp_micros(micros)
-                    .ok_or_else(|| D::Error::custom("moment is out of range"))
+                    .ok_or_else(|| D::Error::custom("the time is out of range"))
             })
             .transpose()
     }

@@ -1,8 +1,8 @@
-//! Which lanes a node receives, in which order, and how they share its slots.
+//! The lanes that a node receives, their order, and their shares of its slots.
 //!
-//! The decision falls in the node, for each slot that becomes free, among the lanes of which something
-//! waits *here*: so it is the same on every broker. A lane of which nothing waits costs the others nothing
-//! and saves nothing up.
+//! The node decides for each free slot, among the lanes of which hints wait on this node, so the
+//! order is the same on every broker. A lane without waiting hints takes nothing from the others
+//! and gains no credit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use crate::job::{Lane, text_enum};
 
 /// The largest weight.
 pub const MAX_WEIGHT: u32 = 1_000;
-/// The most lanes of one node: each is a consumer of its own.
+/// Maximum number of lanes of one node: each has its own consumer.
 pub(crate) const MAX_LANES: usize = 64;
 
 text_enum! {
-    /// How lanes share the slots of a node.
+    /// The way in which lanes share the slots of a node.
     LaneOrder {
-        /// By weight: of the jobs started while several lanes wait, each lane has its share.
+        /// By weight: while several lanes have waiting hints, each gets its share of the starts.
         Weighted = "weighted",
-        /// A lane gets a slot only when nothing of a lane before it waits.
+        /// A lane gets a slot only when no lane before it has a waiting hint.
         Strict = "strict",
     }
 }
@@ -31,18 +31,18 @@ impl Default for LaneOrder {
     }
 }
 
-/// A lane that a node receives, and its weight. Written `critical=5`, or `critical` for a weight of 1.
+/// A lane that a node receives, with its weight. Written `critical=5`; `critical` has weight 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneShare {
     /// The lane.
     pub lane: Lane,
-    /// Its share of the starts, against the weights of the other lanes that wait; 1 to [`MAX_WEIGHT`].
-    /// Without meaning under [`LaneOrder::Strict`].
+    /// The lane's share of the starts, relative to the weights of the other lanes with waiting
+    /// hints; 1 to [`MAX_WEIGHT`]. Ignored under [`LaneOrder::Strict`].
     pub weight: u32,
 }
 
 impl LaneShare {
-    /// A lane with a weight.
+    /// Creates a lane with a weight.
     pub fn new(lane: impl Into<String>, weight: u32) -> Self {
         Self {
             lane: Lane(lane.into()),
@@ -91,7 +91,7 @@ impl fmt::Display for LaneShare {
     }
 }
 
-/// What is wrong with the lanes of a node, each with the remedy.
+/// Returns the mistakes in a node's lanes, each with the remedy.
 pub(crate) fn problems(lanes: &[LaneShare], order: LaneOrder) -> Vec<String> {
     let mut found = Vec::new();
     if lanes.is_empty() {
@@ -99,7 +99,7 @@ pub(crate) fn problems(lanes: &[LaneShare], order: LaneOrder) -> Vec<String> {
     }
     if lanes.len() > MAX_LANES {
         found.push(format!(
-            "names {} lanes, at most {MAX_LANES} are allowed; let other nodes receive the rest",
+            "names {} lanes; at most {MAX_LANES} are allowed: let other nodes receive the rest",
             lanes.len()
         ));
     }
@@ -114,12 +114,12 @@ pub(crate) fn problems(lanes: &[LaneShare], order: LaneOrder) -> Vec<String> {
         }
         if share.weight == 0 || share.weight > MAX_WEIGHT {
             found.push(format!(
-                "gives `{name}` the weight {}; give 1 to {MAX_WEIGHT}, or leave out a lane that this node shall not receive",
+                "gives `{name}` the weight {}; give 1 to {MAX_WEIGHT}, or leave the lane out if this node should not receive it",
                 share.weight
             ));
         } else if order == LaneOrder::Strict && share.weight != 1 {
             found.push(format!(
-                "gives `{name}` a weight, which means nothing under `lane_order` strict; write the lanes in their \
+                "gives `{name}` a weight, which has no effect with `lane_order` strict; write the lanes in their \
                  order without weights, or set `lane_order` to weighted"
             ));
         }

@@ -1,19 +1,20 @@
-//! Rules: which lane a job gets whose creator names none.
+//! Lane rules: they choose the lane of a job whose creator names none.
 //!
-//! They live in the database, so that the library, SQL and every other writer obey the same ones. The first
-//! rule wins, by position, all of whose conditions hold; where none does, the lane is `default`. A job keeps
-//! its lane through retries, timers and revivals; new rules are for new jobs. What waits in a lane that
-//! shall go is moved by [`crate::producer::lane_move`].
+//! Rules are stored in the database, so that they apply to jobs from the library, from SQL and from
+//! every other writer. The first rule by position whose conditions all hold gives the lane; if
+//! there is none, the lane is `default`. A job keeps its lane through retries, timers and revivals;
+//! new rules apply to new jobs. [`crate::producer::lane_move`] moves the jobs of a lane that is
+//! removed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::job::Lane;
 use crate::job::new_job::MAX_FIELD_BYTES;
 
-/// The most rules: each insert of a job without a lane reads them.
+/// Maximum number of rules: each insert of a job without a lane reads them.
 pub const MAX_RULES: usize = 256;
 
-/// Jobs that meet all conditions get this lane. A condition that is not given asks nothing.
+/// A lane for the jobs that meet all conditions. An absent condition holds for every job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaneRule {
@@ -36,18 +37,18 @@ pub struct LaneRule {
     pub max_priority: Option<i64>,
 }
 
-/// A rule that can't work.
+/// A mistake in a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rule {position}: {problem}")]
 pub struct BadRule {
-    /// Which: 1 is the first.
+    /// The position of the rule, from 1.
     pub position: usize,
-    /// What is wrong, and what to do.
+    /// The mistake and its remedy.
     pub problem: String,
 }
 
 impl LaneRule {
-    /// A rule without conditions: every job.
+    /// Creates a rule without conditions: it applies to every job.
     #[must_use]
     pub fn to(lane: impl Into<String>) -> Self {
         Self {
@@ -60,7 +61,7 @@ impl LaneRule {
         }
     }
 
-    /// Does every job that meets this rule's conditions meet those of the other one too?
+    /// Returns whether every job that meets this rule's conditions also meets those of `other`.
     fn is_within(&self, other: &Self) -> bool {
         let asks_no_less =
             |mine: &Option<String>, theirs: &Option<String>| theirs.is_none() || mine == theirs;
@@ -91,11 +92,11 @@ impl LaneRule {
             let Some(text) = text else { continue };
             if text.is_empty() {
                 found.push(format!(
-                    "`{field}` is empty; leave it out to ask nothing of it"
+                    "`{field}` is empty; leave it out to accept every value"
                 ));
             } else if text.len() > MAX_FIELD_BYTES || text.contains('\0') {
                 found.push(format!(
-                    "`{field}` is no value that a job can have; give 1 to {MAX_FIELD_BYTES} bytes without NUL"
+                    "`{field}` has a value that no job can have; give 1 to {MAX_FIELD_BYTES} bytes without NUL"
                 ));
             }
         }
@@ -103,20 +104,20 @@ impl LaneRule {
             && min > max
         {
             found.push(format!(
-                "`min_priority` {min} is more than `max_priority` {max}, so no job is meant; swap them"
+                "`min_priority` {min} is more than `max_priority` {max}, so no job matches; swap them"
             ));
         }
         found
     }
 }
 
-/// Check rules in their order.
+/// Checks rules in their order.
 ///
 /// # Errors
-/// All mistakes at once: values that can't work, and rules that are never reached.
+/// Returns all mistakes: invalid values, and rules that are never reached.
 pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
     let mut bad = Vec::new();
-    // Those that work by themselves: another mistake may be what makes a rule take too much.
+    // Rules without other mistakes: a mistake may be why a rule matches too many jobs.
     let mut sound: Vec<(usize, &LaneRule)> = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
         let position = at + 1;
@@ -124,7 +125,7 @@ pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
         if problems.is_empty() {
             if let Some((first, _)) = sound.iter().find(|(_, other)| rule.is_within(other)) {
                 problems.push(format!(
-                    "is never reached: rule {first} takes every job that it means; move it up, or remove it"
+                    "is never reached: rule {first} takes every job that it matches; move it up, or remove it"
                 ));
             }
             sound.push((position, rule));
@@ -139,7 +140,7 @@ pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
         bad.push(BadRule {
             position: MAX_RULES + 1,
             problem: format!(
-                "there are {} rules, at most {MAX_RULES} are allowed; let creators name the lane instead",
+                "there are {} rules; at most {MAX_RULES} are allowed: let creators name the lane instead",
                 rules.len()
             ),
         });
