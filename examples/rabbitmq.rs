@@ -35,10 +35,7 @@ pub(crate) async fn run(database: &str, broker: &str, prefix: &str) -> Result<Ve
     let (done, mut ran) = mpsc::unbounded_channel();
     let mut nodes = Vec::new();
     for name in ['A', 'B'] {
-        let options = AmqpOptions {
-            prefix: prefix.to_owned(),
-            ..AmqpOptions::default()
-        };
+        let options = AmqpOptions::default().prefix(prefix.to_owned());
         let transport = Arc::new(AmqpTransport::connect(broker, options).await?);
         let done = done.clone();
         let node = Node::builder(store.clone(), transport.clone())

@@ -97,10 +97,7 @@ pub(crate) async fn patient_file(url: &str) -> SqliteStore {
 pub(crate) async fn connect(space: &Space, partitions: i32) -> Arc<dyn Transport> {
     if space.url.starts_with("kafka://") {
         let url = format!("{}/{}", space.url, space.prefix);
-        let options = KafkaOptions {
-            partitions,
-            ..KafkaOptions::default()
-        };
+        let options = KafkaOptions::default().partitions(partitions);
         return Arc::new(KafkaTransport::connect(&url, options).await.unwrap());
     }
     let mut options = AmqpOptions::default();

@@ -11,10 +11,7 @@
 //! use jobwire_core::{Hint, JobId, Lane};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = AmqpOptions {
-//!     queue_type: QueueType::Quorum,
-//!     ..AmqpOptions::default()
-//! };
+//! let options = AmqpOptions::default().queue_type(QueueType::Quorum);
 //! let transport = AmqpTransport::connect("amqps://user:password@broker/jobs", options).await?;
 //! let lane = Lane::default();
 //! let mut receiver = transport

@@ -14,14 +14,11 @@ use crate::endpoint::Endpoint;
 ///
 /// ```
 /// use jobwire_amqp::{AmqpOptions, QueueType};
-/// let options = AmqpOptions {
-///     prefix: "billing".into(),
-///     queue_type: QueueType::Quorum,
-///     ..AmqpOptions::default()
-/// };
+/// let options = AmqpOptions::default().prefix("billing".into()).queue_type(QueueType::Quorum);
 /// assert!(options.mistakes().is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AmqpOptions {
     /// The prefix of all names on the broker: queues `<prefix>.lane.<lane>` and
     /// `<prefix>.control.<process>`, the exchange `<prefix>.control`. Two fleets on one virtual
@@ -67,6 +64,24 @@ pub struct AmqpOptions {
     /// The interval at which the broker is asked for the lengths of the lanes' queues, for metrics.
     /// `None`: never. 100 ms to 1 h. Default: 10 s.
     pub statistics_interval: Option<Duration>,
+}
+
+jobwire_core::setters! {
+    AmqpOptions {
+        prefix: String,
+        queue_type: QueueType,
+        delivery_mode: DeliveryMode,
+        declare: bool,
+        hints_per_message: usize,
+        confirm_timeout: Duration,
+        confirm_window: usize,
+        heartbeat: Duration,
+        connect_timeout: Duration,
+        max_reconnect_wait: Duration,
+        connection_name: String,
+        security: BrokerSecurity,
+        statistics_interval: Option<Duration>,
+    }
 }
 
 impl Default for AmqpOptions {
@@ -236,15 +251,13 @@ mod tests {
     #[test]
     fn all_mistakes_are_reported_at_once() {
         assert!(AmqpOptions::default().mistakes().is_empty());
-        let options = AmqpOptions {
-            prefix: "amq.mine".into(),
-            hints_per_message: 0,
-            confirm_window: 0,
-            heartbeat: Duration::ZERO,
-            confirm_timeout: Duration::ZERO,
-            statistics_interval: Some(Duration::ZERO),
-            ..AmqpOptions::default()
-        };
+        let options = AmqpOptions::default()
+            .prefix("amq.mine".into())
+            .hints_per_message(0)
+            .confirm_window(0)
+            .heartbeat(Duration::ZERO)
+            .confirm_timeout(Duration::ZERO)
+            .statistics_interval(Some(Duration::ZERO));
         assert_eq!(options.mistakes().len(), 6);
         assert!(options.validate().is_err());
     }

@@ -18,7 +18,7 @@
 //! job's lease, one interval and two seconds, even if the dead node led (protocol rule 24).
 //!
 //! A leader that cannot publish, and has received beats of other nodes, resigns for a while so that
-//! a node that can publish may lead ([`publish_watch`]). Two leaders at once, as after a jump of
+//! a node that can publish may lead (`publish_watch`). Two leaders at once, as after a jump of
 //! the clock, do no harm: a cycle changes only rows that it has locked.
 
 mod clock;

@@ -2,4 +2,6 @@
 
 #[macro_use]
 pub mod crash_point;
+#[macro_use]
+mod setters;
 pub mod supervisor;

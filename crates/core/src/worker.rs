@@ -7,7 +7,7 @@
 //! transport                 fallback (the broker is away), handoff, lost_leases
 //! ```
 //!
-//! [`context`] holds what these parts share.
+//! `context` holds what these parts share.
 
 pub(crate) mod cached_metrics;
 pub(crate) mod completer;

@@ -11,10 +11,7 @@
 //! use jobwire_kafka::{KafkaOptions, KafkaTransport};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = KafkaOptions {
-//!     partitions: 24,
-//!     ..KafkaOptions::default()
-//! };
+//! let options = KafkaOptions::default().partitions(24);
 //! let url = "kafka://user:password@k1:9092,k2:9092/billing?tls=true";
 //! let transport = KafkaTransport::connect(url, options).await?;
 //! let lane = Lane::default();

@@ -16,14 +16,11 @@ use crate::security::TokenSource;
 ///
 /// ```
 /// use jobwire_kafka::KafkaOptions;
-/// let options = KafkaOptions {
-///     partitions: 24,
-///     replication: Some(3),
-///     ..KafkaOptions::default()
-/// };
+/// let options = KafkaOptions::default().partitions(24).replication(Some(3));
 /// assert!(options.mistakes().is_empty());
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct KafkaOptions {
     /// Creates missing topics. `false`: uses existing topics only, for brokers that others
     /// administer; a missing topic is then [`TransportError::Refused`]. Default: `true`.
@@ -72,6 +69,27 @@ pub struct KafkaOptions {
     pub tokens: Option<Arc<dyn TokenSource>>,
     /// The client's name in the brokers' logs and metrics (`client.id`). Default: `jobwire`.
     pub client_id: String,
+}
+
+jobwire_core::setters! {
+    KafkaOptions {
+        declare: bool,
+        partitions: i32,
+        replication: Option<i32>,
+        retention: Duration,
+        hints_per_message: usize,
+        linger: Duration,
+        confirm_timeout: Duration,
+        session_timeout: Duration,
+        instance_id: Option<String>,
+        rack: Option<String>,
+        commit_interval: Duration,
+        release_after: Duration,
+        statistics_interval: Option<Duration>,
+        security: BrokerSecurity,
+        tokens: Option<Arc<dyn TokenSource>>,
+        client_id: String,
+    }
 }
 
 impl fmt::Debug for dyn TokenSource {
@@ -213,15 +231,13 @@ mod tests {
     #[test]
     fn all_mistakes_are_reported_at_once() {
         assert!(KafkaOptions::default().mistakes().is_empty());
-        let options = KafkaOptions {
-            partitions: 0,
-            replication: Some(0),
-            hints_per_message: 0,
-            linger: Duration::from_secs(2),
-            session_timeout: Duration::ZERO,
-            rack: Some(String::new()),
-            ..KafkaOptions::default()
-        };
+        let options = KafkaOptions::default()
+            .partitions(0)
+            .replication(Some(0))
+            .hints_per_message(0)
+            .linger(Duration::from_secs(2))
+            .session_timeout(Duration::ZERO)
+            .rack(Some(String::new()));
         let settings: Vec<&str> = options.mistakes().iter().map(|bad| bad.setting).collect();
         assert_eq!(
             settings,

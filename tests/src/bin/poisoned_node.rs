@@ -10,10 +10,7 @@ use jobwire_core::{Node, NodeOptions, Outcome, PgStore, Running, Transport};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = PgStore::connect(&std::env::var("NODE_DATABASE")?).await?;
-    let broker = AmqpOptions {
-        prefix: std::env::var("NODE_PREFIX")?,
-        ..AmqpOptions::default()
-    };
+    let broker = AmqpOptions::default().prefix(std::env::var("NODE_PREFIX")?);
     let transport = AmqpTransport::connect(&std::env::var("NODE_BROKER")?, broker).await?;
     let transport: Arc<dyn Transport> = Arc::new(transport);
     let mut options = NodeOptions::default();

@@ -409,19 +409,15 @@ impl World {
         let url = &self.broker_url;
         eventually("the producer to reach the broker", READY, || async {
             let transport: Arc<dyn Transport> = if url.starts_with("kafka") {
-                let options = KafkaOptions {
-                    confirm_timeout: Duration::from_secs(2),
-                    hints_per_message: self.options.hints_per_message,
-                    ..KafkaOptions::default()
-                };
+                let options = KafkaOptions::default()
+                    .confirm_timeout(Duration::from_secs(2))
+                    .hints_per_message(self.options.hints_per_message);
                 Arc::new(KafkaTransport::connect(url, options).await.ok()?)
             } else {
-                let options = AmqpOptions {
-                    prefix: PREFIX.to_owned(),
-                    confirm_timeout: Duration::from_secs(2),
-                    hints_per_message: self.options.hints_per_message,
-                    ..AmqpOptions::default()
-                };
+                let options = AmqpOptions::default()
+                    .prefix(PREFIX.to_owned())
+                    .confirm_timeout(Duration::from_secs(2))
+                    .hints_per_message(self.options.hints_per_message);
                 Arc::new(AmqpTransport::connect(url, options).await.ok()?)
             };
             Some(transport)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
+use jobwire_amqp::AmqpTransport;
 use jobwire_core::transport::{Control, Publisher, Transport, TransportError};
 use jobwire_tests::{Flow, eventually};
 use tokio::sync::broadcast;
@@ -85,16 +85,10 @@ async fn a_publish_fails_at_once_while_the_broker_is_away() {
 #[tokio::test]
 async fn a_broker_that_says_nothing_is_given_up_after_the_confirm_timeout() {
     let world = World::new().await;
-    let impatient = AmqpOptions {
-        confirm_timeout: Duration::from_millis(500),
-        ..world.options()
-    };
+    let impatient = world.options().confirm_timeout(Duration::from_millis(500));
     let (proxy, transport) = world.behind_a_proxy_with(impatient).await;
     // Another one, for the heartbeats: the first one's connections outlive the silence.
-    let watchful = AmqpOptions {
-        heartbeat: Duration::from_secs(1),
-        ..world.options()
-    };
+    let watchful = world.options().heartbeat(Duration::from_secs(1));
     let watchful = connect(&proxy.url(&world.space.url), watchful).await;
     let mut receiver = subscribe(&watchful, &world.lane, 10).await.unwrap();
     publish_at_last(&transport, &world.lane).await;
@@ -125,10 +119,7 @@ async fn connecting_comes_back_soon_whatever_the_broker_does() {
     let (proxy, first) = world.behind_a_proxy().await;
     drop(first);
     proxy.set_both(Flow::Stall);
-    let patient = AmqpOptions {
-        connect_timeout: Duration::from_secs(600),
-        ..world.options()
-    };
+    let patient = world.options().connect_timeout(Duration::from_secs(600));
     let transport = begin(&proxy.url(&world.space.url), patient).await;
     assert!(!health(&transport).publishing);
     let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
@@ -141,11 +132,10 @@ async fn connecting_comes_back_soon_whatever_the_broker_does() {
 async fn closing_keeps_its_time_limit_when_the_broker_says_nothing() {
     let world = World::new().await;
     // Nothing but the time limit ends what waits for the broker.
-    let patient = AmqpOptions {
-        confirm_timeout: Duration::from_secs(600),
-        heartbeat: Duration::from_secs(600),
-        ..world.options()
-    };
+    let patient = world
+        .options()
+        .confirm_timeout(Duration::from_secs(600))
+        .heartbeat(Duration::from_secs(600));
     let (proxy, transport) = world.behind_a_proxy_with(patient).await;
     let receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
     publish_at_last(&transport, &world.lane).await;

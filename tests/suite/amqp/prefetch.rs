@@ -83,11 +83,10 @@ impl Worker {
 }
 
 fn packed(world: &World, queue_type: QueueType) -> AmqpOptions {
-    AmqpOptions {
-        hints_per_message: PACKED,
-        queue_type,
-        ..world.options()
-    }
+    world
+        .options()
+        .hints_per_message(PACKED)
+        .queue_type(queue_type)
 }
 
 /// So many messages, full of hints.

@@ -1,6 +1,5 @@
 //! Queues that vanish, and channels that the broker closes.
 
-use jobwire_amqp::AmqpOptions;
 use jobwire_core::Lane;
 use jobwire_core::transport::TransportError;
 
@@ -25,10 +24,7 @@ async fn a_queue_deleted_under_a_consumer_is_declared_again() {
 async fn a_publisher_is_told_that_its_queue_is_gone_and_the_next_hint_arrives() {
     let world = World::new().await;
     // Whoever asks for statistics finds out before the publisher does.
-    let silent = AmqpOptions {
-        statistics_interval: None,
-        ..world.options()
-    };
+    let silent = world.options().statistics_interval(None);
     let transport = connect(&world.space.url, silent).await;
     let stranger = world.stranger().await;
     publish_at_last(&transport, &world.lane).await;

@@ -44,11 +44,9 @@ async fn a_url_that_can_not_be_read() {
 
 #[tokio::test]
 async fn settings_that_make_no_sense() {
-    let options = AmqpOptions {
-        confirm_window: 0,
-        hints_per_message: 0,
-        ..AmqpOptions::default()
-    };
+    let options = AmqpOptions::default()
+        .confirm_window(0)
+        .hints_per_message(0);
     let refused = AmqpTransport::connect("amqp://localhost", options).await;
     says(&refused.unwrap_err(), &["window", "hints per message"]);
 }
@@ -91,14 +89,8 @@ async fn a_queue_declared_otherwise() {
     says(&refused_to_publish(&transport, &world.lane).await, &remedy);
     // The remedies work.
     for options in [
-        AmqpOptions {
-            queue_type: QueueType::Quorum,
-            ..world.options()
-        },
-        AmqpOptions {
-            declare: false,
-            ..world.options()
-        },
+        world.options().queue_type(QueueType::Quorum),
+        world.options().declare(false),
     ] {
         let transport = connect(&world.space.url, options).await;
         let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
@@ -110,10 +102,7 @@ async fn a_queue_declared_otherwise() {
 #[tokio::test]
 async fn a_queue_that_is_missing_and_must_not_be_declared() {
     let world = World::new().await;
-    let options = AmqpOptions {
-        declare: false,
-        ..world.options()
-    };
+    let options = world.options().declare(false);
     let transport = connect(&world.space.url, options).await;
     let remedy = [world.queue(), "declare".into(), "classic".into()];
     let remedy: Vec<&str> = remedy.iter().map(String::as_str).collect();
@@ -151,10 +140,7 @@ async fn missing_rights_are_named() {
         &["'configure'", queue],
     );
     // The remedy: use only what exists.
-    let options_of_a_guest = AmqpOptions {
-        declare: false,
-        ..options("jobwire")
-    };
+    let options_of_a_guest = options("jobwire").declare(false);
     let guest = connect(&bob, options_of_a_guest.clone()).await;
     let mut receiver = subscribe(&guest, &lane, 10).await.unwrap();
     let id = publish_at_last(&guest, &lane).await;
@@ -206,10 +192,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     arrives(&mut receiver, id).await;
     drop(receiver);
 
-    let using = AmqpOptions {
-        declare: false,
-        ..options("jobwire")
-    };
+    let using = options("jobwire").declare(false);
     let node = connect(&documented_user(&broker, "NODE").await, using.clone()).await;
     let producer = connect(&documented_user(&broker, "PRODUCER").await, using).await;
     let mut receiver = subscribe(&node, &lane, 10).await.unwrap();

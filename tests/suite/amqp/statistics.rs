@@ -58,11 +58,10 @@ fn is(expected: f64) -> impl Fn(f64) -> bool {
 }
 
 fn measured(world: &World) -> AmqpOptions {
-    AmqpOptions {
-        statistics_interval: Some(Duration::from_millis(100)),
-        hints_per_message: 1,
-        ..world.options()
-    }
+    world
+        .options()
+        .statistics_interval(Some(Duration::from_millis(100)))
+        .hints_per_message(1)
 }
 
 /// A road to the broker that can be closed, and the URL that leads over it.
@@ -136,12 +135,9 @@ async fn messages_without_a_confirm_are_counted() {
     let recorded = Recorded::here();
     let world = World::new().await;
     let (proxy, url) = behind_a_proxy(&world).await;
-    let options = AmqpOptions {
-        // The connection outlives the silence.
-        heartbeat: Duration::from_secs(600),
-        confirm_timeout: Duration::from_millis(500),
-        ..measured(&world)
-    };
+    let options = measured(&world)
+        .heartbeat(Duration::from_secs(600))
+        .confirm_timeout(Duration::from_millis(500));
     let transport = connect(&url, options).await;
     publish_at_last(&transport, &world.lane).await;
     proxy.set(Direction::ToClient, Flow::Stall);
@@ -179,10 +175,7 @@ async fn a_deleted_queue_upsets_nothing() {
 async fn statistics_can_be_left_out() {
     let recorded = Recorded::here();
     let world = World::new().await;
-    let silent = AmqpOptions {
-        statistics_interval: None,
-        ..world.options()
-    };
+    let silent = world.options().statistics_interval(None);
     let transport = connect(&world.space.url, silent).await;
     let mut receiver = subscribe(&transport, &world.lane, 2).await.unwrap();
     let id = publish_at_last(&transport, &world.lane).await;

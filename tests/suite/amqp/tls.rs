@@ -14,11 +14,7 @@ use super::world::*;
 
 /// The time for connecting is for slow machines: nothing here waits for it to pass.
 fn secured(security: BrokerSecurity) -> AmqpOptions {
-    AmqpOptions {
-        security,
-        connect_timeout: SOON,
-        ..options("jobwire")
-    }
+    options("jobwire").security(security).connect_timeout(SOON)
 }
 
 /// The transport has no connection for this reason, sooner or later: a slow machine connects in the

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jobwire_amqp::AmqpOptions;
 use jobwire_core::Lane;
 use jobwire_core::transport::{Publisher, TransportError};
 use jobwire_tests::{RabbitMq, eventually};
@@ -45,10 +44,7 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
 async fn a_memory_alarm_blocks_publishing_at_once_and_nothing_else() {
     let broker = RabbitMq::start().await;
     let lane = Lane::default();
-    let patient = AmqpOptions {
-        confirm_timeout: Duration::from_secs(600),
-        ..options("jobwire")
-    };
+    let patient = options("jobwire").confirm_timeout(Duration::from_secs(600));
     let transport = connect(&broker.url(), patient).await;
     let mut receiver = subscribe(&transport, &lane, 10).await.unwrap();
     let before = publish_at_last(&transport, &lane).await;

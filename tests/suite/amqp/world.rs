@@ -65,14 +65,12 @@ impl World {
 
 /// The limits of time are for slow machines: a test that is about one of them sets it.
 pub(super) fn options(prefix: &str) -> AmqpOptions {
-    AmqpOptions {
-        prefix: prefix.to_owned(),
-        confirm_timeout: SOON,
-        max_reconnect_wait: Duration::from_millis(200),
-        heartbeat: Duration::from_secs(60),
-        connect_timeout: SOON,
-        ..AmqpOptions::default()
-    }
+    AmqpOptions::default()
+        .prefix(prefix.to_owned())
+        .confirm_timeout(SOON)
+        .max_reconnect_wait(Duration::from_millis(200))
+        .heartbeat(Duration::from_secs(60))
+        .connect_timeout(SOON)
 }
 
 /// A transport that is connected in both directions.

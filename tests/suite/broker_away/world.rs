@@ -33,10 +33,7 @@ impl World {
         let prefix = format!("test-{}", Uuid::new_v4().simple());
         let transport: Arc<dyn Transport> = if producers.starts_with("kafka") {
             let url = format!("{producers}/{prefix}");
-            let options = KafkaOptions {
-                partitions: 4,
-                ..KafkaOptions::default()
-            };
+            let options = KafkaOptions::default().partitions(4);
             Arc::new(KafkaTransport::connect(&url, options).await.unwrap())
         } else {
             let mut options = AmqpOptions::default();

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jobwire_core::transport::Receiver;
 use jobwire_core::{Hint, JobId, Lane, NewJob};
-use jobwire_kafka::KafkaOptions;
 use jobwire_tests::{Kafka, KafkaSettings, Running, Signal, eventually};
 
 use super::world::*;
@@ -51,10 +50,7 @@ async fn a_node_that_was_frozen_beyond_its_session_finds_its_way_back() {
 #[tokio::test]
 async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     let world = World::new().await;
-    let one_partition = KafkaOptions {
-        partitions: 1,
-        ..options()
-    };
+    let one_partition = options().partitions(1);
     let transport = connect_with(&world.url, one_partition).await;
     let saturated = world.node_with(1, transport).await;
     world.jobs.create(NewJob::of("hold", &())).await.unwrap();
@@ -150,10 +146,7 @@ async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
     let broker = Kafka::start_with(delay).await;
     let world = World::on(&broker.url()).await;
     // A join waits for its answer three times as long, and begins again after that.
-    let transport = KafkaOptions {
-        session_timeout: Duration::from_secs(200),
-        ..options()
-    };
+    let transport = options().session_timeout(Duration::from_secs(200));
     let node = world
         .node_with(8, connect_with(&world.url, transport).await)
         .await;
@@ -217,10 +210,7 @@ async fn a_node_without_a_partition_says_so() {
 #[tokio::test]
 async fn two_nodes_of_one_name_are_told() {
     let world = World::new().await;
-    let named = || KafkaOptions {
-        instance_id: Some("worker-1".to_owned()),
-        ..options()
-    };
+    let named = || options().instance_id(Some("worker-1".to_owned()));
     let first = connect_with(&world.url, named()).await;
     let mut thrown_out = subscribe(&first, 8).await;
     world.create(1, 1).await;

@@ -23,10 +23,7 @@ pub(super) fn says(refused: &TransportError, parts: &[&str]) {
 }
 
 fn undeclared() -> KafkaOptions {
-    KafkaOptions {
-        declare: false,
-        ..patient()
-    }
+    patient().declare(false)
 }
 
 /// Protocol rule 36.

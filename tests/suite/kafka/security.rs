@@ -31,10 +31,7 @@ fn known_as(authority: &Authority, client: &Identity) -> BrokerSecurity {
 }
 
 fn secured(security: BrokerSecurity) -> KafkaOptions {
-    KafkaOptions {
-        security,
-        ..options()
-    }
+    options().security(security)
 }
 
 fn prefix() -> String {
@@ -167,10 +164,7 @@ async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
     let scratch = Scratch::new();
     let with_token = |name: &str, claim: &str| {
         let tokens = TokenFile(scratch.write(name, token(claim)));
-        KafkaOptions {
-            tokens: Some(std::sync::Arc::new(tokens)),
-            ..options()
-        }
+        options().tokens(Some(std::sync::Arc::new(tokens)))
     };
     let url = world.at(KafkaListener::Token, "", "");
     // With tokens topics are used and not made.

@@ -218,24 +218,20 @@ impl Worker {
 
 /// Quick to give up, and to come back.
 pub(super) fn options() -> KafkaOptions {
-    KafkaOptions {
-        partitions: 4,
-        confirm_timeout: Duration::from_secs(1),
-        session_timeout: Duration::from_secs(2),
-        commit_interval: Duration::from_millis(200),
-        release_after: Duration::from_millis(500),
-        statistics_interval: Some(Duration::from_secs(1)),
-        ..KafkaOptions::default()
-    }
+    KafkaOptions::default()
+        .partitions(4)
+        .confirm_timeout(Duration::from_secs(1))
+        .session_timeout(Duration::from_secs(2))
+        .commit_interval(Duration::from_millis(200))
+        .release_after(Duration::from_millis(500))
+        .statistics_interval(Some(Duration::from_secs(1)))
 }
 
 /// For those who ask a broker that is there: it may take its time, and so may they.
 pub(super) fn patient() -> KafkaOptions {
-    KafkaOptions {
-        confirm_timeout: Duration::from_secs(15),
-        session_timeout: Duration::from_secs(10),
-        ..options()
-    }
+    options()
+        .confirm_timeout(Duration::from_secs(15))
+        .session_timeout(Duration::from_secs(10))
 }
 
 /// Publish to a broker that is there. One that does not answer for seconds counts as away, and is asked again.

@@ -401,10 +401,7 @@ async fn doubled_hints_to_two_nodes_start_each_job_once() {
     let notes = Notes::default();
     let space = shared::rabbitmq().await.space().await;
     let connect = async || {
-        let options = AmqpOptions {
-            prefix: space.prefix.clone(),
-            ..AmqpOptions::default()
-        };
+        let options = AmqpOptions::default().prefix(space.prefix.clone());
         AmqpTransport::connect(&space.url, options).await.unwrap()
     };
     let transports: [Arc<dyn Transport>; 2] =

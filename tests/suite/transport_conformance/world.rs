@@ -40,12 +40,10 @@ impl World {
 
     async fn rabbitmq_with(queue_type: QueueType) -> Self {
         let space = shared::rabbitmq().await.space().await;
-        let options = AmqpOptions {
-            prefix: space.prefix,
-            queue_type,
-            confirm_timeout: patience(SOON),
-            ..AmqpOptions::default()
-        };
+        let options = AmqpOptions::default()
+            .prefix(space.prefix)
+            .queue_type(queue_type)
+            .confirm_timeout(patience(SOON));
         let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
         Self::of(Arc::new(transport))
     }
@@ -53,14 +51,12 @@ impl World {
     /// With one partition, so that there is one order.
     pub(crate) async fn kafka() -> Self {
         let space = shared::kafka().await.space();
-        let options = KafkaOptions {
-            partitions: 1,
-            commit_interval: Duration::from_millis(100),
-            release_after: Duration::from_secs(2),
-            confirm_timeout: patience(SOON),
-            session_timeout: Duration::from_secs(30),
-            ..KafkaOptions::default()
-        };
+        let options = KafkaOptions::default()
+            .partitions(1)
+            .commit_interval(Duration::from_millis(100))
+            .release_after(Duration::from_secs(2))
+            .confirm_timeout(patience(SOON))
+            .session_timeout(Duration::from_secs(30));
         let url = format!("{}/{}", space.url, space.prefix);
         let transport = KafkaTransport::connect(&url, options).await.unwrap();
         Self {

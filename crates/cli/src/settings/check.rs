@@ -86,33 +86,18 @@ fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
     use jobwire_amqp::AmqpOptions;
     let given = settings.amqp_options();
     let alone = [
-        (
-            "amqp_prefix",
-            AmqpOptions {
-                prefix: given.prefix,
-                ..AmqpOptions::default()
-            },
-        ),
+        ("amqp_prefix", AmqpOptions::default().prefix(given.prefix)),
         (
             "amqp_hints_per_message",
-            AmqpOptions {
-                hints_per_message: given.hints_per_message,
-                ..AmqpOptions::default()
-            },
+            AmqpOptions::default().hints_per_message(given.hints_per_message),
         ),
         (
             "amqp_confirm_timeout",
-            AmqpOptions {
-                confirm_timeout: given.confirm_timeout,
-                ..AmqpOptions::default()
-            },
+            AmqpOptions::default().confirm_timeout(given.confirm_timeout),
         ),
         (
             "broker_statistics_interval",
-            AmqpOptions {
-                statistics_interval: given.statistics_interval,
-                ..AmqpOptions::default()
-            },
+            AmqpOptions::default().statistics_interval(given.statistics_interval),
         ),
     ];
     alone

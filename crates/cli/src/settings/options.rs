@@ -77,19 +77,17 @@ impl Settings {
     #[cfg(feature = "amqp")]
     #[must_use]
     pub fn amqp_options(&self) -> jobwire_amqp::AmqpOptions {
-        jobwire_amqp::AmqpOptions {
-            prefix: self.amqp_prefix.clone(),
-            queue_type: match self.amqp_queue_type {
+        jobwire_amqp::AmqpOptions::default()
+            .prefix(self.amqp_prefix.clone())
+            .queue_type(match self.amqp_queue_type {
                 super::QueueType::Classic => jobwire_amqp::QueueType::Classic,
                 super::QueueType::Quorum => jobwire_amqp::QueueType::Quorum,
-            },
-            declare: self.amqp_declare,
-            hints_per_message: self.amqp_hints_per_message,
-            confirm_timeout: self.amqp_confirm_timeout,
-            security: self.broker_security(),
-            statistics_interval: self.broker_statistics_interval.duration(),
-            ..jobwire_amqp::AmqpOptions::default()
-        }
+            })
+            .declare(self.amqp_declare)
+            .hints_per_message(self.amqp_hints_per_message)
+            .confirm_timeout(self.amqp_confirm_timeout)
+            .security(self.broker_security())
+            .statistics_interval(self.broker_statistics_interval.duration())
     }
 
     /// How Kafka is used.
@@ -101,27 +99,27 @@ impl Settings {
         use jobwire_kafka::{KafkaOptions, TokenFile, TokenSource};
 
         let named = |text: &String| (!text.is_empty()).then(|| text.clone());
-        KafkaOptions {
-            declare: self.kafka_declare,
-            partitions: i32::try_from(self.kafka_partitions).unwrap_or(i32::MAX),
-            replication: self
-                .kafka_replication
-                .map(|copies| i32::try_from(copies).unwrap_or(i32::MAX)),
-            retention: self.kafka_retention,
-            hints_per_message: self.kafka_hints_per_message,
-            linger: self.kafka_linger.duration().unwrap_or_default(),
-            confirm_timeout: self.kafka_confirm_timeout,
-            session_timeout: self.kafka_session_timeout,
-            instance_id: named(&self.kafka_instance_id),
-            rack: named(&self.kafka_rack),
-            release_after: self.kafka_release_after,
-            statistics_interval: self.broker_statistics_interval.duration(),
-            security: self.broker_security(),
-            tokens: self
-                .kafka_oauth_token_file
-                .clone()
-                .map(|file| Arc::new(TokenFile(file)) as Arc<dyn TokenSource>),
-            ..KafkaOptions::default()
-        }
+        KafkaOptions::default()
+            .declare(self.kafka_declare)
+            .partitions(i32::try_from(self.kafka_partitions).unwrap_or(i32::MAX))
+            .replication(
+                self.kafka_replication
+                    .map(|copies| i32::try_from(copies).unwrap_or(i32::MAX)),
+            )
+            .retention(self.kafka_retention)
+            .hints_per_message(self.kafka_hints_per_message)
+            .linger(self.kafka_linger.duration().unwrap_or_default())
+            .confirm_timeout(self.kafka_confirm_timeout)
+            .session_timeout(self.kafka_session_timeout)
+            .instance_id(named(&self.kafka_instance_id))
+            .rack(named(&self.kafka_rack))
+            .release_after(self.kafka_release_after)
+            .statistics_interval(self.broker_statistics_interval.duration())
+            .security(self.broker_security())
+            .tokens(
+                self.kafka_oauth_token_file
+                    .clone()
+                    .map(|file| Arc::new(TokenFile(file)) as Arc<dyn TokenSource>),
+            )
     }
 }

@@ -88,6 +88,15 @@ pub struct HookOptions {
     pub batch: usize,
 }
 
+crate::setters! {
+    HookOptions {
+        buffer: usize,
+        max_age: Duration,
+        in_flight: usize,
+        batch: usize,
+    }
+}
+
 impl Default for HookOptions {
     fn default() -> Self {
         Self {

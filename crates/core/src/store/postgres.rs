@@ -124,6 +124,17 @@ pub struct PgOptions {
     pub plaintext: Plaintext,
 }
 
+crate::setters! {
+    PgOptions {
+        max_connections: u32,
+        statement_timeout: Duration,
+        acquire_timeout: Duration,
+        idle_in_transaction_timeout: Duration,
+        durable_locks: bool,
+        plaintext: Plaintext,
+    }
+}
+
 impl Default for PgOptions {
     fn default() -> Self {
         Self {

@@ -91,6 +91,15 @@ pub struct SqliteOptions {
     pub create: bool,
 }
 
+crate::setters! {
+    SqliteOptions {
+        readers: u32,
+        busy_timeout: Duration,
+        deadline: Duration,
+        create: bool,
+    }
+}
+
 impl Default for SqliteOptions {
     fn default() -> Self {
         Self {

@@ -48,6 +48,24 @@ pub struct NodeOptions {
     pub hook: HookOptions,
 }
 
+crate::setters! {
+    NodeOptions {
+        concurrency: usize,
+        lease: Duration,
+        sweep_interval: Duration,
+        suspect_after: Duration,
+        claim_after: Option<Duration>,
+        quarantine_after: u32,
+        row_lock_from: usize,
+        shutdown_timeout: Duration,
+        lanes: Vec<LaneShare>,
+        lane_order: LaneOrder,
+        scope: Scope,
+        host: String,
+        hook: HookOptions,
+    }
+}
+
 impl Default for NodeOptions {
     fn default() -> Self {
         Self {
