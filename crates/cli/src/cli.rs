@@ -29,7 +29,7 @@ pub struct Cli {
 pub enum Command {
     /// Start a node: run jobs, serve /metrics, /healthz and /readyz
     Run(run::RunArgs),
-    /// Show the program at work, with a report that is checked against the database
+    /// Show the program at work, with an account that is checked against the database
     Demo(demo::DemoArgs),
     /// Create, update or remove the job tables
     Migrate(migrate::MigrateArgs),

@@ -1,4 +1,4 @@
-//! `jobwire demo`: shows the program at work, with a report that is checked against the database.
+//! `jobwire demo`: shows the program at work, with an account that is checked against the database.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct DemoArgs {
     /// Keep the jobs and event rows that the database already has, and run beside them
     #[arg(long)]
     pub keep: bool,
-    /// Print the report as JSON
+    /// Print the account as JSON
     #[arg(long)]
     pub json: bool,
 }

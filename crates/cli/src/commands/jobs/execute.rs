@@ -123,7 +123,7 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
         Refusal::InstanceHeld => {
             "another job of its process instance runs; it follows when that job ends"
         }
-        Refusal::Suspended => "it, its process instance, process definition or type is suspended",
+        Refusal::Suspended => "it is suspended, or its process instance, process definition, type or tenant is",
         Refusal::Gone => "it was done, moved or deleted in the meantime",
         Refusal::Unserved => "this program has no handler for its type",
         _ => "it was busy for an instant; try again",
