@@ -47,8 +47,8 @@ pub enum Error {
         address: String,
         /// The error of the system.
         source: std::io::Error,
-        },
-        /// A file, a stream or another resource of the machine can't be used.
+    },
+    /// A file, a stream or another resource of the machine can't be used.
     #[error("{what}: {source}")]
     Io {
         /// The action that failed.

@@ -103,7 +103,7 @@ fn describe(stuck: &StuckBatch) -> String {
         .job
         .map_or_else(String::new, |job| format!(", job {job}"));
     format!(
-        "batch {} has been refused for {} s: {} refused{job}: {}\n",
+        "batch {} does not get through for {} s: {} refused{job}: {}\n",
         stuck.operation,
         stuck.seconds,
         match stuck.jobs {

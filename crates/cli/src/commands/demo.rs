@@ -14,8 +14,8 @@ pub struct DemoArgs {
     /// Permit applications to handle
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub instances: u32,
-    /// Replay this event log (JSON lines with `type`, `process_instance`, `sequence`, `at`) instead; `-` reads
-    /// standard input
+    /// Replay this event log (JSON lines with `type`, `process_instance`, `sequence`, `at`)
+    /// instead; `-` reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "instances")]
     pub input: Option<PathBuf>,
     /// Speed of the replay as a multiple of real time, or `max`

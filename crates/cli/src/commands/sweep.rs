@@ -136,7 +136,9 @@ async fn ask(
         let marker = Marker { number, node: me };
         match transport.publisher().publish_marker(lane, marker).await {
             Ok(()) => sent.push((lane.clone(), marker)),
-            Err(error) => tracing::warn!(%lane, %error, "can't send a marker down this lane; its orphans are not counted"),
+            Err(error) => {
+                tracing::warn!(%lane, %error, "can't send a marker; orphans of this lane are not counted")
+            }
         }
     }
     let back = listen(&mut control, Instant::now() + wait, &sent).await;

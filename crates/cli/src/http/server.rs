@@ -74,7 +74,11 @@ async fn answer(stream: TcpStream, routes: Router) {
     // Errors are the client's: it has closed the connection, is slow, or sends no HTTP.
     match tokio::time::timeout(LIFETIME, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection to the HTTP endpoints ended with an error"),
-        Err(_) => tracing::debug!("a connection to the HTTP endpoints took too long and was closed"),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection to the HTTP endpoints ended with an error")
+        }
+        Err(_) => {
+            tracing::debug!("a connection to the HTTP endpoints took too long and was closed")
+        }
     }
 }

@@ -184,9 +184,7 @@ fn known(scheme: &str, url: &str, built: Built) -> Result<(), String> {
         "kafka" if built.kafka => Ok(()),
         "kafka" => lacks("Kafka", "kafka"),
         "" | "in-process" => Err(format!("is not a broker's URL; {FORMS}")),
-        other => Err(format!(
-            "`{other}` is not a supported broker; {FORMS}"
-        )),
+        other => Err(format!("`{other}` is not a supported broker; {FORMS}")),
     }
 }
 

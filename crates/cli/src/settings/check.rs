@@ -75,9 +75,7 @@ fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {
             Err(error) => Err(error.to_string()),
         },
         "" => Err(format!("is not a URL; {forms}")),
-        other => Err(format!(
-            "`{other}` is not a supported database; {forms}"
-        )),
+        other => Err(format!("`{other}` is not a supported database; {forms}")),
     }
 }
 

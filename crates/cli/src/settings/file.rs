@@ -37,7 +37,9 @@ pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
                     setting: "config".to_owned(),
                     value: Some(path.display().to_string()),
                     origin: at(path, 1),
-                    problem: format!("the file can't be read: {error}; give another one with --config"),
+                    problem: format!(
+                        "the file can't be read: {error}; give another one with --config"
+                    ),
                 });
             }
             return AllGiven::new();

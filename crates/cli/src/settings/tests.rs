@@ -181,7 +181,11 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
         ("broker_url", "in-process", "`in-process:`"),
         ("broker_url", "amqp://me:secret@mq:port", "invalid port"),
         ("broker_url", "amqps://me:secret@mq,", "no host"),
-        ("broker_url", "mqtt://me:secret@mq", "`mqtt` is not a supported broker"),
+        (
+            "broker_url",
+            "mqtt://me:secret@mq",
+            "`mqtt` is not a supported broker",
+        ),
         (
             "broker_url",
             "amqp://me:secret@127.0.0.1,mq/jobs",

@@ -113,7 +113,10 @@ fn left(id: JobId, view: &JobView) -> (&'static str, String) {
             "given-back",
             format!("job {id} was released before it was done; it costs no attempt"),
         ),
-        _ => ("moved", format!("job {id} is in the state {} now", view.state)),
+        _ => (
+            "moved",
+            format!("job {id} is in the state {} now", view.state),
+        ),
     }
 }
 
@@ -123,7 +126,7 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
         Refusal::InstanceHeld => {
             "another job of its process instance runs; it follows when that job ends"
         }
-        Refusal::Suspended => "it is suspended, or its process instance, process definition, type or tenant is",
+        Refusal::Suspended => "it is suspended, or its instance, definition, type or tenant is",
         Refusal::Gone => "it was done, moved or deleted in the meantime",
         Refusal::Unserved => "this program has no handler for its type",
         _ => "it was busy for an instant; try again",

@@ -90,9 +90,7 @@ fn rule(entry: &str) -> Result<Rule, BadHost> {
         return Err(bad("it is empty"));
     }
     if entry.contains(['/', '@', '?', '#']) {
-        return Err(bad(
-            "it is a URL or a part of one; give only host and port",
-        ));
+        return Err(bad("it is a URL or a part of one; give only host and port"));
     }
     let bare = entry.strip_prefix('[').and_then(|e| e.strip_suffix(']'));
     if let Ok(ip) = bare.unwrap_or(entry).parse::<IpAddr>() {

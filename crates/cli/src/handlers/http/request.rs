@@ -148,7 +148,10 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
     if fields.len() > MOST_HEADERS {
         return bad(
             "headers",
-            format!("has {} entries; the maximum is {MOST_HEADERS}", fields.len()),
+            format!(
+                "has {} entries; the maximum is {MOST_HEADERS}",
+                fields.len()
+            ),
             "leave some out",
         );
     }
