@@ -4,7 +4,7 @@
 //! total. There is no keep-alive, so no connection is idle. At most [`MOST`] are open; the next one
 //! closes the oldest. A normal request is answered within milliseconds, so the oldest of that many
 //! is one that does not finish. A flood of such connections takes neither the descriptors that the
-//! database needs nor the turn of a probe.
+//! database needs nor blocks probes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
