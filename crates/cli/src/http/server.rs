@@ -3,7 +3,7 @@
 //! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] in
 //! total. There is no keep-alive, so no connection is idle. At most [`MOST`] are open; the next one
 //! closes the oldest. A normal request is answered within milliseconds, so the oldest of that many
-//! is one that does not finish. A flood of such connections takes neither the descriptors that the
+//! is one that does not finish. A flood of such connections neither takes the descriptors that the
 //! database needs nor blocks probes.
 
 use std::collections::VecDeque;
