@@ -1,34 +1,33 @@
-//! `jobwire bench`: how quick is it here, on this machine, with this database and broker?
+//! `jobwire bench`: measures throughput and latency on this machine, database and broker.
 //!
-//! * `drain`: jobs that wait already, with their hints in the broker; nodes start and work them off.
-//! * `steady`: jobs arrive at a fixed rate, each in a transaction of its own, whether or not the one before
-//!   has been committed; so a stall counts against every job that should have arrived in it (no coordinated
-//!   omission).
+//! * `drain`: jobs wait with their hints in the broker; nodes start and run them.
+//! * `steady`: jobs arrive at a fixed rate, each in its own transaction, whether or not the one
+//!   before has been committed. So a stall counts against every job that should have arrived during
+//!   it (no coordinated omission).
 //! * `burst`: many jobs are committed at once while the nodes idle.
-//! * `continuous`: jobs are created as fast as they can be, and run meanwhile.
+//! * `continuous`: jobs are created as fast as possible and run meanwhile.
 //! * `timers`: jobs are due at one moment, or spread over some seconds.
 //! * `exclusive`: jobs of process instances, one at a time and in order.
 //! * `backlog`: the first jobs of backlogs of several sizes.
 //! * `fleet`: the same load for several numbers of nodes.
-//! * `idle`: nodes that have nothing to do.
+//! * `idle`: nodes without work.
 //!
-//! The nodes are processes of this same program and tell over a loopback socket when each job
-//! started: nothing is added to the database's work. Every run is checked: each job was started exactly
-//! once, and none is left. Figures of one run compare with figures of another run only on the same idle
-//! machine; compare ratios.
+//! The nodes are processes of this same program. They report each start of a job over a loopback
+//! socket, which adds no work to the database. Every run is checked: each job started exactly once,
+//! and none is left. Figures of two runs compare only on the same idle machine; compare ratios.
 //!
 //! | file | |
 //! | --- | --- |
-//! | `run.rs` | one run: what all workloads have in common |
-//! | `clients.rs`, `plan.rs` | who creates the jobs; which, and when |
+//! | `run.rs` | one run: the part that all workloads share |
+//! | `clients.rs`, `plan.rs` | the clients that create jobs; which jobs, and when |
 //! | `arriving.rs` | creating while nodes run |
-//! | `node.rs`, `wire.rs` | a node of the bench; what it tells |
-//! | `starts.rs`, `seen.rs` | listening to the nodes; what was told |
-//! | `refusal.rs`, `check.rs` | what can't be measured; whether a run was right |
-//! | `resources.rs` | what a run cost, put together from the next two lines |
+//! | `node.rs`, `wire.rs` | a node of the bench; its reports |
+//! | `starts.rs`, `seen.rs` | receiving the reports; what they hold |
+//! | `refusal.rs`, `check.rs` | workloads that can't be measured; the checks of a run |
+//! | `resources.rs` | the cost of a run, from the files of the next two lines |
 //! | `observer.rs`, `rows.rs` | the database's own counters; its row versions |
-//! | `groups.rs`, `processors.rs` | which processes belong to whom; their processor time |
-//! | `percentiles.rs`, `report.rs`, `series.rs` | what it showed |
+//! | `groups.rs`, `processors.rs` | which processes belong to which part; their processor time |
+//! | `percentiles.rs`, `report.rs`, `series.rs` | the results |
 
 mod arriving;
 mod backlog;
@@ -71,18 +70,18 @@ use series::{By, Series};
 
 /// The handler type of a bench's jobs.
 const TYPE: &str = "bench";
-/// That of its exclusive jobs, whose end is told too.
+/// The handler type of its exclusive jobs, whose end is reported too.
 const EXCLUSIVE: &str = "bench-exclusive";
-/// The most jobs of a run: what is known of each is kept in memory.
+/// The maximum number of jobs in a run: data about each is kept in memory.
 const MOST_JOBS: u32 = 20_000_000;
 
-/// The payload: which job of the run it is.
+/// The payload: the number of the job in the run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Payload {
     n: u32,
 }
 
-/// Makes a run's jobs, by their number.
+/// Makes a job of a run from its number.
 type Make = Arc<dyn Fn(u32) -> NewJob + Send + Sync>;
 
 fn make(job: impl Fn(u32) -> NewJob + Send + Sync + 'static) -> Make {
@@ -93,17 +92,17 @@ fn job(n: u32) -> NewJob {
     NewJob::of(TYPE, &Payload { n })
 }
 
-/// In microseconds, by the clock that all processes of a machine share.
+/// Returns the time in microseconds, by the clock that all processes of a machine share.
 fn now() -> i64 {
     chrono::Utc::now().timestamp_micros()
 }
 
-/// Run a workload and print what was measured.
+/// Runs a workload and prints the measurements.
 ///
 /// # Errors
-/// What kept it from running, or a run that was not right.
+/// When the workload can't run, or when the checks of the run fail.
 pub async fn run(settings: Settings, args: BenchArgs) -> Result<(), Error> {
-    // A node stops by itself when it is told to.
+    // A node handles its stop signal itself.
     if let Workload::Node(args) = &args.workload {
         return node::run(&settings, args).await;
     }

@@ -19,7 +19,7 @@ pub struct Cli {
     /// Read settings from this file [default: jobwire.toml, if it is there] [env: JOBWIRE_CONFIG]
     #[arg(long, value_name = "FILE", global = true, help_heading = "Settings")]
     pub config: Option<PathBuf>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -29,44 +29,44 @@ pub struct Cli {
 pub enum Command {
     /// Start a node: run jobs, serve /metrics, /healthz and /readyz
     Run(run::RunArgs),
-    /// Show the program at work, with an account that adds up
+    /// Show the program at work, with an account that is checked against the database
     Demo(demo::DemoArgs),
     /// Create, update or remove the job tables
     Migrate(migrate::MigrateArgs),
-    /// Check database, broker, rights, versions and clock, and say what to do
+    /// Check database, broker, rights, versions and clock, and show what to do
     Doctor(doctor::DoctorArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
     Jobs(jobs::JobsArgs),
-    /// Say which lane a job gets, what waits in each, and drain one
+    /// Show or set the rules for lanes, show what waits in each, and drain one
     Lanes(lanes::LanesArgs),
-    /// Show the nodes, and which jobs each of them takes
+    /// Show the nodes and which jobs each takes
     Nodes(nodes::NodesArgs),
-    /// Say or choose whether exclusive jobs wait for an elder one that failed
+    /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),
-    /// Say what the sweeper would do now, by class
+    /// Show what the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Measure throughput and latency on this machine, database and broker
     Bench(bench::BenchArgs),
-    /// Show the settings that hold, and where they came from
+    /// Show the settings in effect and their sources
     Config(config::ConfigArgs),
 }
 
-/// The command line, with a flag for every setting.
+/// Returns the command line, with a flag for every setting.
 #[must_use]
 pub fn command() -> clap::Command {
     flags::add_to(Cli::command())
 }
 
-/// Run the program with the process's own arguments and environment.
+/// Runs the program with the process's own arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
     jobwire_core::runtime::crash_point::arm();
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
-            // Help goes to standard output, mistakes to standard error; nobody may be reading either.
+            // Help goes to standard output, mistakes to standard error; either may be closed.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -110,7 +110,7 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
         .build()
         .map_err(Error::io("can't start the runtime"))?;
     let result = runtime.block_on(dispatch(cli.command, settings));
-    // A thread that still waits for a name to be resolved, say, must not keep the program alive.
+    // A blocked thread, such as one that resolves a name, must not keep the program alive.
     runtime.shutdown_background();
     result
 }

@@ -1,7 +1,8 @@
-//! From settings to a database and a transport.
+//! Connects to the database and the broker that the settings name.
 //!
-//! A SQLite file is made and migrated by itself: it belongs to this program alone. PostgreSQL is only
-//! migrated by `jobwire migrate up`, since others may depend on it; until then the error says so.
+//! A SQLite file is created and migrated automatically, since it belongs to this program alone.
+//! PostgreSQL is migrated only by `jobwire migrate up`, since other programs may depend on it;
+//! until then the error names that command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use jobwire_core::{
 use crate::error::Error;
 use crate::settings::{SecretUrl, Settings};
 
-/// A database that jobs live in.
+/// The database that holds the jobs.
 #[derive(Clone, Debug)]
 pub enum Database {
     /// PostgreSQL.
@@ -27,15 +28,15 @@ pub enum Database {
 }
 
 impl Database {
-    /// Connect, and look at nothing: for `migrate` and `doctor`.
+    /// Connects without checking the schema, for `migrate` and `doctor`.
     ///
     /// # Errors
-    /// Where the database can't be reached.
+    /// When the database can't be reached.
     pub async fn connect(settings: &Settings) -> Result<Self, Error> {
         Self::reach(settings, true).await
     }
 
-    /// `create`: a SQLite file that does not exist is made.
+    /// Connects. With `create`, a missing SQLite file is created.
     async fn reach(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
         let connected = if url.scheme() == "sqlite" {
@@ -52,19 +53,20 @@ impl Database {
         connected.map_err(|source| unusable(url, source))
     }
 
-    /// Connect to a database that is fit for use. SQLite is migrated where it has to be.
+    /// Connects to the database and checks its schema. SQLite is migrated if necessary.
     ///
     /// # Errors
-    /// Where the database can't be reached, has no job tables, or those of a newer program.
+    /// When the database can't be reached, has no job tables, or has those of a newer program.
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
         let database = Self::connect(settings).await?;
         database.fit_for_use(settings).await
     }
 
-    /// The same for commands that look for jobs: a SQLite file is not made, since there would be none in it.
+    /// Like [`Database::open`], for commands that look for jobs: a missing SQLite file is not
+    /// created, since it would hold no jobs.
     ///
     /// # Errors
-    /// As [`Database::open`], and where there is no such file.
+    /// As [`Database::open`], and when the file does not exist.
     pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
         let database = Self::reach(settings, false).await?;
         database.fit_for_use(settings).await
@@ -86,15 +88,15 @@ impl Database {
         status.ready()
     }
 
-    /// Do the tables fit this program?
+    /// Returns whether the tables fit this program.
     ///
     /// # Errors
-    /// What the database says.
+    /// As the database reports.
     pub async fn status(&self) -> Result<SchemaStatus, StoreError> {
         self.store().check().await
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
@@ -103,10 +105,10 @@ impl Database {
         }
     }
 
-    /// Bring the tables up to this program's version.
+    /// Updates the tables to this program's version.
     ///
     /// # Errors
-    /// What the database says, and tables of a newer program.
+    /// As the database reports, and when the tables are those of a newer program.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         self.refuse_newer().await?;
         match self {
@@ -115,10 +117,11 @@ impl Database {
         }
     }
 
-    /// Take the tables back to a version; 0 removes everything.
+    /// Takes the tables back to a version; 0 removes everything.
     ///
     /// # Errors
-    /// What the database says, and tables of a newer program: it knows how to take them back.
+    /// As the database reports, and when the tables are those of a newer program, which can take
+    /// them back.
     pub async fn migrate_down(&self, version: i32) -> Result<(), StoreError> {
         self.refuse_newer().await?;
         match self {
@@ -140,8 +143,8 @@ impl Database {
         }
     }
 
-    /// Create jobs, on whichever database, their hints leaving through `hook`; without one, the sweeper
-    /// of a running node finds them.
+    /// Returns a creator of jobs on this database, which publishes hints through `hook`. Without a
+    /// hook, the sweeper of a running node publishes them.
     #[must_use]
     pub fn creator(&self, hook: Option<CommitHook>) -> Creator {
         match (self, hook) {
@@ -154,7 +157,7 @@ impl Database {
         }
     }
 
-    /// Connections of this process: idle and used.
+    /// Returns the numbers of idle and used connections of this process.
     #[must_use]
     pub fn connections(&self) -> (u32, u32) {
         let (size, idle) = match self {
@@ -166,7 +169,7 @@ impl Database {
     }
 }
 
-/// Creates jobs on whichever database.
+/// Creates jobs on either database.
 #[derive(Clone)]
 pub enum Creator {
     /// PostgreSQL.
@@ -176,11 +179,11 @@ pub enum Creator {
 }
 
 impl Creator {
-    /// Create all of these in one transaction.
+    /// Creates these jobs in one transaction.
     ///
     /// # Errors
-    /// What the database says; then none of them exists.
-    /// [`StoreError::CommitUnknown`]: then all or none of them do.
+    /// As the database reports; then no job was created. After [`StoreError::CommitUnknown`] either
+    /// all or none were.
     pub async fn create_all(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
         match self {
             Self::Postgres(creator) => {
@@ -204,16 +207,17 @@ fn unusable(url: &SecretUrl, source: StoreError) -> Error {
     }
 }
 
-/// Is there a broker that other processes hear?
+/// Returns whether there is a broker that other processes use.
 #[must_use]
 pub fn has_broker(settings: &Settings) -> bool {
     settings.broker_url.scheme() != "in-process"
 }
 
-/// The transport of the settings. A broker that is away is no error: the transport goes on trying.
+/// Returns the transport that the settings name. A broker that is away is not an error: the
+/// transport tries again.
 ///
 /// # Errors
-/// Where the broker refuses, or its URL can't be read.
+/// When the broker refuses the connection or its URL is invalid.
 pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     if !has_broker(settings) {
         return Ok(Arc::new(InProcessTransport::new()));
@@ -263,14 +267,14 @@ async fn broker(settings: &Settings, url: &SecretUrl) -> Result<Arc<dyn Transpor
     })
 }
 
-/// Where the hints of a tool leave: a short-lived process beside the nodes. Without a broker nobody
-/// would hear them, and there is none.
+/// Publishes the hints of a short-lived command that runs beside the nodes. Empty without a broker,
+/// since no other process would receive them.
 pub struct Outlet {
     open: Option<(Arc<dyn Transport>, CommitHook)>,
 }
 
 impl Outlet {
-    /// Open it.
+    /// Connects to the broker, if there is one.
     ///
     /// # Errors
     /// As [`transport`].
@@ -285,14 +289,14 @@ impl Outlet {
         })
     }
 
-    /// The hook, where there is a broker.
+    /// Returns the hook, if there is a broker.
     #[must_use]
     pub fn hook(&self) -> Option<CommitHook> {
         self.open.as_ref().map(|(_, hook)| hook.clone())
     }
 
-    /// Wait until everything has been published, at most for the given time. Returns how many hints
-    /// are left to the sweeper.
+    /// Waits until all hints are published, at most for the given time. Returns the number of hints
+    /// that are left to the sweeper.
     pub async fn close(self, within: Duration) -> usize {
         let Some((transport, hook)) = self.open else {
             return 0;

@@ -1,13 +1,15 @@
-//! `jobwire demo`: the main job on real input, with an account that is checked against the database.
+//! `jobwire demo`: runs jobs on real input, with an account that is checked against the database.
 //!
-//! Two shows on one stage:
-//! * `permits`: a town hall handles applications for permits. Several job types, exclusive jobs of each
-//!   case, timers, failures that are retried, dead letters, transactions that roll back.
-//! * `replay`: an event log, each event an exclusive job of its case, run one at a time and in order.
+//! There are two demonstrations:
+//! * `permits`: a town hall handles applications for permits. It has several job types, exclusive
+//!   jobs of each case, timers, failures with retries, dead letters and transactions that roll
+//!   back.
+//! * `replay`: an event log, in which each event is an exclusive job of its case. The jobs of a
+//!   case run one at a time and in order.
 //!
-//! The `stage` is the database, the transport and the nodes; without settings a fresh file in a temporary
-//! directory, the in-process transport and a node in this process. At the end an `account` says what
-//! happened; where it does not add up, the exit code is 1.
+//! The `stage` is the database, the transport and the nodes. Without settings it is a new file in a
+//! temporary directory, the in-process transport and a node in this process. The `account` at the
+//! end reports the results; if it does not add up, the exit code is 1.
 
 mod account;
 mod event_log;
@@ -30,15 +32,15 @@ use crate::output;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// Run the demonstration.
+/// Runs the demonstration.
 ///
 /// # Errors
-/// What kept it from running, or an account that does not add up.
+/// When the demonstration can't run, or when its account does not add up.
 pub async fn run(settings: Settings, args: DemoArgs) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let prepared = tokio::select! {
         prepared = prepare(settings, &args) => prepared,
-        () = signals.next() => Err(Error::Failed("the demo was stopped before it began".to_owned())),
+        () = signals.next() => Err(Error::Failed("the demo was stopped before it started".to_owned())),
     };
     let (mut stage, events) = prepared?;
     let ended = tokio::select! {
@@ -53,7 +55,7 @@ pub async fn run(settings: Settings, args: DemoArgs) -> Result<(), Error> {
         }
         Err(error) => error,
     };
-    // What runs comes to its end first; a signal ends that too.
+    // Running jobs end first; a signal cuts this short.
     let left = tokio::select! {
         left = stage.abandon() => left?,
         () = signals.next() => "; its nodes were stopped at once".to_owned(),
@@ -65,7 +67,7 @@ async fn prepare(
     settings: Settings,
     args: &DemoArgs,
 ) -> Result<(Stage, Option<Vec<Event>>), Error> {
-    // Bad input is told before anything is touched.
+    // Bad input is reported before the database is used.
     let events = match &args.input {
         Some(path) => Some(event_log::read(path.clone()).await?),
         None => None,

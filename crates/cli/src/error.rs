@@ -1,4 +1,4 @@
-//! What can go wrong in a command: one clear line each, with what to do, and an exit code.
+//! The errors of commands: one line each, with the remedy and an exit code.
 
 use jobwire_core::node::StartError;
 use jobwire_core::transport::TransportError;
@@ -10,26 +10,26 @@ use crate::settings::Mistakes;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Settings that can't work.
+    /// Invalid settings.
     #[error(transparent)]
     Settings(#[from] Mistakes),
-    /// Arguments that can't work.
+    /// Invalid arguments.
     #[error("{0}")]
     Usage(String),
     /// The database can't be used.
     #[error("database {url}: {source}{}", remedy(.source))]
     Database {
-        /// Which, without its password.
+        /// Its URL, without the password.
         url: String,
-        /// What it said.
+        /// The error of the database.
         source: StoreError,
     },
     /// The broker can't be used.
     #[error("broker {url}: {source}")]
     Broker {
-        /// Which, without its password.
+        /// Its URL, without the password.
         url: String,
-        /// What it said, with the remedy.
+        /// The error of the broker, with the remedy.
         source: TransportError,
     },
     /// A node did not start.
@@ -45,39 +45,39 @@ pub enum Error {
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file, a stream, or another resource of the machine.
+    /// A file, a stream or another resource of the machine can't be used.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Input that can't be accepted; says where.
+    /// Invalid input; the text names the place.
     #[error("{0}")]
     Input(String),
-    /// Anything else that has a name and a remedy.
+    /// Any other error; the text includes the remedy.
     #[error("{0}")]
     Failed(String),
-    /// Everything has been said already.
+    /// An error that has been reported already.
     #[error("failed")]
     Reported,
-    /// Whoever read our output has gone.
+    /// The reader of the output closed it.
     #[error("the output was closed")]
     OutputClosed,
 }
 
 impl Error {
-    /// Something that failed while this was being done.
+    /// Returns a function that wraps an I/O error of the action `what`.
     pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
 
-    /// The exit code: 1 failed, 2 called wrongly.
+    /// Returns the exit code: 1 for a failure, 2 for invalid arguments or settings.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -86,7 +86,7 @@ impl Error {
         }
     }
 
-    /// Has everything been said, or is there nobody to hear it?
+    /// Returns whether nothing is printed: the error has been reported, or the output is closed.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         matches!(self, Self::Reported | Self::OutputClosed)
@@ -99,14 +99,14 @@ impl From<InvalidJob> for Error {
     }
 }
 
-/// What to do about a database's answer, where its own words don't say.
+/// Returns the remedy for a database error whose text has none.
 fn remedy(error: &StoreError) -> &'static str {
     let StoreError::Database(error) = error else {
         return "";
     };
     match error {
         sqlx::Error::Io(_) => {
-            "; is the server running, and are host and port right? Set --database (JOBWIRE_DATABASE_URL)"
+            "; check that the server runs and that host and port are right, or set --database (JOBWIRE_DATABASE_URL)"
         }
         sqlx::Error::Tls(_) => "; check the server's certificate, or `sslmode` in the URL",
         sqlx::Error::PoolTimedOut => {
@@ -116,16 +116,16 @@ fn remedy(error: &StoreError) -> &'static str {
             Some("28P01" | "28000") => {
                 "; correct user and password in --database (JOBWIRE_DATABASE_URL), or the server's pg_hba.conf"
             }
-            Some("3D000") => "; create the database (createdb), or name another one in --database",
+            Some("3D000") => "; create the database (createdb), or set another one with --database",
             Some("42501") => {
-                "; grant this right to the user of the URL; `jobwire doctor` lists what is missing"
+                "; grant this right to the user of the URL; `jobwire doctor` lists the missing rights"
             }
             Some("53300") => {
                 "; raise max_connections on the server, or lower `database_connections`"
             }
             Some("42P01" | "3F000") => "; run `jobwire migrate up`",
             _ if said.message().contains("unsupported startup parameter") => {
-                "; a PgBouncer refuses it: let Jobwire connect directly, or add `options` to its ignore_startup_parameters"
+                "; PgBouncer refuses it: let Jobwire connect directly, or add `options` to PgBouncer's ignore_startup_parameters"
             }
             _ => "",
         },

@@ -1,10 +1,10 @@
-//! The handler types that every `jobwire run` brings along.
+//! The built-in handler types of `jobwire run`.
 //!
 //! | type | payload | does |
 //! | --- | --- | --- |
 //! | [`noop`] | any | nothing |
 //! | [`sleep`] | `{"ms": 500}` | waits |
-//! | [`http`] | `{"url": …, "method": …, "headers": …, "body": …}` | calls a service that was allowed |
+//! | [`http`] | `{"url": …, "method": …, "headers": …, "body": …}` | calls a service on an allowed host |
 //! | [`event`] | `{"position": 3, …}` | writes a row in the transaction that completes the job |
 
 pub mod event;
@@ -20,14 +20,14 @@ use crate::error::Error;
 
 pub use http::{AllowList, BadHost};
 
-/// What the built-in handlers need to know.
+/// Options of the built-in handlers.
 #[derive(Clone, Debug, Default)]
 pub struct BuiltIn {
-    /// Hosts that `http` jobs may call. Default: none, and every such job is refused.
+    /// Hosts that `http` jobs may call. Default: none, which refuses every such job.
     pub http_allow_hosts: AllowList,
 }
 
-/// Every built-in handler.
+/// Returns all built-in handlers.
 #[must_use]
 pub fn built_in(options: &BuiltIn) -> Handlers {
     let mut handlers = Handlers::default();
@@ -46,10 +46,10 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
     handlers
 }
 
-/// Hold jobs of these types by row locks.
+/// Allows row locks for jobs of these types.
 ///
 /// # Errors
-/// A type without a handler.
+/// When a type has no handler.
 pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Error> {
     for job_type in types {
         if !handlers.allow_row_lock(job_type) {

@@ -3,10 +3,10 @@
 //! | path | answers |
 //! | --- | --- |
 //! | `/metrics` | every metric of [`jobwire_core::telemetry::metrics`], for Prometheus |
-//! | `/healthz` | 200 while the process lives and none of its tasks is down: restart it otherwise. Names batches that do not get through; a restart does not help there |
-//! | `/readyz` | the node's health as JSON; 503 while it takes no work: send none |
+//! | `/healthz` | 200 while none of the process's tasks is down; restart it otherwise. Names batches that stay refused, which a restart does not help |
+//! | `/readyz` | the node's health as JSON; 503 while it takes no work |
 //!
-//! How many connections there are, and for how long, is bounded (`server.rs`).
+//! The number of connections and their duration are bounded (`server.rs`).
 
 pub mod metrics;
 mod server;
@@ -28,18 +28,18 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::{HttpAddress, Settings};
 
-/// What the endpoints tell of.
+/// The data that the endpoints report.
 #[derive(Clone)]
 pub struct Node {
-    /// How the node is.
+    /// The health of the node.
     pub health: HealthWatch,
-    /// What it measured.
+    /// Its metrics.
     pub metrics: PrometheusHandle,
     /// Its database.
     pub database: Database,
 }
 
-/// Take the address. Where nobody chose it and it is taken, a free port will do.
+/// Listens on the configured address. If the default address is in use, listens on a free port.
 ///
 /// # Errors
 /// [`Error::Listen`].
@@ -63,7 +63,7 @@ pub async fn listen(settings: &Settings) -> Result<Option<TcpListener>, Error> {
     }
 }
 
-/// Serve until the process ends.
+/// Serves until the process ends.
 pub async fn serve(listener: TcpListener, node: Node) {
     let routes = Router::new()
         .route("/metrics", get(render))
@@ -75,7 +75,7 @@ pub async fn serve(listener: TcpListener, node: Node) {
 
 async fn render(State(node): State<Node>) -> Response {
     metrics::observe_process(&node.database);
-    // What was not refused again for long is forgotten when it is looked at.
+    // Reading removes batches that have not been refused again for a long time.
     let _ = node.health.stuck();
     let headers = [(
         header::CONTENT_TYPE,
@@ -97,7 +97,7 @@ async fn alive(State(node): State<Node>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, text + &stuck).into_response()
 }
 
-/// A line for people.
+/// Describes a batch in one line.
 fn describe(stuck: &StuckBatch) -> String {
     let job = stuck
         .job

@@ -2,19 +2,19 @@
 //!
 //! Commands, settings and the HTTP endpoints around [`jobwire_core`].
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | [`cli`] | the command line: which commands and flags there are |
-//! | [`settings`] | every setting, from file, environment and flags |
-//! | [`connect`] | from settings to a database and a transport |
-//! | [`commands`] | one file a command |
+//! | [`cli`] | the command line: commands and flags |
+//! | [`settings`] | all settings, from file, environment and flags |
+//! | [`connect`] | connecting to the database and the broker |
+//! | [`commands`] | one file for each command |
 //! | [`handlers`] | the built-in handler types |
 //! | [`demo`] | the demonstration |
-//! | [`mod@bench`] | measuring |
+//! | [`mod@bench`] | measurements |
 //! | [`http`] | `/metrics`, `/healthz`, `/readyz` |
-//! | [`error`] | what can go wrong, exit codes |
+//! | [`error`] | errors and exit codes |
 //!
-//! Exit codes: 0 done, 1 failed, 2 called wrongly (arguments or settings).
+//! Exit codes: 0 for success, 1 for a failure, 2 for invalid arguments or settings.
 
 pub mod bench;
 pub mod cli;

@@ -13,21 +13,21 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 use crate::settings::{LogFormat, Settings};
 use escaped::{Escaped, EscapedJson};
 
-/// What commands other than `run` log where nobody said anything.
+/// The default filter of commands other than `run`.
 const QUIET: &str = "warn";
 
-/// Start to log. A process that logs already (a test) goes on as it was.
+/// Starts logging. A process that logs already (a test) keeps its logger.
 pub fn start(settings: &Settings, is_node: bool) {
     let filter = if is_node || settings.is_given("log") {
         settings.log.as_str()
     } else {
         QUIET
     };
-    // What becomes of a connection, the transport says itself; its client would add an error for each one
-    // that closes in good order. Whoever names the client in the filter hears it, but never at `trace`:
-    // there it prints its frames, the log-in with its password among them.
+    // The transport logs the state of its connections; its client would add an error for each
+    // connection that closes normally. A filter that names the client enables its logs, but never
+    // at `trace`, where it prints its frames, including the login with its password.
     let client_too = filter.contains("lapin");
-    // The database's client likewise; but what the server remarks is worth a line.
+    // The same for the database's client, except for the server's notices.
     let database_too = filter.contains("sqlx");
     let without_client = filter_fn(move |about| {
         let target = about.target();

@@ -1,13 +1,13 @@
-//! How much memory a process has in use. From Linux's /proc; elsewhere there is none.
+//! The memory of a process, from Linux's /proc. Not available on other systems.
 
 use std::fmt::Display;
 
-/// The resident memory of a process, in bytes: by its id, or `self`.
+/// Returns the resident memory of a process in bytes. The process is an id or `self`.
 pub(crate) fn resident(process: impl Display) -> Option<u64> {
     read(process, "VmRSS:")
 }
 
-/// The most that it ever had.
+/// Returns the maximum of its resident memory so far, in bytes.
 pub(crate) fn peak(process: impl Display) -> Option<u64> {
     read(process, "VmHWM:")
 }

@@ -1,4 +1,4 @@
-//! Nodes that a command starts for itself: one in this process, or processes of this same program.
+//! Nodes that a command starts for itself: one in this process, or processes of this program.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl NodeHere {
         Self::on(transport, settings, database, handlers).await
     }
 
-    /// The same on a transport that is there already.
+    /// Starts a node on an existing transport.
     pub(crate) async fn on(
         transport: Arc<dyn Transport>,
         settings: &Settings,
@@ -53,17 +53,17 @@ impl NodeHere {
     }
 }
 
-/// How long a node may take to say that it is ready.
+/// Maximum time until a node is ready.
 const READY: Duration = Duration::from_secs(120);
 
-/// Nodes in processes of their own. Dropped, they are killed.
+/// Nodes in their own processes, which are killed on drop.
 pub(crate) struct Processes {
     running: Vec<(usize, Child)>,
     count: usize,
 }
 
 impl Processes {
-    /// Start so many with these arguments, and wait until all of them are ready.
+    /// Starts `count` nodes with these arguments and waits until all are ready.
     pub(crate) async fn start(
         settings: &Settings,
         count: u16,
@@ -74,7 +74,7 @@ impl Processes {
         Ok(started)
     }
 
-    /// The same with arguments that let them wait, until [`go`](Self::go) ends their input.
+    /// Starts nodes with arguments that make them wait until [`go`](Self::go) ends their input.
     pub(crate) async fn hold(
         settings: &Settings,
         count: u16,
@@ -107,14 +107,14 @@ impl Processes {
             let ready = tokio::time::timeout(READY, until_ready(output)).await;
             if !matches!(ready, Ok(true)) {
                 return Err(Error::Failed(format!(
-                    "node {number} did not become ready within {READY:?}; see what it said above"
+                    "node {number} was not ready within {READY:?}; see its output above"
                 )));
             }
         }
         Ok(started)
     }
 
-    /// End their input.
+    /// Ends their input, so that they start to work.
     pub(crate) fn go(&mut self) {
         for (_, child) in &mut self.running {
             drop(child.stdin.take());
@@ -125,7 +125,7 @@ impl Processes {
         self.count
     }
 
-    /// The processes' ids.
+    /// Returns the ids of the processes.
     pub(crate) fn ids(&self) -> Vec<u32> {
         self.running
             .iter()
@@ -133,14 +133,14 @@ impl Processes {
             .collect()
     }
 
-    /// Which ended since they were last asked after, and how.
+    /// Returns the nodes that ended since the last call, with their exit status.
     pub(crate) fn lost(&mut self) -> Result<Vec<String>, Error> {
         let mut lost = Vec::new();
         let mut running = Vec::new();
         for (number, mut child) in self.running.drain(..) {
             match child
                 .try_wait()
-                .map_err(Error::io("can't ask after a node"))?
+                .map_err(Error::io("can't read the state of a node"))?
             {
                 Some(status) => lost.push(format!("node {number} ended: {status}")),
                 None => running.push((number, child)),
@@ -156,7 +156,7 @@ impl Processes {
         Ok(lost)
     }
 
-    /// Ask all to stop, and wait; who takes too long is killed.
+    /// Asks all nodes to stop and waits; a node that takes too long is killed.
     pub(crate) async fn stop(self, shutdown: Duration) -> Result<(), Error> {
         for (_, child) in &self.running {
             ask_to_stop(child);
@@ -176,13 +176,14 @@ impl Processes {
             return Ok(());
         }
         Err(Error::Failed(format!(
-            "node {} had to be killed: it did not stop within its `shutdown_timeout`",
+            "node {} was killed: it did not stop within its `shutdown_timeout`",
             late.join(", ")
         )))
     }
 }
 
-/// True when the node says so; what it says later is read away, so that it never waits for us.
+/// Returns true when the node is ready. Later output is read and dropped, so that the node never
+/// blocks on it.
 async fn until_ready(mut output: Lines<BufReader<ChildStdout>>) -> bool {
     while let Ok(Some(line)) = output.next_line().await {
         if line.contains("is ready") {
@@ -193,8 +194,9 @@ async fn until_ready(mut output: Lines<BufReader<ChildStdout>>) -> bool {
     false
 }
 
-/// Every setting that holds here, so that a node's own sources can't say otherwise; passwords are not put
-/// on the command line, where all users of the machine would see them.
+/// Returns all settings in effect as environment variables, so that the node's own sources can't
+/// change them. Passwords are not passed on the command line, where all users of the machine would
+/// see them.
 fn environment(settings: &Settings) -> Vec<(String, String)> {
     let shown = settings.shown().into_iter().map(|(setting, value)| {
         let value = match setting.key {
@@ -215,7 +217,7 @@ fn environment(settings: &Settings) -> Vec<(String, String)> {
 fn ask_to_stop(child: &Child) {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
-    // It may have ended already; then nothing has to be asked. Its id is not used again before `wait`.
+    // The process may have ended already. Its id is not reused before `wait`.
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
     }

@@ -1,4 +1,5 @@
-//! Printing results: to standard output, without dying where nobody reads (`jobwire jobs list | head`).
+//! Prints results to standard output. A closed output ends the command without a panic (`jobwire
+//! jobs list | head`).
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -17,18 +18,18 @@ fn written(result: std::io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// Print a line, or several: characters that a terminal obeys are escaped, line ends stay. Whoever prints text from
-/// outside in one line escapes these, too ([`plain::one_line`]).
+/// Prints one or more lines. Characters that a terminal interprets are escaped, except for line
+/// ends. To print text from outside in one line, escape these too ([`plain::one_line`]).
 ///
 /// # Errors
-/// [`Error::OutputClosed`] where nobody reads any more.
+/// [`Error::OutputClosed`] when the output is closed.
 pub fn line(text: impl Display) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let text = plain::lines(&text.to_string());
     written(writeln!(out, "{text}").and_then(|()| out.flush()))
 }
 
-/// Print one JSON document.
+/// Prints one JSON document.
 ///
 /// # Errors
 /// As [`line()`].
@@ -38,7 +39,7 @@ pub fn json(value: &impl Serialize) -> Result<(), Error> {
     line(plain::json(&text))
 }
 
-/// `1 job`, `2 jobs`.
+/// Formats a count: `1 job`, `2 jobs`.
 #[must_use]
 pub fn count(number: impl Into<u64>, noun: &str) -> String {
     match number.into() {
@@ -47,7 +48,7 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
     }
 }
 
-/// Print columns, each as wide as its widest cell, the last one free.
+/// Prints a table. Each column is as wide as its widest cell.
 ///
 /// # Errors
 /// As [`line()`].

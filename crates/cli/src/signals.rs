@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// Hears the signals that ask the program to stop. Made first thing, so that none is missed.
+/// Receives the signals that ask the program to stop. Created first, so that none is missed.
 pub struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
@@ -11,10 +11,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Start to listen.
+    /// Starts to listen for signals.
     ///
     /// # Errors
-    /// Where the system does not let us.
+    /// When the system refuses.
     pub fn listen() -> Result<Self, Error> {
         #[cfg(unix)]
         {
@@ -29,7 +29,7 @@ impl Signals {
         Ok(Self {})
     }
 
-    /// Wait for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         #[cfg(unix)]
         tokio::select! {

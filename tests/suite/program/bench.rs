@@ -249,7 +249,7 @@ async fn a_bench_runs_embedded_and_says_what_it_cannot_measure() {
         assert_eq!(drained.pointer(missing), Some(&Value::Null), "{missing}");
     }
     let notes = drained["notes"].to_string();
-    assert!(notes.contains("SQLite works inside the nodes"), "{notes}");
+    assert!(notes.contains("SQLite runs inside the nodes"), "{notes}");
     let timers = embedded(&home, &["timers", "--jobs", "20", "--ahead", "3"]).await;
     assert_percentiles(&timers, "due_to_start");
     let exclusive = ["exclusive", "--instances", "5", "--jobs", "4"];

@@ -75,7 +75,7 @@ async fn what_is_away_is_said_with_a_remedy() {
         "{said}"
     );
     assert!(
-        said.contains("is the server running") && said.contains("--broker"),
+        said.contains("check that the server runs") && said.contains("--broker"),
         "{said}"
     );
     assert!(!said.contains("secret"), "{said}");

@@ -109,5 +109,5 @@ async fn a_new_sqlite_file_is_for_its_user_alone() {
 async fn a_file_without_end_is_no_file_of_settings() {
     let home = Scratch::new();
     let said = fails(jobwire(&home, &["config", "--config", "/dev/zero"]), 2).await;
-    assert!(said.contains("no file of settings"), "{said}");
+    assert!(said.contains("not a file of settings"), "{said}");
 }

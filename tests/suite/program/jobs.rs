@@ -178,7 +178,7 @@ async fn a_job_that_the_database_refuses_stops_no_other() {
     let delete = ["jobs", "delete", "--all", "--state", "executable", "--yes"];
     let said = fails(jobwire(&home, &delete), 1).await;
     assert!(said.contains("11 jobs deleted"), "{said}");
-    let told = format!("job {bad} was left as it is: ");
+    let told = format!("job {bad} was not changed: ");
     assert!(
         said.contains(&told) && said.contains("still needed"),
         "{said}"

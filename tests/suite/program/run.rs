@@ -110,7 +110,7 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
     let nobody = format!("postgres://jobwire:secret@127.0.0.1:{}/jobs", port::free());
     let said = fails(run(&nobody), 1).await;
     assert!(
-        said.contains("is the server running") && !said.contains("secret"),
+        said.contains("check that the server runs") && !said.contains("secret"),
         "{said}"
     );
 

@@ -101,7 +101,7 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
 
     let said = eventually("the same in words", SOON, || async {
         let said = asked(&fleet, &["--wait", "30s"]).await;
-        let all = said.contains("1 living node heard") && said.contains("orphan in default");
+        let all = said.contains("1 living node found") && said.contains("orphan in default");
         all.then_some(said)
     })
     .await;

@@ -1,8 +1,8 @@
-//! Jobs that are created under the eyes of running nodes: what the workloads have in common that create so.
+//! The common part of the workloads that create jobs while nodes run.
 //!
-//! Before anything is measured, some transactions create jobs while no node runs, which shows what such a
-//! transaction costs by itself; then the nodes start, and more jobs go before, so that connections and plans are
-//! there.
+//! Before the measurement, some transactions create jobs while no node runs, to measure the cost of
+//! such a transaction alone. Then the nodes start, and more jobs run as a warm-up, which opens
+//! connections and prepares plans.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::{MOST_JOBS, Make, job, make};
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Creating transactions that are measured by themselves. The cheapest counts: a connection that was opened for
-/// one of them has set itself up.
+/// Number of creating transactions that are measured alone. The cheapest counts, since a new
+/// connection runs additional statements.
 const ALONE: u32 = 3;
 
 /// See the [module](self).
@@ -26,27 +26,27 @@ pub(super) struct Arriving<'a> {
     pub(super) run: Run<'a>,
     pub(super) clients: Clients,
     pub(super) commits: Arc<Commits>,
-    /// The first job that did not go before.
+    /// The first job after the warm-up.
     pub(super) first: u32,
     make: Make,
     count: u16,
     batch: u32,
-    /// Statements of one creating transaction, where they are counted.
+    /// Statements of one creating transaction, if they are counted.
     statements: Option<u64>,
 }
 
-/// A run whose jobs have arrived, and was right.
+/// A run whose jobs have arrived and whose checks passed.
 pub(super) struct Arrived<'a> {
     finished: Finished<'a>,
     commits: Arc<Commits>,
-    /// The first job that was measured, and how many.
+    /// The first measured job, and the number of them.
     from: u32,
     jobs: u32,
     cost: Cost,
 }
 
 impl<'a> Arriving<'a> {
-    /// Have so many nodes run, and so many clients ready to create so many jobs in a transaction.
+    /// Starts `nodes` nodes and `count` clients, which create `batch` jobs in a transaction.
     pub(super) async fn open(
         settings: &'a Settings,
         nodes: u16,
@@ -79,7 +79,7 @@ impl<'a> Arriving<'a> {
         Ok(this)
     }
 
-    /// One transaction of each of so many clients.
+    /// Runs one transaction on each of `count` clients, before the measurement.
     async fn go_before(&mut self, count: u16) -> Result<(), Error> {
         let end = self.first + u32::from(count) * self.batch;
         let plan = Arc::new(Plan::of(self.first..end, self.batch));
@@ -90,7 +90,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// Create what is planned. Returns the number behind the last job.
+    /// Creates the jobs of the plan. Returns the number after the last job.
     pub(super) async fn create(&self, plan: Plan) -> Result<u32, Error> {
         let plan = Arc::new(plan);
         self.clients
@@ -99,7 +99,8 @@ impl<'a> Arriving<'a> {
         Ok(plan.reached())
     }
 
-    /// Wait until all jobs are done; those from one number on were measured since a mark.
+    /// Waits until `all` jobs are done. Jobs from number `from` on are measured, since the mark
+    /// `before`.
     pub(super) async fn finish(
         mut self,
         before: &Mark,
@@ -123,13 +124,13 @@ impl<'a> Arriving<'a> {
 }
 
 impl Arrived<'_> {
-    /// From when each job should have arrived to its start.
+    /// Returns the times from the planned arrival of each job to its start.
     pub(super) fn since(&self, arrival: impl Fn(u32) -> i64) -> Option<Percentiles> {
         let waited = |n, _| arrival(n);
         self.commits.waited(&self.finished.seen, self.from, waited)
     }
 
-    /// From this moment to the last start.
+    /// Returns the report for the time from `began` to the last start.
     pub(super) fn report(self, workload: String, began: i64) -> Report {
         let seen = &self.finished.seen;
         let last = seen.last_start(self.from).unwrap_or(began);

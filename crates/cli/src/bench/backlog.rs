@@ -1,7 +1,9 @@
-//! The first jobs of a backlog: is the last million of those that wait behind them felt?
+//! The first jobs of backlogs of several sizes: shows whether the jobs that wait behind them cost
+//! anything.
 //!
-//! A backlog has waited for some time: the work that its creation left to the servers is done before the measurement.
-//! The rest is worked off too, unmeasured: so every job can be checked, and nothing is left in database and broker.
+//! Before the measurement the servers finish the work that the creation left, as with a backlog
+//! that has waited for some time. The rest of the jobs run too, unmeasured, so that every job is
+//! checked and nothing is left in database and broker.
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use crate::commands::bench::BacklogArgs;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// The servers are left in peace for as long as filling took, or so long, if they need it.
+/// Minimum of the time that the servers get to finish their work; the time that filling took, if
+/// longer.
 const REST: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(

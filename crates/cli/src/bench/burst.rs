@@ -1,4 +1,4 @@
-//! Many jobs at once for nodes that idle: when has the last one started?
+//! Many jobs at once for idle nodes: measures the time until the last one has started.
 
 use super::arriving::Arriving;
 use super::now;

@@ -1,22 +1,22 @@
-//! Whether a run was right: what was measured counts for nothing otherwise.
+//! The checks of a run. The measurements of a run that fails them are not valid.
 
 use super::seen::Seen;
 use crate::error::Error;
 
-/// Every job once, and nothing else.
+/// Checks that each job started exactly once and no other did.
 pub(super) fn each_once(seen: &Seen, jobs: u32) -> Result<(), Error> {
     let beyond = u32::try_from(seen.first.len()).map_or(true, |numbers| numbers > jobs);
     if seen.jobs == jobs && seen.again == 0 && seen.strange == 0 && !beyond {
         return Ok(());
     }
     Err(Error::Failed(format!(
-        "the run was not right: {} of {jobs} jobs started, {} started more than once, {} that nobody created",
+        "the run failed its check: {} of {jobs} jobs started, {} started more than once, {} unknown jobs started",
         seen.jobs, seen.again, seen.strange
     )))
 }
 
-/// Job `n` belongs to instance `n % instances`: none of an instance began before the one that was created before
-/// it had ended. So they ran one at a time, and in the order of their creation.
+/// Checks that the jobs of each instance ran one at a time and in the order of creation: no job
+/// began before the end of the one created before it. Job `n` belongs to instance `n % instances`.
 pub(super) fn in_turn(seen: &Seen, instances: u32) -> Result<(), Error> {
     let Ok(instances @ 1..) = usize::try_from(instances) else {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn in_turn(seen: &Seen, instances: u32) -> Result<(), Error> {
     };
     let more = wrong.count();
     Err(Error::Failed(format!(
-        "the run was not right: job {} of instance {} began before job {} of it had ended, and {more} others so",
+        "the run failed its check: job {} of instance {} began before job {} of it had ended, and so did {more} others",
         n / instances + 1,
         n % instances,
         n / instances,

@@ -1,5 +1,5 @@
-//! Who creates the jobs: concurrent clients of this process, each on a connection of its own, as an application
-//! would.
+//! The clients that create the jobs: concurrent tasks of this process, each on its own connection,
+//! like an application.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,14 +16,14 @@ use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// How long the broker may take over the last hints.
+/// Maximum time for publishing the last hints.
 const PUBLISHED: Duration = Duration::from_secs(60);
 
-/// Whether the hints of created jobs leave.
+/// Whether the hints of created jobs are published.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Hints {
     Sent,
-    /// As when somebody deletes the queue.
+    /// As if the queue were deleted.
     Lost,
 }
 
@@ -32,12 +32,12 @@ pub(super) struct Clients {
     database: Database,
     outlet: Option<Outlet>,
     creator: Creator,
-    /// Hints that may wait in the hook: nothing here is to be left to the sweeper.
+    /// Maximum number of hints that wait in the hook, so that none are left to the sweeper.
     room: usize,
 }
 
 impl Clients {
-    /// So many that work at once.
+    /// Opens `count` concurrent clients.
     pub(super) async fn open(settings: &Settings, count: u16, hints: Hints) -> Result<Self, Error> {
         let mut settings = settings.clone();
         settings.database_connections = settings.database_connections.max(u32::from(count));
@@ -45,7 +45,7 @@ impl Clients {
         let (outlet, hook) = match hints {
             Hints::Sent => {
                 let outlet = Outlet::open(&settings).await?;
-                // Without a broker the node's process is given the hints: the jobs count as hinted.
+                // Without a broker the node's process gets the hints, so the jobs count as hinted.
                 let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
                 (Some(outlet), Some(hook))
             }
@@ -63,7 +63,7 @@ impl Clients {
         self.creator.clone()
     }
 
-    /// Create everything that is planned, by so many clients at once.
+    /// Creates the jobs of the plan with `count` concurrent clients.
     pub(super) async fn create(
         &self,
         count: u16,
@@ -94,7 +94,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Wait until every hint has left, and close.
+    /// Waits until all hints are published, and closes.
     pub(super) async fn close(self) -> Result<(), Error> {
         let left = match self.outlet {
             Some(outlet) => outlet.close(PUBLISHED).await,
@@ -105,12 +105,12 @@ impl Clients {
             return Ok(());
         }
         Err(Error::Failed(format!(
-            "{left} hints were not published within {PUBLISHED:?}; is the broker well?"
+            "{left} hints were not published within {PUBLISHED:?}; check the broker"
         )))
     }
 }
 
-/// When each job's COMMIT returned, in microseconds, where somebody wants to know.
+/// The time at which each job's COMMIT returned, in microseconds, if kept.
 pub(super) struct Commits(Option<Mutex<Vec<i64>>>);
 
 impl Commits {
@@ -122,7 +122,7 @@ impl Commits {
         Arc::new(Self(None))
     }
 
-    /// These jobs were committed.
+    /// Records the commit of these jobs.
     pub(super) fn note(&self, jobs: &Range<u32>, at: i64) {
         let Some(moments) = &self.0 else {
             return;
@@ -139,7 +139,8 @@ impl Commits {
         }
     }
 
-    /// From a moment that is computed from each job's number and commit, to its start.
+    /// Returns the times to the start of each job from a moment that `since` computes from its
+    /// number and commit.
     pub(super) fn waited(
         &self,
         seen: &Seen,
@@ -156,12 +157,12 @@ impl Commits {
         )
     }
 
-    /// From COMMIT's return to the start.
+    /// Returns the times from the return of COMMIT to the start.
     pub(super) fn to_start(&self, seen: &Seen, from: u32) -> Option<Percentiles> {
         self.waited(seen, from, |_, committed| committed)
     }
 
-    /// How many were committed later than they should have started.
+    /// Returns the number of jobs that were committed after they were due.
     pub(super) fn later_than(&self, due: impl Fn(u32) -> i64) -> usize {
         let Some(moments) = &self.0 else {
             return 0;

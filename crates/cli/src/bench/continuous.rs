@@ -1,4 +1,4 @@
-//! Creating, publishing and running at once, as fast as all of it goes together.
+//! Creates, publishes and runs jobs at the same time, as fast as possible.
 
 use std::time::Duration;
 

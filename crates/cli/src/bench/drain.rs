@@ -1,4 +1,4 @@
-//! Jobs that wait already: how quickly are they worked off?
+//! Jobs that wait already: measures the time until all have run.
 
 use super::clients::{Commits, Hints};
 use super::report::{Report, seconds};
@@ -20,7 +20,7 @@ pub(super) async fn run(settings: &Settings, args: &DrainArgs) -> Result<Report,
     Ok(drained.report(format!("drain of {} {of}", args.jobs)))
 }
 
-/// What a drain showed.
+/// The results of a drain.
 pub(super) struct Drained<'a> {
     pub(super) finished: Finished<'a>,
     jobs: u32,
@@ -29,7 +29,7 @@ pub(super) struct Drained<'a> {
 }
 
 impl<'a> Drained<'a> {
-    /// From the first start until no job is left.
+    /// Measures from the first start until no job is left.
     pub(super) async fn measure(
         settings: &'a Settings,
         jobs: u32,

@@ -1,4 +1,5 @@
-//! Jobs of process instances, which exclude each other: worked off one at a time and in order, how quickly?
+//! Exclusive jobs of process instances, which run one at a time and in order: measures the time
+//! until all have run.
 
 use jobwire_core::NewJob;
 
@@ -20,7 +21,7 @@ pub(super) async fn run(settings: &Settings, args: &ExclusiveArgs) -> Result<Rep
             args.jobs
         )));
     };
-    // Created by turns, so that every instance has its next job waiting behind those of all others.
+    // Created round-robin, so that the next job of each instance waits behind those of all others.
     let make = make(move |n| {
         NewJob::of(EXCLUSIVE, &Payload { n }).instance(format!("instance-{}", n % instances))
     });

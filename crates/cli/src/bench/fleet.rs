@@ -1,4 +1,4 @@
-//! The same load for fleets of several sizes: do nodes get in each other's way?
+//! The same load for fleets of several sizes: shows whether nodes slow each other down.
 
 use super::clients::Hints;
 use super::continuous;
@@ -15,7 +15,7 @@ pub(super) async fn run(
     args: &FleetArgs,
     series: &mut Series,
 ) -> Result<(), Error> {
-    // Before the first run, not in the middle of the series.
+    // Checked before the first run, not in the middle of the series.
     for nodes in &args.nodes {
         refuse_lonely(settings, *nodes)?;
     }

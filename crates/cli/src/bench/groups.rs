@@ -1,4 +1,4 @@
-//! Which servers' processes can be looked at: those on this machine, known by the names of their executables.
+//! The processes of the servers on this machine, found by the names of their executables.
 
 use jobwire_core::store::postgres::address::host_elsewhere;
 use jobwire_core::transport::is_loopback;
@@ -6,7 +6,7 @@ use jobwire_core::transport::is_loopback;
 use super::processors::processes;
 use crate::settings::{SecretUrl, Settings};
 
-/// Which executables to look for.
+/// The names of the executables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Groups {
     pub(super) database: Option<&'static str>,
@@ -14,14 +14,14 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Those that are here; and why others are not looked at.
+    /// Returns the groups on this machine, and notes with the reasons why others are not measured.
     pub(super) fn of(settings: &Settings) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
         let url = &settings.database_url;
         let database = match url.scheme() {
             "sqlite" => {
                 notes.push(
-                    "statements, WAL, row versions and CPU of the database are not measured: SQLite works inside the nodes"
+                    "statements, WAL, row versions and CPU of the database are not measured: SQLite runs inside the nodes"
                         .to_owned(),
                 );
                 None
@@ -52,7 +52,7 @@ fn look_for(
     } else if processes().any(|process| process.name == name) {
         return Some(name);
     } else {
-        format!("no process `{name}` is seen on this machine")
+        format!("there is no process `{name}` on this machine")
     };
     notes.push(format!("CPU of the {what} is not measured: {why}"));
     None
@@ -62,7 +62,7 @@ fn database_is_here(url: &SecretUrl) -> bool {
     host_elsewhere(url.expose()).is_ok_and(|host| host.is_none())
 }
 
-/// All of its hosts.
+/// Returns whether all hosts of the broker are this machine.
 fn broker_is_here(url: &SecretUrl) -> bool {
     let url = url.expose();
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);

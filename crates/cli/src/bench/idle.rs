@@ -1,4 +1,4 @@
-//! A fleet that has nothing to do: what does it cost?
+//! Measures the cost of an idle fleet.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// Nodes that have just started still get to know each other.
+/// The wait before the measurement, in which new nodes discover each other.
 const SETTLING: Duration = Duration::from_secs(10);
 
-/// What an idle fleet cost.
+/// The cost of an idle fleet.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct IdleReport {
     workload: String,
@@ -23,13 +23,13 @@ pub(super) struct IdleReport {
     broker: String,
     nodes: u16,
     seconds: f64,
-    /// Every call of every statement, BEGIN and COMMIT too; the bench's own questions are left out.
+    /// Calls of all statements, including BEGIN and COMMIT, without the bench's own queries.
     statements: Option<u64>,
     statements_per_minute: Option<f64>,
     wal_bytes_per_minute: Option<f64>,
     database_cpu_millis_per_minute: Option<f64>,
     broker_cpu_millis_per_minute: Option<f64>,
-    /// Of all nodes together.
+    /// The sum over all nodes.
     nodes_cpu_millis_per_minute: Option<f64>,
     /// The largest node's resident memory.
     node_memory_mib: Option<f64>,
@@ -74,7 +74,7 @@ fn minutely(amount: u64, seconds: f64) -> f64 {
 }
 
 impl IdleReport {
-    /// Print it as JSON, or for people.
+    /// Prints the report as JSON or as text.
     pub(super) fn show(&self, json: bool) -> Result<(), Error> {
         if json {
             return output::json(self);

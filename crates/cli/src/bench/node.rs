@@ -1,4 +1,4 @@
-//! A node of a bench: it runs jobs that do nothing, and tells when each started ([`super::wire`]).
+//! A node of a bench: it runs jobs without work and reports the start of each ([`super::wire`]).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,14 +20,16 @@ use crate::output;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// What may wait to be told.
+/// Maximum number of reports that wait to be sent.
 const BUFFER: usize = 100_000;
-/// Between two messages to the bench: one for each start would cost more than the job does.
+/// The time between two messages to the bench; a message for each start would cost more than the
+/// job.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The first line that says so: whoever started this process waits for it.
+/// The line that the parent process waits for.
 const READY: &str = "jobwire bench node is ready";
 
-/// The handlers, and where what they tell comes out. Nobody may listen any more: the bench has ended.
+/// Returns the handlers and the channel of their reports. Errors of the channel are ignored, since
+/// the bench may have ended.
 fn handlers() -> (Handlers, mpsc::Receiver<Told>) {
     let (tell, told) = mpsc::channel(BUFFER);
     let mut handlers = Handlers::default();
@@ -45,7 +47,7 @@ fn handlers() -> (Handlers, mpsc::Receiver<Told>) {
         let tell = tell.clone();
         async move {
             let _ = tell.send(Told::Started { n, at }).await;
-            // Whoever else thinks that it holds the instance may begin here.
+            // Another job that wrongly holds the instance could begin here.
             tokio::task::yield_now().await;
             let _ = tell.send(Told::Ended { n, at: now() }).await;
             Ok(Outcome::Done)
@@ -54,7 +56,7 @@ fn handlers() -> (Handlers, mpsc::Receiver<Told>) {
     (handlers, told)
 }
 
-/// Run until asked to stop.
+/// Runs until asked to stop.
 pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let stream = TcpStream::connect(args.report)
@@ -64,7 +66,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     hold_by_row(&mut handlers, &settings.row_lock_types)?;
     let (last, swept) = oneshot::channel();
     let telling = tokio::spawn(tell(stream, told, swept));
-    // As in production, where somebody always looks.
+    // As in production, where metrics are recorded.
     let metrics = crate::http::metrics::install()?;
     let database = Database::open(settings).await?;
     let transport = connect::transport(settings).await?;
@@ -73,7 +75,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     }
     if args.held {
         output::line(READY)?;
-        // Nothing is ever written there.
+        // Nothing is ever written to the input.
         let ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
         let _ = ended.await;
     }
@@ -87,13 +89,13 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
         &metrics.render(),
         jobwire_core::telemetry::metrics::SWEPT,
     ));
-    // The handlers are gone with the node, so this ends.
+    // The handlers are dropped with the node, so the task ends.
     let _ = tokio::time::timeout(Duration::from_secs(5), telling).await;
     Ok(())
 }
 
-/// Hints within a process go with the process that created the jobs. Here that was another one, so they are given
-/// to this one, as far as its lanes hold them.
+/// Publishes hints for all waiting jobs. In-process hints exist only in the process that created
+/// the jobs, which was another one. Hints that the lanes can't hold are dropped.
 async fn adopt(database: &Database, transport: &dyn Transport) -> Result<(), Error> {
     let waiting = JobFilter {
         states: vec![JobState::Executable],
@@ -118,7 +120,7 @@ async fn adopt(database: &Database, transport: &dyn Transport) -> Result<(), Err
     Ok(())
 }
 
-/// The sum of a counter over its labels, in what Prometheus would be told.
+/// Returns the sum of a counter over its labels, from the text for Prometheus.
 fn total(metrics: &str, name: &str) -> i64 {
     let samples = metrics.lines().filter(|line| line.starts_with(name));
     samples

@@ -1,5 +1,5 @@
-//! The bench's own connection to PostgreSQL: it reads the server's counters, and counts its own questions, so
-//! that they can be left out. On SQLite nothing is counted by anybody, and nothing is asked.
+//! The bench's own connection to PostgreSQL. It reads the server's counters, and counts its own
+//! queries so that they can be subtracted. On SQLite nothing is counted.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::rows::Rows;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// How long others may stay connected after they were told to go.
+/// Maximum time until other sessions end after they were asked to.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Calls of all statements in this database, BEGIN and COMMIT among them; and of those that no job asks for: leaders'
-/// turns, and what is set on each new connection.
+/// Calls of all statements in this database, including BEGIN and COMMIT; and of those that serve no
+/// job: leader cycles, and the settings of new connections.
 const STATEMENTS: &str = "
 SELECT coalesce(sum(s.calls), 0)::bigint,
     coalesce(sum(s.calls) FILTER (WHERE s.query LIKE '%INSERT INTO jobwire.leader %'
@@ -29,11 +29,11 @@ JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Statements {
     pub(super) all: i64,
-    /// Those of them that no job asks for.
+    /// The part that serves no job.
     pub(super) housekeeping: i64,
 }
 
-/// Of the whole server: WAL is not counted by database.
+/// WAL of the whole server, since it is not counted by database.
 const WAL: &str = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
 
 const ROWS: &str = "
@@ -42,7 +42,7 @@ SELECT coalesce(sum(n_tup_ins), 0)::bigint, coalesce(sum(n_tup_upd), 0)::bigint,
     coalesce(sum(n_dead_tup), 0)::bigint
 FROM pg_stat_user_tables WHERE schemaname = 'jobwire'";
 
-/// Sessions of this user beside ours. What a session did is in the counters at the latest when it ends.
+/// Other sessions of this user. The counters include a session's work at the latest when it ends.
 const OTHERS: &str = "
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()";
@@ -79,12 +79,12 @@ impl Observer {
         })
     }
 
-    /// `None` on SQLite.
+    /// Runs a query. Returns `None` on SQLite.
     async fn ask(&mut self, question: String) -> Result<Option<PgRow>, sqlx::Error> {
         let Some(connection) = &mut self.connection else {
             return Ok(None);
         };
-        // Constants of this file, and names that the server has quoted.
+        // Only constants of this file and names that the server has quoted.
         let row = sqlx::query(AssertSqlSafe(question))
             .fetch_optional(connection)
             .await?;
@@ -92,12 +92,13 @@ impl Observer {
         Ok(row)
     }
 
-    /// So many questions were asked over another connection.
+    /// Adds queries that ran over another connection.
     pub(super) fn also_asked(&mut self, questions: i64) {
         self.asked += questions;
     }
 
-    /// Statements so far, without our own; `None` where `pg_stat_statements` is not there or can't be read.
+    /// Returns the calls of statements so far, without the observer's own; `None` if
+    /// `pg_stat_statements` is missing or can't be read.
     pub(super) async fn statements(&mut self) -> Option<Statements> {
         let asked = self.asked;
         let row = self.ask(STATEMENTS.to_owned()).await.ok()??;
@@ -107,12 +108,13 @@ impl Observer {
         })
     }
 
-    /// Bytes of WAL so far; `None` where this user may not ask.
+    /// Returns the bytes of WAL so far; `None` if this user has no right to read them.
     pub(super) async fn wal_bytes(&mut self) -> Option<i64> {
         self.ask(WAL.to_owned()).await.ok()??.try_get(0).ok()
     }
 
-    /// Row versions so far, once everybody else has gone. Says whether they had.
+    /// Waits until all other sessions have ended, then returns the row versions so far, and whether
+    /// all had ended.
     pub(super) async fn rows(&mut self) -> Result<Option<Rows>, Error> {
         if self.connection.is_none() {
             return Ok(None);
@@ -142,8 +144,8 @@ impl Observer {
         }))
     }
 
-    /// Clear away what earlier runs left in the tables, so that each run begins with the same. A user who may
-    /// not is told by the server's warning, and measures on what is there.
+    /// Vacuums the tables, so that each run begins with the same state. For a user without the
+    /// right the server only warns, and the run measures the tables as they are.
     pub(super) async fn vacuum(&mut self) -> Result<(), Error> {
         let row = self.ask(TABLES.to_owned()).await.map_err(unreadable)?;
         let tables = row.map(|row| row.try_get::<Option<String>, _>(0));

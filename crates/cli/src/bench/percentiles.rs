@@ -1,10 +1,10 @@
-//! Percentiles of all values of a run, not of a sample.
+//! Percentiles over all values of a run, not over a sample.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// In milliseconds.
+/// Percentiles, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Percentiles {
     pub(super) p50: f64,
@@ -15,8 +15,8 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of microseconds; `None` of none. The nearest-rank method: the smallest value that so many are not
-    /// larger than.
+    /// Computes percentiles of microseconds; `None` without values. Uses the nearest-rank method:
+    /// the smallest value that is not exceeded by that share of the values.
     pub(super) fn of(mut micros: Vec<i64>) -> Option<Self> {
         micros.sort_unstable();
         let count = micros.len();

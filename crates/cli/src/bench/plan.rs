@@ -1,4 +1,4 @@
-//! Which jobs are created next, and when.
+//! The order and times in which jobs are created.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::starts::Record;
 
-/// Hands out the numbers of jobs, a batch at a time, to several clients.
+/// Gives the numbers of jobs to several clients, a batch at a time.
 pub(super) struct Plan {
     first: u32,
     next: AtomicU32,
@@ -20,7 +20,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// These jobs, so many in a transaction.
+    /// Plans these jobs, `batch` in a transaction.
     pub(super) fn of(jobs: Range<u32>, batch: u32) -> Self {
         Self {
             first: jobs.start,
@@ -32,24 +32,24 @@ impl Plan {
         }
     }
 
-    /// None after this moment, but for a first batch: a run without jobs would show nothing.
+    /// Gives no batch after `end`, except the first: a run needs jobs.
     pub(super) fn until(mut self, end: Instant) -> Self {
         self.until = Some(end);
         self
     }
 
-    /// None while so many wait to be started.
+    /// Gives no batch while `most` jobs wait to start.
     pub(super) fn ahead(mut self, most: u32, record: Arc<Record>) -> Self {
         self.ahead = Some((most, record));
         self
     }
 
-    /// The number behind the last job that was handed out.
+    /// Returns the number after the last job that was given to a client.
     pub(super) fn reached(&self) -> u32 {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// The next batch; `None` when all has been handed out.
+    /// Returns the next batch; `None` after the last one.
     pub(super) async fn next(&self) -> Option<Range<u32>> {
         loop {
             let over = self.until.is_some_and(|until| Instant::now() >= until);

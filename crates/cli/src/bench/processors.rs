@@ -1,19 +1,19 @@
-//! Processor time by group of processes: database, broker, nodes, the bench itself. From Linux's /proc; elsewhere
-//! there is none.
+//! Processor time by group of processes: database, broker, nodes, the bench itself. From Linux's
+//! /proc; not available on other systems.
 //!
-//! The servers are known by the names of their executables, so another server of the same name on this machine
-//! counts as well. Time of children that have ended is in their parent's account: a session of PostgreSQL that
-//! ends takes nothing away.
+//! Servers are found by the names of their executables, so another server of the same name on this
+//! machine is included. The time of ended children is counted for their parent, so a PostgreSQL
+//! session that ends does not reduce the sum.
 
 use super::groups::Groups;
 
-/// A tick of the kernel's accounts, on every Linux that we know.
+/// A tick of the kernel's processor times on Linux.
 const TICK_MICROS: u64 = 10_000;
 
 /// Processor time so far, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Processors {
-    /// Of all processes of this machine.
+    /// The sum over all processes of this machine.
     pub(super) machine: Option<u64>,
     pub(super) database: Option<u64>,
     pub(super) broker: Option<u64>,
@@ -22,7 +22,7 @@ pub(super) struct Processors {
 }
 
 impl Groups {
-    /// Look at all processes.
+    /// Reads the processor time of all processes.
     pub(super) fn look(&self, nodes: &[u32]) -> Processors {
         let mut found = Processors {
             machine: machine(),
@@ -51,13 +51,13 @@ impl Groups {
     }
 }
 
-/// A process, and its time in microseconds.
+/// A process with its processor time in microseconds.
 #[derive(Debug, PartialEq)]
 pub(super) struct Process {
     id: u32,
     pub(super) name: String,
     own: u64,
-    /// Of its children that have ended.
+    /// The time of its children that have ended.
     children: u64,
 }
 
@@ -65,13 +65,13 @@ pub(super) fn processes() -> impl Iterator<Item = Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
-        // It may have ended since.
+        // The process may have ended since.
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
         parse(id, &stat)
     })
 }
 
-/// `id (name) state …`; the name may hold anything.
+/// Parses `id (name) state …`; the name may contain any characters.
 fn parse(id: u32, stat: &str) -> Option<Process> {
     let (head, fields) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
@@ -89,7 +89,7 @@ fn parse(id: u32, stat: &str) -> Option<Process> {
     })
 }
 
-/// User and system time of all processors, in microseconds.
+/// Returns the user and system time of all processors, in microseconds.
 pub(super) fn machine() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let fields = stat.lines().next()?.split_whitespace().skip(1);

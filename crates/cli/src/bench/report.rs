@@ -1,4 +1,4 @@
-//! What a run showed, for people and as JSON.
+//! The report of a run, as text and as JSON.
 
 use serde::Serialize;
 
@@ -8,43 +8,43 @@ use super::rows::RowVersions;
 use crate::error::Error;
 use crate::output;
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) workload: String,
     pub(super) database: String,
     pub(super) broker: String,
     pub(super) nodes: usize,
-    /// Jobs that waited when the nodes started, where only some of them are measured.
+    /// Jobs that waited when the nodes started, if only some of them are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<u32>,
     pub(super) jobs: u32,
     pub(super) seconds: f64,
     pub(super) jobs_per_second: f64,
-    /// Of a series: jobs a second, as a share of its first run's.
+    /// In a series: jobs a second divided by those of the first run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio: Option<f64>,
-    /// From COMMIT's return to the start of the handler, in milliseconds.
+    /// Times from the return of COMMIT to the start of the handler, in milliseconds.
     pub(super) commit_to_start: Option<Percentiles>,
-    /// From the moment at which the job should have arrived to the start of the handler.
+    /// Times from the planned arrival of the job to the start of the handler.
     pub(super) arrival_to_start: Option<Percentiles>,
-    /// From the due date to the start of the handler.
+    /// Times from the due date to the start of the handler.
     pub(super) due_to_start: Option<Percentiles>,
-    /// Jobs that the sweeper hinted, of those that waited in a broker.
+    /// Jobs that the sweeper hinted, with a broker.
     pub(super) swept: Option<u64>,
     pub(super) cost: Cost,
-    /// Over the whole run, jobs that warmed up included.
+    /// Row versions over the whole run, including the warm-up.
     pub(super) rows: Option<RowVersions>,
-    /// What was not measured, and why; what else is to be known.
+    /// Values that were not measured, with the reasons, and other remarks.
     pub(super) notes: Vec<String>,
 }
 
-/// One line: a name, and what it is.
+/// Prints a line with a name and a value.
 pub(super) fn say(name: &str, value: &str) -> Result<(), Error> {
     output::line(format_args!("{name:<17}{value}"))
 }
 
-/// One line of a figure that may not have been measured.
+/// Prints a line with a figure that may not have been measured.
 pub(super) fn measured(name: &str, value: Option<f64>, unit: &str) -> Result<(), Error> {
     match value {
         Some(value) => say(name, &format!("{value:.3} {unit}")),
@@ -53,7 +53,7 @@ pub(super) fn measured(name: &str, value: Option<f64>, unit: &str) -> Result<(),
 }
 
 impl Report {
-    /// Print it as JSON, or for people.
+    /// Prints the report as JSON or as text.
     pub(super) fn show(&self, json: bool) -> Result<(), Error> {
         if json {
             output::json(self)
@@ -143,7 +143,7 @@ impl Report {
     }
 }
 
-/// Jobs in a second; none where no time has passed.
+/// Returns jobs per second; 0 if no time has passed.
 pub(super) fn rate(jobs: u32, seconds: f64) -> f64 {
     if seconds > 0.0 {
         f64::from(jobs) / seconds
@@ -152,7 +152,7 @@ pub(super) fn rate(jobs: u32, seconds: f64) -> f64 {
     }
 }
 
-/// From one moment to another, both in microseconds; a clock that was set back gives none.
+/// Returns the seconds between two times in microseconds; 0 if the clock was set back.
 pub(super) fn seconds(from: i64, to: i64) -> f64 {
     (to - from).max(0) as f64 / 1_000_000.0
 }

@@ -1,4 +1,4 @@
-//! What a run cost: the database's own counters, processors, memory.
+//! The cost of a run: the database's own counters, processor time, memory.
 
 use serde::Serialize;
 
@@ -6,18 +6,18 @@ use super::groups::Groups;
 use super::observer::{Observer, Statements};
 use super::processors::Processors;
 
-/// Counters at a moment.
+/// The counters at one time.
 pub(super) struct Mark {
     statements: Option<Statements>,
     wal_bytes: Option<i64>,
     processors: Processors,
 }
 
-/// What lies between two moments: statements, bytes, microseconds.
+/// The differences between two marks: statements, bytes, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) statements: Option<u64>,
-    /// Those of them that no job asks for.
+    /// The statements that serve no job.
     pub(super) housekeeping: Option<u64>,
     pub(super) wal_bytes: Option<u64>,
     pub(super) machine: Option<u64>,
@@ -25,32 +25,32 @@ pub(super) struct Spent {
     pub(super) broker: Option<u64>,
     pub(super) nodes: Option<u64>,
     pub(super) bench: Option<u64>,
-    /// The largest node's resident memory at the later moment, and the most that one ever had.
+    /// The resident memory of the largest node at the later mark, and the peak of any node.
     pub(super) memory: Option<u64>,
     pub(super) peak_memory: Option<u64>,
 }
 
-/// The same for each job.
+/// The cost per job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Cost {
-    /// Every call of every statement, where `pg_stat_statements` counts them.
+    /// Calls of all statements, if `pg_stat_statements` counts them.
     pub(super) statements_per_job: Option<f64>,
-    /// The same without those of the transactions that created the jobs.
+    /// The same without the transactions that created the jobs.
     pub(super) statements_per_job_after_creation: Option<f64>,
-    /// How much of that no job asks for: the leader's turns, and the settings of new connections. It grows with time,
-    /// not with jobs.
+    /// The statements that serve no job: leader cycles, and the settings of new connections. They
+    /// grow with time, not with jobs.
     pub(super) housekeeping_statements_per_job: Option<f64>,
     pub(super) wal_bytes_per_job: Option<f64>,
     pub(super) database_cpu_micros_per_job: Option<f64>,
     pub(super) broker_cpu_micros_per_job: Option<f64>,
     pub(super) nodes_cpu_micros_per_job: Option<f64>,
-    /// Of this process: it creates the jobs, and is told of each start.
+    /// Processor time of this process, which creates the jobs and receives the reports of starts.
     pub(super) bench_cpu_micros_per_job: Option<f64>,
-    /// Of all processes on this machine, whoever they belong to.
+    /// Processor time of all processes on this machine.
     pub(super) machine_cpu_micros_per_job: Option<f64>,
-    /// The largest node's resident memory at the end.
+    /// The resident memory of the largest node at the end.
     pub(super) node_memory_mib: Option<f64>,
-    /// The most that a node ever had.
+    /// The peak of the resident memory of any node.
     pub(super) node_peak_memory_mib: Option<f64>,
 }
 
@@ -63,7 +63,8 @@ impl Mark {
         }
     }
 
-    /// What was spent until `later`, by nodes among others. Counters that were reset show nothing.
+    /// Returns the differences to the mark `later`. A counter that was reset meanwhile gives
+    /// `None`.
     pub(super) fn until(&self, later: &Self, nodes: &[u32]) -> Spent {
         let counted =
             |from: Option<i64>, to: Option<i64>| u64::try_from(to?.checked_sub(from?)?).ok();
@@ -79,7 +80,7 @@ impl Mark {
             machine: between(from.machine, to.machine),
             database: between(from.database, to.database),
             broker: between(from.broker, to.broker),
-            // Where there is a machine's account, there are those of the nodes.
+            // Times of the nodes are known if that of the machine is.
             nodes: between(to.machine.map(|_| from.nodes), Some(to.nodes)),
             bench: between(from.bench, to.bench),
             memory: most(|id| crate::memory::resident(id)),
@@ -89,8 +90,8 @@ impl Mark {
 }
 
 impl Spent {
-    /// For each of so many jobs, created meanwhile by transactions of so many statements in all; `None` where
-    /// nobody knows how many those were.
+    /// Divides by the number of jobs. `creating` is the number of statements of the transactions
+    /// that created them; `None` if unknown.
     pub(super) fn per_job(&self, jobs: u32, creating: Option<u64>) -> Cost {
         let per_job = |amount: Option<u64>| {
             amount

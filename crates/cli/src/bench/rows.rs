@@ -1,18 +1,18 @@
-//! Row versions: what a job costs the tables.
+//! Row versions: the changes to tables per job.
 
 use serde::Serialize;
 
-/// Counters of all tables of Jobwire's schema, at a moment.
+/// The counters of all tables of Jobwire's schema, at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rows {
     pub(super) inserted: i64,
     pub(super) updated: i64,
-    /// Of the updated: those that no index noticed.
+    /// Updates that changed no index (heap-only).
     pub(super) hot: i64,
     pub(super) deleted: i64,
-    /// Dead rows that lie in the tables.
+    /// Dead rows in the tables.
     pub(super) dead: i64,
-    /// Nobody else was connected, so nothing was still to be counted.
+    /// Whether no other session was connected, so that the counters are complete.
     pub(super) alone: bool,
 }
 
@@ -23,14 +23,14 @@ pub(super) struct RowVersions {
     pub(super) updated_per_job: f64,
     pub(super) hot_updated_per_job: f64,
     pub(super) deleted_per_job: f64,
-    /// Versions that died: each update and each delete leaves one.
+    /// Dead versions: each update and each delete leaves one.
     pub(super) dead_per_job: f64,
-    /// Dead rows that vacuum had not cleared away at the end.
+    /// Dead rows that vacuum had not removed at the end.
     pub(super) dead_at_the_end: i64,
 }
 
 impl Rows {
-    /// What happened until `later`, for each of so many jobs. `None` where the counters were reset meanwhile.
+    /// Returns the differences to `later` per job; `None` if the counters were reset meanwhile.
     pub(super) fn until(&self, later: &Self, jobs: u32) -> Option<RowVersions> {
         let per_job = |from: i64, to: i64| {
             let amount = u64::try_from(to.checked_sub(from)?).ok()?;

@@ -1,5 +1,4 @@
-//! One run of a workload: a database that it has to itself, the nodes that it starts, what they told, and what
-//! it cost.
+//! One run of a workload: its own database, the nodes that it starts, their reports, and the cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +23,11 @@ use crate::error::Error;
 use crate::nodes::Processes;
 use crate::settings::Settings;
 
-/// Jobs in a transaction that fills.
+/// Jobs in a transaction that fills the database.
 const FILLING: u32 = 1_000;
-/// How long it may take until one more of the last jobs is completed.
+/// The time without a completion after which a run fails.
 const DONE: Duration = Duration::from_secs(60);
-/// The machine is at rest when all of it was busy for no more than a tenth of this.
+/// The interval of checks whether the machine is idle: busy for no more than a tenth of it.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
@@ -36,7 +35,7 @@ pub(super) struct Run<'a> {
     pub(super) settings: &'a Settings,
     pub(super) starts: Starts,
     pub(super) observer: Observer,
-    /// What the reader of the report has to know.
+    /// Remarks for the report.
     pub(super) notes: Vec<String>,
     database: Database,
     groups: Groups,
@@ -44,7 +43,7 @@ pub(super) struct Run<'a> {
     rows: Option<Rows>,
 }
 
-/// A run that has ended and was right.
+/// A run that has ended and passed its checks.
 pub(super) struct Finished<'a> {
     pub(super) seen: Seen,
     pub(super) notes: Vec<String>,
@@ -54,7 +53,7 @@ pub(super) struct Finished<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Take a database that holds nobody's jobs, for a run of at most so many.
+    /// Prepares a database without jobs for a run of at most `most` jobs.
     pub(super) async fn open(settings: &'a Settings, nodes: u16, most: u32) -> Result<Self, Error> {
         refuse_lonely(settings, nodes)?;
         let preparing = Database::connect(settings).await?;
@@ -63,7 +62,7 @@ impl<'a> Run<'a> {
         preparing.store().close().await;
         if waiting > 0 {
             return Err(Error::Usage(format!(
-                "the database holds {waiting} jobs; name an empty one with --database, its jobs would be run"
+                "the database has {waiting} jobs, which would run; give an empty database with --database"
             )));
         }
         let (groups, notes) = Groups::of(settings);
@@ -82,7 +81,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Have jobs wait, and their hints in the broker, before a node runs.
+    /// Creates jobs and their hints in the broker before a node runs.
     pub(super) async fn fill(
         &mut self,
         jobs: u32,
@@ -91,7 +90,7 @@ impl<'a> Run<'a> {
         commits: &Arc<Commits>,
     ) -> Result<(), Error> {
         let clients = Clients::open(self.settings, 1, hints).await?;
-        // One client: the order of creation is that of the numbers.
+        // One client, so that jobs are created in the order of their numbers.
         let plan = Arc::new(Plan::of(0..jobs, FILLING));
         clients.create(1, &plan, make, commits).await?;
         clients.close().await?;
@@ -99,8 +98,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Filling leaves work behind: the database writes to disk and clears away, the broker tidies up. What has waited
-    /// for long is found with all that done, so do it, and wait until the machine has little left to do.
+    /// Vacuums the tables and waits until the machine is nearly idle. Filling leaves work to the
+    /// database, which writes to disk, and to the broker; before a long-waiting backlog runs, that
+    /// work is done.
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Start so many nodes, and wait until they are ready.
+    /// Starts `count` nodes and waits until they are ready.
     pub(super) async fn start_nodes(&mut self, count: u16) -> Result<(), Error> {
         let address = self.starts.address();
         let arguments = ["bench", "node", "--report", &address];
@@ -129,8 +129,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Start so many nodes, which do nothing before [`go`](Self::go). Where hints were sent that only a node's own
-    /// process can hold, the node has them.
+    /// Starts `count` nodes that wait until [`go`](Self::go). Without a broker, the node gets the
+    /// hints that only its own process can hold.
     pub(super) async fn hold_nodes(&mut self, count: u16, hints: Hints) -> Result<(), Error> {
         let address = self.starts.address();
         let mut arguments = vec!["bench", "node", "--report", &address, "--held"];
@@ -141,7 +141,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Let them begin.
+    /// Lets the held nodes start.
     pub(super) fn go(&mut self) {
         if let Some(nodes) = &mut self.nodes {
             nodes.go();
@@ -152,19 +152,19 @@ impl<'a> Run<'a> {
         self.nodes.as_ref().map(Processes::ids).unwrap_or_default()
     }
 
-    /// The counters now.
+    /// Reads the counters.
     pub(super) async fn mark(&mut self) -> Mark {
         let ids = self.ids();
         Mark::take(&mut self.observer, self.groups, &ids).await
     }
 
-    /// What was spent since.
+    /// Returns the differences since a mark.
     pub(super) async fn spent(&mut self, since: &Mark) -> Spent {
         let now = self.mark().await;
         since.until(&now, &self.ids())
     }
 
-    /// Wait until these jobs have started and no job is left.
+    /// Waits until `jobs` jobs have started and no job is left.
     pub(super) async fn until_done(&mut self, jobs: u32) -> Result<(), Error> {
         self.starts.until(jobs).await?;
         let mut last = (i64::MAX, Instant::now());
@@ -178,14 +178,14 @@ impl<'a> Run<'a> {
                 last = (left, Instant::now());
             } else if last.1.elapsed() > DONE {
                 return Err(Error::Failed(format!(
-                    "{left} jobs started and were not completed within {DONE:?}"
+                    "{left} jobs have started, and none was completed within {DONE:?}"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Stop the nodes, and see whether each of so many jobs was started exactly once.
+    /// Stops the nodes and checks that each of `jobs` jobs started exactly once.
     pub(super) async fn finish(mut self, jobs: u32) -> Result<Finished<'a>, Error> {
         let mut count = 0;
         if let Some(nodes) = self.nodes.take() {
@@ -199,14 +199,15 @@ impl<'a> Run<'a> {
         let rows = self.rows.zip(after);
         if rows.is_some_and(|(before, after)| !before.alone || !after.alone) {
             self.notes.push(
-                "row versions: others are connected to this database, and may have been counted or missed".to_owned(),
+                "row versions may be wrong: other sessions are connected to this database"
+                    .to_owned(),
             );
         }
         if self.settings.database_url.scheme() != "sqlite"
             && self.observer.statements().await.is_none()
         {
             self.notes.push(
-                "statements are not measured: put pg_stat_statements into shared_preload_libraries, and say \
+                "statements are not measured: add pg_stat_statements to shared_preload_libraries, and run \
                  CREATE EXTENSION pg_stat_statements in this database"
                     .to_owned(),
             );
@@ -222,7 +223,7 @@ impl<'a> Run<'a> {
 }
 
 impl Finished<'_> {
-    /// The part of the report that all workloads have.
+    /// Returns the part of the report that all workloads share.
     pub(super) fn report(self, workload: String, jobs: u32, seconds: f64, cost: Cost) -> Report {
         Report {
             workload,

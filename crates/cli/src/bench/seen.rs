@@ -1,23 +1,23 @@
-//! What the nodes of a run told: when each of its jobs started.
+//! The reports of a run's nodes: the start of each job.
 
 use super::wire::Told;
 
-/// What was told so far.
+/// The reports so far.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// By number: when the job started first, in microseconds; 0 for not at all.
+    /// By number: the time of the job's first start, in microseconds; 0 if it did not start.
     pub(super) first: Vec<i64>,
-    /// By number: when its handler ended first, where nodes tell that.
+    /// By number: the time of the handler's first end, if nodes report it.
     pub(super) ended: Vec<i64>,
-    /// Jobs that were started, each counted once.
+    /// Jobs that started, each counted once.
     pub(super) jobs: u32,
     /// Starts beyond the first of a job.
     pub(super) again: u64,
-    /// Numbers that no job of the run has, and what is nothing that a node tells.
+    /// Reports with numbers that no job of the run has, and invalid reports.
     pub(super) strange: u64,
     /// Jobs that the nodes' sweepers hinted.
     pub(super) swept: u64,
-    /// No job has this number, or a larger one.
+    /// The limit of the jobs' numbers, exclusive.
     pub(super) most: u32,
 }
 
@@ -34,7 +34,7 @@ impl Seen {
             },
             Told::Ended { n, at } => match slot(&mut self.ended, n, self.most) {
                 Some(ended) if *ended == 0 => *ended = at,
-                // Its start was counted already.
+                // The repeated start was counted already.
                 Some(_) => {}
                 None => self.strange += 1,
             },
@@ -42,18 +42,18 @@ impl Seen {
         }
     }
 
-    /// The last start of the jobs from this number on.
+    /// Returns the last start of the jobs from number `from` on.
     pub(super) fn last_start(&self, from: u32) -> Option<i64> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         self.first.iter().skip(from).copied().max()
     }
 
-    /// The first start of all.
+    /// Returns the first start of all jobs.
     pub(super) fn first_start(&self) -> Option<i64> {
         self.first.iter().copied().filter(|at| *at > 0).min()
     }
 
-    /// When so many jobs had started.
+    /// Returns the time at which `count` jobs had started.
     pub(super) fn start_number(&self, count: u32) -> Option<i64> {
         let mut starts: Vec<i64> = self.first.iter().copied().filter(|at| *at > 0).collect();
         let at = usize::try_from(count).ok()?.checked_sub(1)?;
@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Where a job's moment is kept. Grows with the numbers that come, up to the most that can be right.
+/// Returns the slot of a job's time. The vector grows with the numbers, up to the limit `most`.
 fn slot(moments: &mut Vec<i64>, n: u32, most: u32) -> Option<&mut i64> {
     if n >= most {
         return None;

@@ -1,10 +1,11 @@
-//! Several runs that differ in one thing: one line each, as soon as it is measured; as JSON an array.
+//! Several runs that differ in one parameter. Prints a line after each run, or a JSON array at the
+//! end.
 
 use super::report::Report;
 use crate::error::Error;
 use crate::output;
 
-/// What differs.
+/// The parameter that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum By {
     Nodes,
@@ -27,7 +28,7 @@ impl Series {
         }
     }
 
-    /// One more run.
+    /// Adds a run.
     pub(super) fn add(&mut self, mut report: Report) -> Result<(), Error> {
         let first = self.reports.first().unwrap_or(&report).jobs_per_second;
         report.ratio = (first > 0.0).then(|| report.jobs_per_second / first);
@@ -84,7 +85,7 @@ impl Series {
         ))
     }
 
-    /// The whole, where it is wanted as JSON.
+    /// Prints all reports, if JSON was requested.
     pub(super) fn close(self) -> Result<(), Error> {
         if self.json {
             output::json(&self.reports)?;

@@ -1,4 +1,4 @@
-//! Listens to the nodes of a run, and keeps what they tell ([`super::seen`]).
+//! Receives the reports of a run's nodes and keeps them ([`super::seen`]).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,19 +14,19 @@ use super::seen::Seen;
 use super::wire::Told;
 use crate::error::Error;
 
-/// When no job starts for so long, none will.
+/// The time without a start after which a run fails.
 const SILENCE: Duration = Duration::from_secs(60);
-/// What nodes that have ended said is read to its end within this time.
+/// Maximum time for reading the last reports of nodes that have ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Collects starts. Dropped, it stops listening.
+/// Collects starts until it is dropped.
 pub(super) struct Starts {
     address: SocketAddr,
     record: Arc<Record>,
     listening: JoinHandle<()>,
 }
 
-/// What was told, and by how many nodes that still may.
+/// The reports, and the number of connected nodes.
 pub(super) struct Record {
     seen: Mutex<Seen>,
     connected: AtomicUsize,
@@ -37,14 +37,14 @@ impl Record {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Jobs that have started.
+    /// Returns the number of jobs that have started.
     pub(super) fn started(&self) -> u32 {
         self.lock().jobs
     }
 }
 
 impl Starts {
-    /// Listen for the starts of at most so many jobs.
+    /// Listens for the starts of at most `most` jobs.
     pub(super) async fn listen(most: u32) -> Result<Self, Error> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
@@ -84,7 +84,7 @@ impl Starts {
         self.record.clone()
     }
 
-    /// Wait until so many jobs have started; fails when none starts for a long time.
+    /// Waits until `jobs` jobs have started. Fails when none starts for a long time.
     pub(super) async fn until(&self, jobs: u32) -> Result<(), Error> {
         let mut last = (self.record.started(), Instant::now());
         loop {
@@ -96,14 +96,14 @@ impl Starts {
                 last = (started, Instant::now());
             } else if last.1.elapsed() > SILENCE {
                 return Err(Error::Failed(format!(
-                    "{started} of {jobs} jobs started, and none more for {SILENCE:?}; see what the nodes said above"
+                    "{started} of {jobs} jobs started, and no other within {SILENCE:?}; see the nodes' output above"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Everything that was told by nodes that have ended.
+    /// Waits for the nodes to end and returns all reports.
     pub(super) async fn close(self) -> Seen {
         let deadline = Instant::now() + LAST_WORDS;
         while self.record.connected.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
@@ -125,7 +125,7 @@ async fn read(stream: TcpStream, record: Arc<Record>) {
         match Told::read(&mut stream).await {
             Ok(Some(told)) => record.lock().note(told),
             Ok(None) => break,
-            // A node that was killed in the middle of a word: then a job is missing, or none is.
+            // A node was killed within a report; the checks show whether a job is missing.
             Err(error) if error.kind() != std::io::ErrorKind::InvalidData => break,
             Err(_) => {
                 record.lock().strange += 1;

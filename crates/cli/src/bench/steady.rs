@@ -1,4 +1,4 @@
-//! Jobs that arrive at a fixed rate: how long do they wait?
+//! Jobs that arrive at a fixed rate: measures how long they wait.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::commands::bench::SteadyArgs;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// How many seconds go before at the same rate.
+/// The warm-up at the same rate, in seconds.
 const WARM_UP: u32 = 2;
-/// Clients that go before those.
+/// The number of clients of the first transactions.
 const CLIENTS: u16 = 4;
 
 pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report, Error> {
@@ -27,7 +27,7 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     let jobs = rate.checked_mul(seconds + WARM_UP);
     let Some(jobs) = jobs.filter(|jobs| *jobs <= MOST_JOBS / 2) else {
         return Err(Error::Usage(format!(
-            "--rate {rate} for --seconds {seconds}: more than {} jobs; give less of one",
+            "--rate {rate} for --seconds {seconds}: more than {} jobs; lower one of them",
             MOST_JOBS / 2
         )));
     };
@@ -36,7 +36,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     let (from, all) = (first + rate * WARM_UP, first + jobs);
     let period = Duration::from_secs(1) / *rate;
     arrive(&arriving, first..from, period).await?;
-    // Between the two: looking at the counters keeps no job waiting, and what those before cost is not counted here.
+    // The counters are read between warm-up and measurement, so that no job waits for it and the
+    // warm-up is not counted.
     arriving.run.until_done(from).await?;
     let before = arriving.run.mark().await;
     let began = arrive(&arriving, from..all, period).await?;
@@ -52,8 +53,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     })
 }
 
-/// Create these jobs, each when its time has come, whatever became of those before. Returns when the first one's
-/// was, in microseconds.
+/// Creates each job at its planned time, regardless of the jobs before. Returns the planned time of
+/// the first job, in microseconds.
 async fn arrive(arriving: &Arriving<'_>, jobs: Range<u32>, period: Duration) -> Result<i64, Error> {
     let (began, began_micros) = (Instant::now(), now());
     let mut creating = JoinSet::new();

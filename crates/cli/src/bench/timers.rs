@@ -1,4 +1,4 @@
-//! Jobs with due dates: how late do they start?
+//! Jobs with due dates: measures how late they start.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::commands::bench::TimersArgs;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Creating so many takes a second even on a slow machine.
+/// Number of jobs that even a slow machine creates in a second.
 const CREATED_A_SECOND: u32 = 10_000;
-/// Nodes are ready within this time, in seconds.
+/// Maximum time until nodes are ready, in seconds.
 const NODES_READY: u32 = 10;
 
 pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report, Error> {
@@ -42,11 +42,11 @@ pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report
     let late = commits.later_than(|n| due.of(n));
     if late > 0 {
         run.notes.push(format!(
-            "{late} jobs were created after they were due, and count from then on; give --ahead more than {ahead}"
+            "{late} jobs were created after they were due and are measured from their creation; raise --ahead above {ahead}"
         ));
     } else if now() > due.first {
         run.notes.push(format!(
-            "the nodes were ready after the first job was due; give --ahead more than {ahead}"
+            "the nodes were ready after the first job was due; raise --ahead above {ahead}"
         ));
     }
     let before = run.mark().await;
@@ -67,13 +67,13 @@ pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report
     })
 }
 
-/// However far ahead: nothing is to start before, and silence until then is no fault.
+/// Waits until a time, without the limit on time without starts: no job starts earlier.
 async fn wait_until(moment: i64) {
     let micros = u64::try_from(moment - now()).unwrap_or(0);
     tokio::time::sleep(Duration::from_micros(micros)).await;
 }
 
-/// When each job is due, in microseconds.
+/// The due dates of the jobs, in microseconds.
 #[derive(Clone, Copy)]
 struct Due {
     first: i64,

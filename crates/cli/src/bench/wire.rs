@@ -1,18 +1,18 @@
-//! What nodes tell the bench, over a loopback connection: 13 bytes each, big-endian. One byte says what, four
-//! say which job, eight say when in microseconds (or how many).
+//! The reports of nodes to the bench over a loopback connection: 13 bytes each, big-endian. One
+//! byte is the kind, four are the job's number, eight are the time in microseconds (or a count).
 
 use std::io::{Error, ErrorKind, Result};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// One thing that was told.
+/// One report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// This job started.
     Started { n: u32, at: i64 },
-    /// This job's handler came to its end.
+    /// This job's handler ended.
     Ended { n: u32, at: i64 },
-    /// The node stops; its sweeper hinted so many jobs.
+    /// The node stops; its sweeper hinted this number of jobs.
     Swept { jobs: i64 },
 }
 
@@ -22,7 +22,7 @@ const ENDED: u8 = 2;
 const SWEPT: u8 = 3;
 
 impl Told {
-    /// As it goes over the wire.
+    /// Appends the report in its wire format.
     pub(super) fn write(self, wire: &mut Vec<u8>) {
         let (what, n, number) = match self {
             Self::Started { n, at } => (STARTED, n, at),
@@ -34,7 +34,7 @@ impl Told {
         wire.extend(number.to_be_bytes());
     }
 
-    /// The next one; `None` at the end.
+    /// Reads the next report; `None` at the end.
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Self>> {
         let mut frame = [0; FRAME];
         let [first, rest @ ..] = &mut frame;
@@ -51,7 +51,7 @@ impl Told {
             SWEPT => Ok(Some(Self::Swept { jobs: number })),
             other => Err(Error::new(
                 ErrorKind::InvalidData,
-                format!("{other} is nothing that a node tells"),
+                format!("{other} is not a kind of report"),
             )),
         }
     }

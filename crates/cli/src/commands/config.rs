@@ -1,4 +1,4 @@
-//! `jobwire config`: which settings hold, and where they came from.
+//! `jobwire config`: shows the settings in effect and their sources.
 
 use clap::Args;
 

@@ -1,8 +1,8 @@
-//! `jobwire doctor`: is everything there that a node needs, and what to do where it is not.
+//! `jobwire doctor`: checks everything that a node needs, and shows what to do about each problem.
 //!
-//! Exit code 0 where nothing is wrong (remarks are no mistakes), else 1. What it changes: a SQLite file
-//! that does not exist stays so; on the broker it declares the lanes, as any node would, and sends one
-//! marker down each, which nodes ignore.
+//! The exit code is 0 when nothing is wrong (remarks are not mistakes), 1 otherwise. It creates no
+//! SQLite file. On the broker it declares the lanes, as any node does, and sends one marker down
+//! each, which nodes ignore.
 
 mod broker;
 mod database;
@@ -20,7 +20,7 @@ use finding::{Findings, Level};
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// As a JSON array
+    /// Print a JSON array
     #[arg(long)]
     pub json: bool,
 }

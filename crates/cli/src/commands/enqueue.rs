@@ -1,12 +1,12 @@
-//! `jobwire enqueue`: jobs from JSON lines.
+//! `jobwire enqueue`: creates jobs from JSON lines.
 //!
-//! One object a line: `type`, `payload`, and any field of a job by its name in the job table. Lines are
-//! read and checked on a thread of their own while the batch before is being written: one transaction a
-//! batch. A bad line ends the command; nothing of its transaction is kept, and the message says which
-//! line it was and how to go on.
+//! Each line holds one object: `type`, `payload`, and any field of a job by its name in the job
+//! table. A separate thread reads and checks lines while the batch before is written: one
+//! transaction for each batch. A bad line ends the command; its transaction is rolled back, and the
+//! message names the line and how to go on.
 //!
-//! Memory is bounded: a transaction ends early at 32 MiB, three are held at once, and a line has at most
-//! 4 MiB.
+//! Memory is bounded: a transaction ends early at 32 MiB, at most three are held at once, and a
+//! line has at most 4 MiB.
 
 mod lines;
 mod parse;
@@ -29,12 +29,12 @@ pub use parse::FIELDS;
 use progress::Progress;
 use read::{Batch, Reader, Source};
 
-/// What the help says at its end.
+/// Returns the last part of the help.
 fn fields_help() -> String {
     let lines: Vec<String> = FIELDS.chunks(8).map(|some| some.join(", ")).collect();
     let fields = lines.join(",\n  ");
     format!(
-        "Fields of a line (docs/reference/jobs.md); only type is needed:\n  {fields}\nFor example:\n  {EXAMPLE}"
+        "Fields of a line (docs/reference/jobs.md); only type is required:\n  {fields}\nFor example:\n  {EXAMPLE}"
     )
 }
 
@@ -44,19 +44,19 @@ const EXAMPLE: &str = r#"{"type": "sleep", "payload": {"ms": 500}, "process_inst
 #[derive(Debug, Args)]
 #[command(after_help = fields_help())]
 pub struct EnqueueArgs {
-    /// The file; `-` or nothing: standard input
+    /// The file; standard input if it is `-` or left out
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The most jobs in one transaction; it ends earlier at 32 MiB of lines
+    /// Maximum number of jobs in one transaction; it ends earlier at 32 MiB of lines
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
     /// What to do with a field that no job has
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]
     pub unknown_fields: UnknownFields,
-    /// The type of jobs whose line names none
+    /// The type of jobs whose line has no type
     #[arg(long = "type", value_name = "TYPE")]
     pub job_type: Option<String>,
-    /// Leave out so many lines at the beginning
+    /// Number of lines to skip at the beginning
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub skip: u64,
 }
@@ -64,13 +64,13 @@ pub struct EnqueueArgs {
 /// What to do with a field that no job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnknownFields {
-    /// Report it.
+    /// Report it
     Error,
-    /// Put it into the payload.
+    /// Put it into the payload
     Payload,
 }
 
-/// How long the hints may take to leave at the end.
+/// How long the command waits at its end for hints to be published.
 const LAST_HINTS: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Error> {
@@ -101,11 +101,11 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     result.map_err(|failure| account.explain(&name, failure))
 }
 
-/// What ended the command.
+/// The reason for which the command ended.
 enum Failure {
-    /// A line, or the file itself.
+    /// A bad line, or an error of the file itself.
     Input(String),
-    /// The database.
+    /// An error of the database.
     Store(StoreError),
 }
 
@@ -135,8 +135,8 @@ async fn create_all(
     Ok(())
 }
 
-/// Hints that find the buffer full are left to the sweeper, which takes its time: better to wait a
-/// moment, while the broker takes any.
+/// Waits for room in the hint buffer while the broker takes hints. Hints that do not fit are left
+/// to the sweeper, which is slower.
 async fn make_room(hook: &CommitHook, jobs: usize, settings: &Settings) {
     let started = Instant::now();
     while hook.buffered() > 0
@@ -147,12 +147,12 @@ async fn make_room(hook: &CommitHook, jobs: usize, settings: &Settings) {
     }
 }
 
-/// Standard error may be closed; that is no reason to die.
+/// Writes to standard error and ignores errors: it may be closed.
 fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// What has been done so far.
+/// The progress of the command.
 struct Account {
     started: Instant,
     skipped: u64,
@@ -173,7 +173,7 @@ impl Account {
         }
     }
 
-    /// Say what was done. To standard error, as everything that is no result.
+    /// Reports the progress on standard error, since it is not a result.
     fn report(&self, hints_left: usize) {
         let seconds = self.started.elapsed().as_secs_f64();
         #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
@@ -185,7 +185,7 @@ impl Account {
         ));
         if hints_left > 0 {
             say(format_args!(
-                "{hints_left} hints could not be published; the sweeper of a running node finds their jobs"
+                "{hints_left} hints could not be published; the sweeper of a running node will publish them"
             ));
         }
     }
@@ -201,7 +201,7 @@ impl Account {
             "no job was created".to_owned()
         } else {
             format!(
-                "{} of the lines {} to {lines} created before",
+                "{} of lines {} to {lines} created",
                 count(*created, "job"),
                 skipped + 1
             )
@@ -216,8 +216,8 @@ impl Account {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
-                "{error}. {kept}; whether the transaction that begins behind line {lines} of {name} was committed is \
-                 unknown: look with `jobwire jobs list` before you go on with --skip {lines}"
+                "{error}. {kept}; whether the transaction that begins after line {lines} of {name} was committed is \
+                 unknown: check with `jobwire jobs list` before you go on with --skip {lines}"
             )),
             Failure::Store(error) => {
                 Error::Failed(format!("{}. {kept}; {go_on}", Error::Store(error)))

@@ -1,4 +1,4 @@
-//! `jobwire jobs`: what operators ask and do.
+//! `jobwire jobs`: lists, shows and changes jobs.
 
 mod execute;
 mod filter;
@@ -19,61 +19,61 @@ use operate::Selection;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct JobsArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: Action,
 }
 
-/// What to do.
+/// The actions.
 #[derive(Debug, Subcommand)]
 pub enum Action {
     /// List jobs, oldest first
     List {
-        /// Which.
+        /// The filters.
         #[command(flatten)]
         filter: FilterArgs,
-        /// At most so many
+        /// Maximum number of jobs
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
         limit: i64,
-        /// Leave out so many at the beginning
+        /// Number of jobs to skip at the beginning
         #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
         offset: i64,
-        /// As a JSON array
+        /// Print a JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Show all of one job
+    /// Show all fields of one job
     Show {
         /// The job
         id: JobId,
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Make dead letters (with --state: waiting retries, timers and others, too) executable now
+    /// Make dead letters executable now; with --state also retries that wait, timers and others
     Retry {
-        /// Which.
+        /// The jobs.
         #[command(flatten)]
         selection: Selection,
-        /// Really run all that match, where those are not dead letters only
+        /// Confirm that all matches run, if they are not only dead letters
         #[arg(long)]
         yes: bool,
-        /// With so many attempts
+        /// Number of attempts that each gets
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..))]
         retries: i32,
-        /// Say what happened as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Delete jobs that don't run
+    /// Delete jobs that are not running
     Delete {
-        /// Which.
+        /// The jobs.
         #[command(flatten)]
         selection: Selection,
-        /// Really delete all that match
+        /// Confirm that all matches are deleted
         #[arg(long)]
         yes: bool,
-        /// Say what happened as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -81,7 +81,7 @@ pub enum Action {
     Execute {
         /// The job
         id: JobId,
-        /// Say what happened as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -116,7 +116,7 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             let by_state = operate::Matching::of(&mut selection, &*store).await?;
             if by_state.more_than_dead_letters() && !yes {
                 return Err(Error::Usage(format!(
-                    "{by_state} match, and would all run now; look with `jobwire jobs list` first, then say --yes, or leave --state \
+                    "{by_state} match and would all run now; check with `jobwire jobs list` first, then pass --yes, or leave --state \
                      out for dead letters only"
                 )));
             }
@@ -137,7 +137,7 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
                     ""
                 };
                 return Err(Error::Usage(format!(
-                    "{jobs} match{states} and would all be deleted; look with `jobwire jobs list` first, then say --yes"
+                    "{jobs} match{states} and would all be deleted; check with `jobwire jobs list` first, then pass --yes"
                 )));
             }
             let ids = selection.ids(&*store).await?;

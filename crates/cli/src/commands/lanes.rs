@@ -1,4 +1,4 @@
-//! `jobwire lanes`: which lane a job gets, what waits in each, and draining one that shall go.
+//! `jobwire lanes`: shows the rules and what waits in each lane, sets rules, drains a lane.
 
 mod list;
 mod relocate;
@@ -16,21 +16,21 @@ use crate::settings::Settings;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct LanesArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: Action,
 }
 
-/// What to do.
+/// The actions.
 #[derive(Debug, Subcommand)]
 pub enum Action {
     /// Show the rules, and what waits and runs in each lane
     List {
-        /// As a JSON object
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Replace the rules that choose a job's lane where its creator names none
+    /// Replace the rules that choose the lane of jobs created without one
     Set {
         /// A TOML file of `[[rule]]` tables; `-` for standard input
         #[arg(value_name = "FILE")]
@@ -39,18 +39,18 @@ pub enum Action {
         #[arg(long)]
         check: bool,
     },
-    /// Give the jobs of one lane another: drain a lane that shall go
+    /// Move the jobs of one lane to another, to drain it
     Move {
-        /// The lane that is drained
+        /// The lane to drain
         #[arg(value_name = "FROM")]
         from: String,
-        /// The lane that gets its jobs
+        /// The lane that receives its jobs
         #[arg(value_name = "TO")]
         to: String,
-        /// The most jobs a second
+        /// Maximum number of jobs a second
         #[arg(long, value_name = "JOBS", default_value_t = DEFAULT_RATE, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
-        /// Say what happened as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },

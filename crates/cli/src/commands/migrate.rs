@@ -1,4 +1,4 @@
-//! `jobwire migrate`: create, update and remove the job tables.
+//! `jobwire migrate`: creates, updates and removes the job tables.
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
@@ -11,26 +11,26 @@ use crate::settings::Settings;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// Which way.
+    /// The direction.
     #[command(subcommand)]
     pub direction: Direction,
 }
 
-/// Which way.
+/// The directions.
 #[derive(Debug, Subcommand)]
 pub enum Direction {
-    /// Bring the tables up to this program's version
+    /// Update the tables to this program's version
     Up,
     /// Take the tables back to an earlier version
     Down {
-        /// To this version; 0 removes everything [default: one back]
+        /// The version to go back to; 0 removes everything [default: one back]
         #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(i32).range(0..))]
         to: Option<i32>,
-        /// Do it: jobs that only a newer version can hold are deleted
+        /// Confirm; jobs that only a newer version can hold are deleted
         #[arg(long)]
         yes: bool,
     },
-    /// Say which version there is; exit code 1 where `up` is needed
+    /// Show the version of the tables; exit code 1 if `up` is needed
     Status,
 }
 
@@ -71,7 +71,7 @@ async fn down(database: &Database, to: Option<i32>, yes: bool) -> Result<(), Err
             "removes what later versions added, with its data"
         };
         return Err(Error::Usage(format!(
-            "going from schema version {found} down to {to} {lost}; stop every node, make a backup, and say --yes"
+            "going from schema version {found} down to {to} {lost}; stop every node, make a backup, and pass --yes"
         )));
     }
     database.migrate_down(to).await?;
@@ -86,7 +86,7 @@ async fn status(database: &Database, settings: &Settings) -> Result<(), Error> {
         Err(error) => error.to_string(),
     };
     output::line(format_args!(
-        "{}: schema version {found}, this program brings {SCHEMA_VERSION}: {verdict}",
+        "{}: schema version {found}, this program needs {SCHEMA_VERSION}: {verdict}",
         settings.database_url
     ))?;
     status.ready().map_err(|_| Error::Reported)

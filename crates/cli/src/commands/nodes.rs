@@ -1,7 +1,8 @@
-//! `jobwire nodes`: which nodes there are, and which jobs each of them takes.
+//! `jobwire nodes`: shows the nodes and which jobs each takes.
 //!
-//! It reads the table `node`, and asks no broker. A node writes its row once a minute; one that has not written it for two
-//! and a half minutes is shown as silent, and the leader removes its row after five.
+//! It reads the table `node` and asks no broker. A node writes its row once a minute. A node that
+//! has not written it for two and a half minutes is shown as silent; the leader removes its row
+//! after five.
 
 use clap::Args;
 use jobwire_core::job::scope::Names;
@@ -16,7 +17,7 @@ use crate::settings::Settings;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
-    /// As a JSON array
+    /// Print a JSON array
     #[arg(long)]
     pub json: bool,
 }

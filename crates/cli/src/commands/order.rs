@@ -1,4 +1,4 @@
-//! `jobwire order`: how exclusive jobs wait for each other.
+//! `jobwire order`: shows or sets how exclusive jobs wait for each other.
 
 use clap::{Args, ValueEnum};
 
@@ -10,17 +10,18 @@ use crate::settings::Settings;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct OrderArgs {
-    /// The order from now on, for every node on this database; without it, the one that holds is shown
+    /// The new order for every node on this database; if left out, the current one is shown
     #[arg(value_name = "ORDER")]
     pub order: Option<Order>,
 }
 
-/// What a job that can't go on means for its younger siblings.
+/// The effect of a job that can't run on the later jobs of its instance.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Order {
-    /// While a job waits for a retry, is suspended, or is a dead letter (one of today, too), its younger siblings wait
+    /// Later jobs wait while an earlier one waits for a retry, is suspended, or is a dead letter
+    /// (an existing one, too)
     Strict,
-    /// Such a job lets its siblings pass
+    /// Later jobs do not wait for such a job
     Relaxed,
 }
 

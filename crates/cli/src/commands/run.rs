@@ -1,8 +1,9 @@
-//! `jobwire run`: a node with the built-in handlers.
+//! `jobwire run`: runs a node with the built-in handlers.
 //!
-//! The broker may be away at the start: the node waits for it, and `/readyz` says so. The database must
-//! be there and fit. SIGTERM or Ctrl-C stops in two phases (see [`jobwire_core::node`]); a second one
-//! ends the process at once, and other nodes take its jobs over when their leases end.
+//! The broker may be away at the start: the node waits for it, and `/readyz` reports it. The
+//! database must be reachable and have the right schema. SIGTERM or Ctrl-C stops the node in two
+//! phases (see [`jobwire_core::node`]). A second signal ends the process at once; other nodes take
+//! over its jobs when their leases end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,24 +22,24 @@ use crate::{http, output};
 #[derive(Debug, Args)]
 pub struct RunArgs {}
 
-/// Puts something in front of a node's store.
+/// Wraps a node's store.
 pub type StoreWrapper = Box<dyn FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
-/// Puts something in front of a node's transport.
+/// Wraps a node's transport.
 pub type TransportWrapper = Box<dyn FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport> + Send>;
 
-/// What a program of one's own adds to the node that `jobwire run` starts: settings, signals, endpoints and
-/// everything else stay the same.
+/// What a custom program adds to the node that `jobwire run` starts. Settings, signals and
+/// endpoints stay the same.
 #[derive(Default)]
 pub struct Additions {
-    /// Handlers beside the built-in ones; one of the same type replaces a built-in one.
+    /// Additional handlers; one of the same type replaces a built-in handler.
     pub handlers: Handlers,
-    /// Stands between the node and its store. Default: nothing.
+    /// A wrapper of the node's store. Default: none.
     pub store: Option<StoreWrapper>,
-    /// Stands between the node and its transport. Default: nothing.
+    /// A wrapper of the node's transport. Default: none.
     pub transport: Option<TransportWrapper>,
 }
 
-/// What has to be stopped at the end.
+/// The parts that are stopped at the end.
 struct Started {
     node: Node,
     database: Database,
@@ -49,10 +50,11 @@ pub(crate) async fn run(settings: Settings, _: RunArgs) -> Result<(), Error> {
     run_with(settings, Additions::default()).await
 }
 
-/// Run a node with more than the built-in handlers, until a signal ends it.
+/// Runs a node with additions to the built-in handlers until a signal ends it.
 ///
 /// # Errors
-/// As `jobwire run`: where the settings can't work, the database can't be used, or a second signal came.
+/// As `jobwire run`: when the settings are invalid, the database can't be used, or a second signal
+/// came.
 pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let started = tokio::select! {
@@ -63,15 +65,15 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
     tokio::select! {
         () = stop(started) => Ok(()),
         () = signals.next() => Err(Error::Failed(
-            "stopped at once by a second signal; other nodes take the running jobs over when their leases end".to_owned(),
+            "stopped at once by a second signal; other nodes take over the running jobs when their leases end".to_owned(),
         )),
     }
 }
 
-/// The built-in handlers, as the settings want them.
+/// Returns the built-in handlers, configured by the settings.
 ///
 /// # Errors
-/// A host that can't be allowed.
+/// When an entry of `http_allow_hosts` is invalid.
 pub fn built_in(settings: &Settings) -> Result<Handlers, Error> {
     let http_allow_hosts = AllowList::parse(&settings.http_allow_hosts)
         .map_err(|bad| Error::Usage(bad.to_string()))?;

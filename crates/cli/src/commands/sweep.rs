@@ -1,10 +1,11 @@
-//! `jobwire sweep --dry-run`: what the sweeper would do now, by class, without doing it.
+//! `jobwire sweep --dry-run`: shows what the sweeper would do now, by class, and changes nothing.
 //!
-//! It asks what the sweeper asks. The classes that the leader's turn heals are counted in the database.
-//! Whether a ready job has lost its hint only order can tell: a marker is sent down each lane, and what was
-//! ready long enough before it left and is still unlocked when it comes back is an orphan. A lane whose
-//! marker does not come back in time has not decided what lies before it, or has no consumer: there the
-//! sweeper does nothing, and nor can this command tell.
+//! It uses the queries of the sweeper. The classes that the leader cycle repairs are counted in the
+//! database. Whether a ready job has lost its hint is decided by order: a marker is sent down each
+//! lane, and a job that was ready long enough before the marker left, and is still unlocked when it
+//! is back, is an orphan. If a marker is not back in time, the hints before it are undecided, or
+//! the lane has no consumer. The sweeper does nothing in such a lane, and this command can't count
+//! its orphans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,21 +29,21 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// Orphans in one page.
+/// Maximum number of orphans in one page.
 const PAGE: i64 = 10_000;
-/// So many ids are shown of a lane's orphans.
+/// Maximum number of orphans' ids that are shown for a lane.
 const SHOWN: usize = 5;
 
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// Only say what the sweeper would do; the leading node sweeps by itself
+    /// Only show what the sweeper would do; the leader sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
-    /// How long to listen for the return of the markers
+    /// How long to wait for the return of the markers
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::job::duration::parse)]
     pub wait: Duration,
-    /// As a JSON object
+    /// Print a JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -51,7 +52,7 @@ pub struct SweepArgs {
 struct Report {
     #[serde(flatten)]
     counted: Sweepable,
-    /// Nodes that live.
+    /// The number of living nodes.
     nodes: usize,
     lanes: BTreeMap<String, LaneReport>,
 }
@@ -60,13 +61,14 @@ struct Report {
 struct LaneReport {
     /// The marker came back.
     answered: bool,
-    /// Jobs whose hint is lost; none are known where the marker did not come back.
+    /// Number of jobs whose hint is lost; 0 if the marker did not come back.
     orphans: i64,
-    /// Some of them.
+    /// The first ids of these jobs.
     ids: Vec<JobId>,
 }
 
-/// Listen until the deadline, or until all of these markers are back.
+/// Waits until all sent markers are back or the deadline has passed. Returns the markers that are
+/// back.
 async fn listen(
     control: &mut broadcast::Receiver<Control>,
     until: Instant,
@@ -92,7 +94,7 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
         transport.close(Duration::from_secs(5)).await;
         report
     } else {
-        // The embedded node may not run now.
+        // The node with the in-process transport may not be running now.
         let nodes = store
             .nodes()
             .await?
@@ -134,7 +136,9 @@ async fn ask(
         let marker = Marker { number, node: me };
         match transport.publisher().publish_marker(lane, marker).await {
             Ok(()) => sent.push((lane.clone(), marker)),
-            Err(error) => tracing::warn!(%lane, %error, "no marker could be sent"),
+            Err(error) => {
+                tracing::warn!(%lane, %error, "can't send a marker; orphans of this lane are not counted")
+            }
         }
     }
     let back = listen(&mut control, Instant::now() + wait, &sent).await;
@@ -194,12 +198,12 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         row(
             "expired",
             c.expired,
-            "the leader's next turn would take the lock off and hint them",
+            "the next leader cycle would reset the leases and hint them",
         ),
         row(
             "unhinted",
             c.unhinted,
-            "the leader's next turn would hint them",
+            "the next leader cycle would hint them",
         ),
         row(
             "left-over instance",
@@ -210,8 +214,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
     for (lane, of) in &report.lanes {
         let what = match (of.answered, of.ids.as_slice()) {
             (false, _) => format!(
-                "unknown: the lane's marker was not back after {wait:?}: the hints before it are not decided yet, or no node \
-                 consumes them; the sweeper would leave such a lane alone"
+                "unknown: the lane's marker was not back after {wait:?}; the hints before it are undecided, or no node \
+                 receives the lane; the sweeper would do nothing in it"
             ),
             (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {
@@ -229,15 +233,15 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             "ready",
             c.ready,
             if has_broker {
-                "would be left alone: their hints are on the way, orphans excepted"
+                "would be left alone: their hints are under way, except for orphans"
             } else {
-                "would be left alone: the node has their hints, or hints them when it starts"
+                "would be left alone: the node has their hints, or creates them when it starts"
             },
         ),
         row(
             "instance held",
             c.instance_held,
-            "would be left alone: the job that holds the instance hints the next one at its end",
+            "would be left alone: the job that holds the instance hands it to the next one at its end",
         ),
         row("suspended", c.suspended, "would be left alone"),
         row(
@@ -249,15 +253,15 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
     ]);
     if has_broker {
         output::line(format_args!(
-            "{} heard",
+            "{} found",
             output::count(u64::try_from(report.nodes).unwrap_or(0), "living node")
         ))?;
         if report.nodes == 0 {
             output::line(
-                "without a living node nothing would be hinted, and no lane was asked; start a node, or listen longer with --wait",
+                "without a living node nothing would be hinted, and no marker was sent; start a node",
             )?;
         }
     }
     output::table(["class", "jobs", "what the sweeper would do"], &rows)?;
-    output::line("nothing was changed: this was a dry run; the leading node sweeps by itself")
+    output::line("nothing was changed (dry run); the leader sweeps by itself")
 }

@@ -1,4 +1,4 @@
-//! The account of a run: what was created, what became of it, and the checks that it passed.
+//! The account of a run: the jobs that were created, their outcomes, and the results of the checks.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ pub(super) struct Account {
     pub(super) run: &'static str,
     pub(super) database: String,
     pub(super) broker: String,
-    /// That were started for this run.
+    /// Nodes that were started for this run.
     pub(super) nodes: usize,
-    /// That ran jobs of it; a fleet that served this database already has its part.
+    /// Nodes that ran its jobs, including those of a fleet that served this database already.
     pub(super) nodes_at_work: usize,
-    /// From the first job to the last.
+    /// Time from the first job to the last.
     pub(super) seconds: f64,
     pub(super) cases: usize,
     /// Jobs whose transaction committed.
     pub(super) created: u64,
     /// Jobs whose transaction was rolled back.
     pub(super) rolled_back: u64,
-    /// Jobs that came to their end, each once.
+    /// Jobs that ended, each counted once.
     pub(super) executed: u64,
-    /// Attempts that failed and were made again.
+    /// Attempts that failed and were retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retried: Option<u64>,
     /// Jobs that waited for their due date.
@@ -36,9 +36,9 @@ pub(super) struct Account {
     pub(super) dead_lettered: u64,
     /// Jobs that are still to run.
     pub(super) left: u64,
-    /// From the return of COMMIT to the start of the job.
+    /// Time from the return of COMMIT to the start of the job.
     pub(super) commit_to_start: Latency,
-    /// From the due date to the start of the job.
+    /// Time from the due date to the start of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timer_lateness: Option<Latency>,
     pub(super) checks: Vec<Check>,
@@ -79,7 +79,7 @@ impl std::fmt::Display for Latency {
     }
 }
 
-/// One thing that must hold.
+/// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
     pub(super) what: &'static str,
@@ -89,7 +89,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Holds where there are no problems.
+    /// Creates a check that passes if there are no problems.
     pub(super) fn of(what: &'static str, problems: Vec<String>) -> Self {
         const SHOWN: usize = 3;
         let more = problems.len().saturating_sub(SHOWN);
@@ -109,7 +109,7 @@ impl Check {
         }
     }
 
-    /// Holds where both are the same.
+    /// Creates a check that passes if both numbers are equal.
     pub(super) fn equal(what: &'static str, left: (&str, u64), right: (&str, u64)) -> Self {
         let problem =
             (left.1 != right.1).then(|| format!("{} {}, {} {}", left.1, left.0, right.1, right.0));
@@ -127,7 +127,7 @@ impl Account {
         failed
             .map(|c| {
                 format!(
-                    "not true that {} ({})",
+                    "check failed: {} ({})",
                     c.what,
                     c.problem.as_deref().unwrap_or("")
                 )
@@ -173,7 +173,7 @@ impl Account {
             .collect()
     }
 
-    /// Print it for people.
+    /// Prints the account as text.
     pub(super) fn print(&self) -> Result<(), Error> {
         output::table(["account", ""], &self.rows())?;
         output::line("")?;

@@ -1,4 +1,5 @@
-//! Reading an event log: JSON lines, one event each, checked as a whole before the first job is created.
+//! Reads an event log: JSON lines, one event each, checked as a whole before the first job is
+//! created.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,12 +24,12 @@ pub(super) struct Event {
     /// The case.
     #[serde(rename = "process_instance")]
     pub(super) case: String,
-    /// Its place in its case.
+    /// Its position in its case.
     #[serde(rename = "sequence")]
     pub(super) position: i64,
     /// When it happened.
     pub(super) at: DateTime<Utc>,
-    /// Who did it.
+    /// The person or system that performed the activity.
     #[serde(default)]
     pub(super) resource: Option<String>,
 }
@@ -42,7 +43,7 @@ struct Payload<'a> {
 }
 
 impl Event {
-    /// The job that replays it: exclusive in its case.
+    /// Returns the job that replays the event, exclusive in its case.
     pub(super) fn job(&self, run: Uuid) -> NewJob {
         let payload = Payload {
             position: self.position,
@@ -59,7 +60,7 @@ impl Event {
 
 const EXAMPLE: &str = r#"{"type": "Check", "process_instance": "case-1", "sequence": 1, "at": "2010-10-02T07:20:39Z"}"#;
 
-/// Read a file, or standard input (`-`).
+/// Reads a file, or standard input (`-`).
 pub(super) async fn read(path: PathBuf) -> Result<Vec<Event>, Error> {
     let reading = tokio::task::spawn_blocking(move || {
         let name = path.display().to_string();
@@ -86,7 +87,7 @@ fn parse(name: &str, input: impl Read) -> Result<Vec<Event>, Error> {
             continue;
         }
         let event: Event = serde_json::from_str(&line)
-            .map_err(|e| bad(format!("{e}; a line is for example {EXAMPLE}")))?;
+            .map_err(|e| bad(format!("{e}; write, for example, {EXAMPLE}")))?;
         if event.position < 1 {
             return Err(bad(format!(
                 "`sequence` is {}; count from 1",
@@ -107,7 +108,7 @@ fn parse(name: &str, input: impl Read) -> Result<Vec<Event>, Error> {
                 let (position, line) = *entry.get();
                 if event.position <= position {
                     return Err(bad(format!(
-                        "`sequence` {} of {} comes after {position} (line {line}); within a case it must rise",
+                        "`sequence` {} of {} comes after {position} (line {line}); it must rise within a case",
                         event.position, event.case
                     )));
                 }
@@ -121,7 +122,7 @@ fn parse(name: &str, input: impl Read) -> Result<Vec<Event>, Error> {
     }
     if events.is_empty() {
         return Err(Error::Input(format!(
-            "{name} has no events; a line is for example {EXAMPLE}"
+            "{name} has no events; write, for example, {EXAMPLE}"
         )));
     }
     Ok(events)

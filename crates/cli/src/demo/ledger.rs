@@ -1,4 +1,4 @@
-//! What the jobs themselves wrote: the rows of `event_log`, and the clock that they were written by.
+//! Reads the rows of `event_log` that the jobs wrote, and the database's clock.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::connect::Database;
 
-/// What one job wrote.
+/// The row of one job.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) job: JobId,
@@ -28,7 +28,7 @@ pub(super) struct Entry {
 const COLUMNS: &str =
     "job_id, process_instance, activity, position, fence, node, started_at, ended_at";
 
-/// The rows since a moment, of these jobs only.
+/// Returns the rows of these jobs since the given time.
 pub(super) async fn entries(
     database: &Database,
     since: DateTime<Utc>,
@@ -94,7 +94,7 @@ fn of_sqlite(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
     })
 }
 
-/// How many rows there are.
+/// Returns the number of rows.
 pub(super) async fn count(database: &Database) -> Result<i64, StoreError> {
     Ok(match database {
         Database::Postgres(store) => {
@@ -117,7 +117,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Compare it with ours: the answer that came quickest is the most exact.
+    /// Compares the database's clock with this machine's. The quickest answer is the most exact.
     pub(super) async fn of(database: &Database) -> Result<Self, StoreError> {
         let Database::Postgres(store) = database else {
             return Ok(Self {
@@ -140,7 +140,7 @@ impl Clock {
         })
     }
 
-    /// What it shows now.
+    /// Returns the current time of the database's clock.
     pub(super) fn now(self) -> DateTime<Utc> {
         Utc::now() + self.ahead
     }

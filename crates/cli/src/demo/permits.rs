@@ -1,17 +1,18 @@
-//! A town hall handles applications for permits. Each application is a process instance with eight jobs:
+//! A town hall handles applications for permits. Each application is a process instance with eight
+//! jobs:
 //!
-//! | job | how | what happens to some |
+//! | job | how | special cases |
 //! | --- | --- | --- |
-//! | `receive-application` | exclusive, in its transaction; creates the next two | every tenth has a twin whose transaction rolls back |
-//! | `send-receipt` | beside others | every ninth fails once and is retried |
+//! | `receive-application` | exclusive, in its transaction; creates the next two | every tenth has a duplicate whose transaction rolls back |
+//! | `send-receipt` | concurrent | every ninth fails once and is retried |
 //! | `check-documents` | exclusive, in its transaction; creates the next three | |
 //! | `ask-advice`, twice | exclusive | every twentieth fails once and is retried |
 //! | `decide` | timer, one second later; exclusive, in its transaction; creates the next two | |
-//! | `deliver-decision` | beside others | one can never be delivered, one fails too often: dead letters |
+//! | `deliver-decision` | concurrent | one can never be delivered, one fails too often: dead letters |
 //! | `archive` | timer, one second later; exclusive, in its transaction | |
 //!
-//! Jobs that run in their transaction leave a row in `event_log`, so the account can be checked: what each
-//! one created exists if and only if its row does.
+//! Jobs that run in their transaction write a row in `event_log`, so the account can be checked:
+//! the jobs that one created exist if and only if its row does.
 
 mod handlers;
 mod tally;
@@ -32,23 +33,23 @@ use super::progress::Progress;
 use super::stage::Stage;
 use tally::Tally;
 
-/// The applications arrive within this time.
+/// The time within which the applications arrive.
 const ARRIVALS: Duration = Duration::from_secs(8);
-/// Every so many-th application has a twin that is rolled back.
+/// One of this many applications has a duplicate that is rolled back.
 const ROLLED_BACK: u32 = 10;
-/// How often the database is asked what is left.
+/// The interval at which the number of remaining jobs is read from the database.
 const LOOK: Duration = Duration::from_millis(200);
-/// Where nothing happens for longer, nothing will.
+/// The time without progress after which the run fails.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
-/// What every job of this process carries.
+/// The payload of every job of this process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Application {
     /// Its number, from 1.
     number: u32,
 }
 
-/// Whom a run's jobs belong to.
+/// The run to which jobs belong.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     id: Uuid,
@@ -61,7 +62,7 @@ impl Run {
         format!("permit-{}-{number}", run.get(..8).unwrap_or(&run))
     }
 
-    /// A job of an application.
+    /// Creates a job of an application.
     fn job(&self, job_type: &'static str, number: u32) -> NewJob {
         NewJob::of(job_type, &Application { number })
             .instance(self.instance(number))
@@ -71,7 +72,7 @@ impl Run {
     }
 }
 
-/// Run the demonstration.
+/// Runs the demonstration.
 pub(super) async fn run(stage: &mut Stage, applications: u32) -> Result<Account, Error> {
     let run = Run {
         id: stage.run,
@@ -90,7 +91,7 @@ pub(super) async fn run(stage: &mut Stage, applications: u32) -> Result<Account,
     tally.account(stage, run, began_at, seconds).await
 }
 
-/// The applications arrive, each in a transaction of its own.
+/// Creates the applications, each in its own transaction.
 fn arrive(
     stage: &Stage,
     run: Run,
@@ -119,7 +120,7 @@ fn arrive(
     })
 }
 
-/// The line breaks before the application is complete: its transaction is undone.
+/// Creates an application whose transaction is rolled back, as if the connection broke.
 async fn lose(creator: &Creator, run: Run, number: u32) -> Result<JobId, StoreError> {
     let job = run.job("receive-application", number);
     match creator {
@@ -148,7 +149,7 @@ async fn wait(
     let mut moved = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
-        // Asked first whether all arrived, then what is left: never done too early.
+        // Checks arrivals before the remaining jobs, so that the run never ends too early.
         if citizens.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(ended) = citizens.take()
         {
@@ -167,13 +168,13 @@ async fn wait(
         }
         if moved.elapsed() > STANDSTILL {
             return Err(Error::Failed(format!(
-                "nothing has happened for {STANDSTILL:?}; {done} jobs ran and {left} did not"
+                "no progress for {STANDSTILL:?}: {done} jobs have run and {left} have not"
             )));
         }
     }
 }
 
-/// Is there any trace of this job?
+/// Returns whether this job exists.
 async fn exists(database: &Database, id: JobId) -> Result<bool, StoreError> {
     Ok(database.store().get(id).await?.is_some())
 }

@@ -1,14 +1,14 @@
-//! Live progress on standard error: a line that changes on a terminal, plain lines elsewhere.
+//! Shows the progress on standard error: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two plain lines.
+/// The time between two plain lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Shows how far a run has come.
+/// Shows the progress of a run.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     title: &'static str,
@@ -36,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// So many are done of so many.
+    /// Shows that `done` of `of` jobs are done.
     pub(super) fn show(&mut self, done: u64, of: u64, more: &str) {
         if let Some(bar) = &self.bar {
             bar.set_length(of);
@@ -55,11 +55,11 @@ impl Progress {
         ));
     }
 
-    /// Something worth a line of its own.
+    /// Prints a separate line.
     pub(super) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            // Nobody may be reading.
+            // Standard error may be closed.
             None => {
                 let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
             }

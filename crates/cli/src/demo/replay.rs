@@ -1,9 +1,9 @@
-//! The replay of an event log: each event is an exclusive `event` job of its case, created in a transaction
-//! of its own.
+//! Replays an event log: each event is an exclusive `event` job of its case, created in its own
+//! transaction.
 //!
-//! Several creators work at once, but all events of a case go through the same one, in the order of the log.
-//! Whether every case's events ran one at a time and in order is read from the rows that the jobs wrote
-//! ([`verdict`]), and from nothing else.
+//! Several creators work concurrently, but one creator creates all events of a case, in the order
+//! of the log. Only the rows that the jobs wrote show whether the events of each case ran one at a
+//! time and in order ([`verdict`]).
 
 mod verdict;
 
@@ -30,21 +30,21 @@ use super::ledger::{self, Clock};
 use super::progress::Progress;
 use super::stage::Stage;
 
-/// How often the database is asked what is left.
+/// The interval at which the number of remaining jobs is read from the database.
 const LOOK: Duration = Duration::from_millis(200);
-/// A job whose node died, or whose hint was lost twice, is run within this time; where nothing at all
-/// happens for longer, nothing will.
+/// The time without progress after which the run fails. A job whose node died, or whose hint was
+/// lost twice, runs within it.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
-/// A job that was committed.
+/// A committed job.
 struct Created {
     event: usize,
     id: JobId,
-    /// By the database's clock.
+    /// The time of its commit, by the database's clock.
     committed_at: DateTime<Utc>,
 }
 
-/// Replay the log.
+/// Replays the log.
 pub(super) async fn run(
     stage: &mut Stage,
     events: Vec<Event>,
@@ -87,7 +87,7 @@ pub(super) async fn run(
     Ok(facts.account(stage, nodes, seconds))
 }
 
-/// What the creators share.
+/// The state that the creators share.
 struct Work {
     events: Vec<Event>,
     creator: Creator,
@@ -122,7 +122,7 @@ async fn create_and_wait(stage: &mut Stage, work: &Arc<Work>) -> Result<Vec<Crea
         for lost in stage.lost_nodes()? {
             progress.say(&lost);
         }
-        // Read before the question, so that what was created meanwhile does not look finished.
+        // Read before the query, so that jobs created meanwhile do not look finished.
         let so_far = work.created.load(Ordering::Relaxed);
         let left = u64::try_from(stage.unfinished().await?).unwrap_or_default();
         progress.show(
@@ -138,13 +138,14 @@ async fn create_and_wait(stage: &mut Stage, work: &Arc<Work>) -> Result<Vec<Crea
         }
         if moved.elapsed() > STANDSTILL {
             return Err(Error::Failed(format!(
-                "nothing has happened for {STANDSTILL:?}; {so_far} jobs were created and {left} of them did not run"
+                "no progress for {STANDSTILL:?}: {so_far} jobs were created and {left} of them have not run"
             )));
         }
     }
 }
 
-/// One writer at a time on SQLite; on PostgreSQL some connections are left to the node.
+/// Returns the number of creators: one on SQLite, which has one writer; on PostgreSQL some, which
+/// leaves connections to the node.
 fn creators_of(database: &Database) -> usize {
     match database {
         Database::Postgres(_) => 4,
@@ -152,7 +153,7 @@ fn creators_of(database: &Database) -> usize {
     }
 }
 
-/// Which events each creator creates: a case has one creator, and the order of the log holds.
+/// Divides the events among the creators. A case has one creator and keeps the order of the log.
 fn shares(events: &[Event], creators: usize) -> Vec<Vec<usize>> {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     let mut shares = vec![Vec::new(); creators];
@@ -200,8 +201,8 @@ async fn create(work: &Work, events: Vec<usize>) -> Result<Vec<Created>, StoreEr
     Ok(created)
 }
 
-/// A transaction that met another, or a broken connection, is made again; one whose COMMIT was not answered
-/// may have committed, and is not.
+/// Creates one job. A transaction that failed by a conflict or a broken connection is repeated.
+/// After a COMMIT without an answer it is not, since it may have committed.
 async fn create_one(work: &Work, event: &Event) -> Result<JobId, StoreError> {
     let mut attempt = 1_u32;
     loop {
@@ -210,7 +211,7 @@ async fn create_one(work: &Work, event: &Event) -> Result<JobId, StoreError> {
         match work.creator.create_all(vec![job]).await {
             Ok(()) => return Ok(id),
             Err(error) if error.is_transient() && attempt < 5 => {
-                tracing::debug!(%error, attempt, "an event's job could not be created; trying again");
+                tracing::debug!(%error, attempt, "can't create the job of an event; trying again");
                 tokio::time::sleep(Duration::from_millis(100) * attempt).await;
                 attempt += 1;
             }

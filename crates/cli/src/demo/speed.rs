@@ -1,14 +1,14 @@
-//! How fast a log is replayed.
+//! The speed of a replay.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How fast a log is replayed.
+/// The speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// As fast as it goes.
+    /// As fast as possible.
     Max,
-    /// So many times real time.
+    /// A multiple of real time.
     Times(f64),
 }
 
@@ -30,11 +30,11 @@ impl FromStr for Speed {
 }
 
 impl Speed {
-    /// When something happens that happened so long after the beginning.
+    /// Converts a time since the start of the log to a time since the start of the replay.
     pub(super) fn squeeze(self, after: Duration) -> Duration {
         match self {
             Self::Max => Duration::ZERO,
-            // At most the longest wait there is.
+            // At most the longest duration.
             Self::Times(times) => {
                 Duration::try_from_secs_f64(after.as_secs_f64() / times).unwrap_or(Duration::MAX)
             }

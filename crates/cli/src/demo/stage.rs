@@ -1,5 +1,5 @@
-//! Where a demonstration takes place: a database, a transport, nodes. Set up at the start, cleared at the
-//! end whatever happened.
+//! The database, transport and nodes of a demonstration. Set up at the start and cleared at the end
+//! in every case.
 
 use std::time::Duration;
 
@@ -23,34 +23,35 @@ pub(super) struct Stage {
     pub(super) settings: Settings,
     pub(super) database: Database,
     pub(super) clock: Clock,
-    /// The correlation id of everything that this run creates.
+    /// The correlation id of all jobs of this run.
     pub(super) run: Uuid,
-    /// Cancelled when nothing more shall be created.
+    /// Cancelled when no more jobs are to be created.
     pub(super) stop: CancellationToken,
     replays: bool,
     crew: Crew,
     scratch: Option<TempDir>,
 }
 
-/// Who runs the jobs.
+/// The nodes that run the jobs.
 enum Crew {
-    /// Nobody yet.
+    /// No nodes.
     None,
     /// A node in this process.
     Here(NodeHere),
-    /// Processes of their own.
+    /// Nodes in their own processes.
     Processes(Processes, Outlet),
 }
 
-/// Nothing of them is left to be done.
+/// The states of jobs that have not ended.
 const UNFINISHED: [JobState; 3] = [JobState::Executable, JobState::Timer, JobState::Suspended];
 
 impl Stage {
-    /// Connect, migrate where nobody did, refuse what would spoil the account.
+    /// Connects, migrates an empty database, and refuses a database whose jobs or rows would
+    /// falsify the account.
     pub(super) async fn set(mut settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
         if args.nodes > 1 && !connect::has_broker(&settings) {
             return Err(Error::Usage(format!(
-                "--nodes {}: several nodes need a broker that all of them hear; give --broker amqps://… or kafka://… (or no --nodes)",
+                "--nodes {}: several nodes need a broker that all of them use; give --broker amqps://… or kafka://… (or no --nodes)",
                 args.nodes
             )));
         }
@@ -58,8 +59,9 @@ impl Stage {
             None
         } else {
             let directory = tempfile::Builder::new().prefix("jobwire-demo-").tempdir();
-            let directory =
-                directory.map_err(Error::io("can't make a directory for the demo's database"))?;
+            let directory = directory.map_err(Error::io(
+                "can't create a directory for the demo's database",
+            ))?;
             let file = directory.path().join("jobwire-demo.db");
             settings.database_url = SecretUrl::new(format!("sqlite:{}", file.display()));
             Some(directory)
@@ -90,8 +92,8 @@ impl Stage {
         })
     }
 
-    /// Start a node in this process that has these handlers beside the built-in ones. Returns where new
-    /// hints leave.
+    /// Starts a node in this process with additional handlers. Returns the hook that publishes new
+    /// hints.
     pub(super) async fn start_here(
         &mut self,
         add: impl FnOnce(&mut Handlers),
@@ -104,7 +106,7 @@ impl Stage {
         Ok(hook)
     }
 
-    /// Start nodes as processes. Returns where new hints leave.
+    /// Starts nodes as processes. Returns the hook that publishes new hints.
     pub(super) async fn start_processes(
         &mut self,
         count: u16,
@@ -116,7 +118,7 @@ impl Stage {
         Ok(hook)
     }
 
-    /// A node process that ended although nobody asked it to.
+    /// Returns the node processes that ended without being asked to.
     pub(super) fn lost_nodes(&mut self) -> Result<Vec<String>, Error> {
         match &mut self.crew {
             Crew::Processes(processes, _) => processes.lost(),
@@ -124,12 +126,12 @@ impl Stage {
         }
     }
 
-    /// Can nodes of other processes be reached?
+    /// Returns whether nodes of other processes can be reached.
     pub(super) fn has_broker(&self) -> bool {
         connect::has_broker(&self.settings)
     }
 
-    /// How many nodes were started.
+    /// Returns the number of nodes that were started.
     pub(super) fn nodes(&self) -> usize {
         match &self.crew {
             Crew::None => 0,
@@ -138,12 +140,12 @@ impl Stage {
         }
     }
 
-    /// This run's jobs that still have something before them.
+    /// Returns the number of this run's jobs that have not ended.
     pub(super) async fn unfinished(&self) -> Result<i64, Error> {
         Ok(self.count(UNFINISHED.to_vec()).await?)
     }
 
-    /// This run's dead letters.
+    /// Returns the number of this run's dead letters.
     pub(super) async fn dead_letters(&self) -> Result<i64, Error> {
         Ok(self.count(vec![JobState::DeadLetter]).await?)
     }
@@ -157,8 +159,8 @@ impl Stage {
         self.database.store().count(&filter).await
     }
 
-    /// The run ended before its time: create nothing more, let what runs come to its end, and say what is
-    /// left, as the end of a sentence.
+    /// Ends the run early: creates no more jobs and lets running jobs end. Returns the end of a
+    /// sentence about the remaining jobs.
     pub(super) async fn abandon(mut self) -> Result<String, Error> {
         self.stop.cancel();
         self.dismiss().await?;
@@ -171,7 +173,9 @@ impl Stage {
                 )
             }
             (None, Ok(left)) => format!("; {left} of its jobs are left in the database"),
-            (None, Err(error)) => format!("; what is left could not be read: {error}"),
+            (None, Err(error)) => {
+                format!("; the number of its remaining jobs could not be read: {error}")
+            }
         };
         self.clear().await?;
         Ok(left)
@@ -192,7 +196,7 @@ impl Stage {
         }
     }
 
-    /// Stop the nodes, close and remove.
+    /// Stops the nodes, closes the database and removes temporary files.
     pub(super) async fn clear(mut self) -> Result<(), Error> {
         self.stop.cancel();
         let dismissed = self.dismiss().await;
@@ -206,7 +210,7 @@ impl Stage {
     }
 }
 
-/// Jobs of others would be counted, and run, among ours.
+/// Refuses a database with other jobs, which would run and be counted with those of the run.
 async fn refuse_foreign(database: &Database) -> Result<(), Error> {
     let filter = JobFilter {
         states: UNFINISHED.to_vec(),
@@ -218,7 +222,7 @@ async fn refuse_foreign(database: &Database) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "the database has {unfinished} unfinished jobs and {rows} rows of earlier replays; give one of its own to the \
-         demo with --database, or say --keep to work beside them"
+        "the database has {unfinished} unfinished jobs and {rows} rows of earlier replays; give the demo its own \
+         with --database, or pass --keep to run beside them"
     )))
 }

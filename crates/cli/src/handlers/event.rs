@@ -1,9 +1,9 @@
-//! `event`: one activity of a replayed process. It writes a row of `event_log` (case, activity, position,
-//! start and end) in the transaction that completes its job, so that a row stands there if and only if its
-//! job was finished, and exactly once.
+//! `event`: one activity of a replayed process. It writes a row of `event_log` (case, activity,
+//! position, start and end) in the transaction that completes its job, so the row exists if and
+//! only if the job was finished, and exactly once.
 //!
-//! Start and end are the database's clock: that of the transaction's begin, which came after the lock, and
-//! that of the insert, which comes before the lock is given up.
+//! Start and end are times of the database's clock: the start of the transaction, which is after
+//! the lock, and the insert, which is before the end of the lease.
 
 use async_trait::async_trait;
 use jobwire_core::worker::handler_transaction::TransactionError;
@@ -13,10 +13,10 @@ use serde::Deserialize;
 /// The handler type.
 pub const TYPE: &str = "event";
 
-/// What an `event` job carries; other fields are free.
+/// The payload of an `event` job; other fields are ignored.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Event {
-    /// Its place in its case, from 1.
+    /// Its position in its case, from 1.
     pub position: i64,
 }
 
@@ -36,7 +36,7 @@ impl Handler for EventHandler {
     async fn run(&self, job: Running) -> HandlerResult {
         let event: Event = job.job.decode().map_err(|e| {
             HandlerError::unrecoverable(format!(
-                "field `payload` of an `event` job: {e}; give for example {{\"position\": 1}}"
+                "field `payload` of an `event` job: {e}; give, for example, {{\"position\": 1}}"
             ))
         })?;
         record(&job, event.position).await?;
@@ -44,7 +44,7 @@ impl Handler for EventHandler {
     }
 }
 
-/// Write the row of a job that runs `in_transaction`, into that transaction.
+/// Writes the row of a job that runs `in_transaction` into its transaction.
 pub(crate) async fn record<P: Sync>(job: &Running<P>, position: i64) -> Result<(), HandlerError> {
     // SQLite's clock is this machine's.
     let started_at = chrono::Utc::now().timestamp_micros();

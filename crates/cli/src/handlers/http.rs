@@ -1,25 +1,26 @@
 //! `http`: calls a service. Payload: `{"url": "https://api.example.org/paid", "method": "POST",
-//! "headers": {"Accept": "text/plain"}, "body": {"order": 17}}`; only `url` is needed. A body that is a text
-//! is sent as it is, any other as JSON.
+//! "headers": {"Accept": "text/plain"}, "body": {"order": 17}}`; only `url` is required. A body
+//! that is a string is sent as it is, any other body as JSON.
 //!
 //! | answer | the job |
 //! | --- | --- |
 //! | 2xx | is done |
-//! | 429, 503 with `Retry-After` | waits so long; no attempt spent |
-//! | 3xx | dead letter: redirects are not followed, they lead where nobody allowed |
-//! | 408, 429, 5xx, no answer within 30 s, network, a host that this node may not call | by the retry policy; one attempt spent |
+//! | 429, 503 with `Retry-After` | waits for that time; no attempt spent |
+//! | 3xx | dead letter: redirects are not followed, since they may lead to hosts that are not allowed |
+//! | 408, 429, 5xx, no answer within 30 s, network error, a host that this node may not call | is retried by its retry policy; one attempt spent |
 //! | other 4xx, a payload that can't be sent | dead letter |
 //!
-//! A host that this node may not call is no reason for a dead letter: another node of the fleet may be allowed to, or
-//! this one after its settings were completed.
+//! A host that this node may not call does not make a dead letter: another node may call it, or
+//! this one after a change of its settings.
 //!
-//! Every call carries `Idempotency-Key`, the job's id, the same at every attempt, and `Jobwire-Fence`, which
-//! only grows: with them the service can refuse a repeated call, and one of a worker that lost its lock.
+//! Every call carries `Idempotency-Key`, the job's id, which is the same for every attempt, and
+//! `Jobwire-Fence`, which only grows. With them the service can refuse a repeated call and a call
+//! of a node that lost its lease.
 //!
-//! Who creates a job chooses where this process connects to (SSRF), so: only hosts that the operator named
-//! ([`AllowList`]); a name is resolved once and connected to at that address, never at a private one (`resolver`); no
-//! redirects; no proxies from the environment; at most 8 KiB of an answer are read, and the first 1,000 characters
-//! kept, escaped.
+//! The creator of a job chooses where this process connects to (SSRF). Therefore: only hosts that
+//! the operator allowed ([`AllowList`]); a name is resolved once, connected to at that address, and
+//! never at a private one (`resolver`); no redirects; no proxies from the environment; at most 8
+//! KiB of an answer are read, and its first 1,000 characters are kept, escaped.
 
 mod allow;
 mod request;
@@ -44,18 +45,18 @@ use resolver::{PrivateAddress, PublicResolver};
 /// The handler type.
 pub const TYPE: &str = "http";
 
-/// From connecting to the last byte of the answer.
+/// Maximum time from connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// So much of an answer is read for the message.
+/// Maximum number of bytes of an answer that are read for the message.
 const ANSWER_BYTES: usize = 8 * 1024;
-/// So many characters of it are kept, and of the address that a redirect names.
+/// Maximum number of characters that are kept of an answer, and of the address of a redirect.
 const ANSWER_SHOWN: usize = 1_000;
-/// A service can't put a job off for longer in one go.
+/// The longest time for which a service can postpone a job.
 const LONGEST_SNOOZE: Duration = Duration::from_secs(24 * 3600);
-/// Nor make it come back without a pause.
+/// The shortest time for which a service can postpone a job.
 const SHORTEST_SNOOZE: Duration = Duration::from_secs(1);
 
-/// Calls what the allow list allows. See the [module](self).
+/// Calls services on allowed hosts. See the [module](self).
 pub struct HttpHandler {
     allowed: AllowList,
     client: Result<Client, String>,
@@ -72,14 +73,14 @@ impl Handler for HttpHandler {
 }
 
 impl HttpHandler {
-    /// A handler that calls these hosts.
+    /// Creates a handler that may call these hosts.
     #[must_use]
     pub fn new(allowed: AllowList) -> Self {
         Self::build(allowed, TIMEOUT, PublicResolver::of_the_machine())
     }
 
     fn build(allowed: AllowList, timeout: Duration, resolver: PublicResolver) -> Self {
-        // A second installation finds the first: that is as good.
+        // Fails if a provider is installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .user_agent(concat!("jobwire/", env!("CARGO_PKG_VERSION")))
@@ -97,14 +98,14 @@ impl HttpHandler {
     async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult {
         let payload: Value = serde_json::from_str(payload).map_err(|e| {
             HandlerError::unrecoverable(format!(
-                "field `payload` of an `http` job: {e}; give for example {{\"url\": \"https://api.example.org/paid\"}}"
+                "field `payload` of an `http` job: {e}; give, for example, {{\"url\": \"https://api.example.org/paid\"}}"
             ))
         })?;
         let request =
             Request::parse(&payload).map_err(|e| HandlerError::unrecoverable(e.to_string()))?;
         self.ensure_allowed(&request)?;
         let client = self.client.as_ref().map_err(|problem| {
-            HandlerError::retry(format!("no HTTP client on this node: {problem}"))
+            HandlerError::retry(format!("this node has no HTTP client: {problem}"))
         })?;
         let mut call = client
             .request(request.method, request.url)
@@ -124,7 +125,7 @@ impl HttpHandler {
         let url = &request.url;
         let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
             return Err(HandlerError::unrecoverable(
-                "field `url` of the payload names no host; give one",
+                "field `url` of the payload has no host; add one",
             ));
         };
         if self.allowed.allows(&host, port) {
@@ -133,11 +134,11 @@ impl HttpHandler {
         let why = if self.allowed.is_empty() {
             "no host is allowed on this node yet"
         } else {
-            "it is not among the allowed hosts of this node"
+            "it is not an allowed host of this node"
         };
-        // Another node may have what this one lacks.
+        // Another node may be allowed to call it.
         Err(HandlerError::retry(format!(
-            "`http` jobs may not call {host}:{port}: {why}; name it with `--http-allow-hosts`, \
+            "`http` jobs may not call {host}:{port}: {why}; allow it with `--http-allow-hosts`, \
              `JOBWIRE_HTTP_ALLOW_HOSTS` or `http_allow_hosts` in jobwire.toml"
         )))
     }
@@ -155,7 +156,7 @@ async fn judge(response: Response) -> HandlerResult {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
         )
     {
-        tracing::debug!(%status, ?wait, "the service asked to come back later");
+        tracing::debug!(%status, ?wait, "the service postponed the job");
         return Ok(Outcome::Snooze(wait));
     }
     if status.is_redirection() {
@@ -182,7 +183,7 @@ async fn judge(response: Response) -> HandlerResult {
     })
 }
 
-/// Seconds, or an HTTP date.
+/// Returns the wait of `Retry-After`, which holds seconds or an HTTP date.
 fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse::<u64>() {
@@ -217,7 +218,7 @@ fn not_answered(error: &reqwest::Error) -> HandlerError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(next) = cause {
         if let Some(private) = next.downcast_ref::<PrivateAddress>() {
-            // Another node may know the name by a public address.
+            // On another node the name may resolve to a public address.
             return HandlerError::retry(private.to_string());
         }
         cause = next.source();

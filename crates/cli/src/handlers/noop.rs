@@ -1,4 +1,4 @@
-//! `noop`: done at once, whatever the payload. For load tests and for looking at the machinery alone.
+//! `noop`: is done at once, with any payload. For load tests, and for watching the machinery alone.
 
 use jobwire_core::{HandlerResult, Outcome, Running};
 use serde::de::IgnoredAny;
@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 /// The handler type.
 pub const TYPE: &str = "noop";
 
-/// Do nothing.
+/// Does nothing.
 ///
 /// # Errors
 /// Never.

@@ -1,5 +1,5 @@
-//! `sleep`: waits for the milliseconds that its payload names, `{"ms": 500}`. Asked to stop, it stops at
-//! once and answers with an error, so that the node gives the job back.
+//! `sleep`: waits for the milliseconds in its payload, `{"ms": 500}`. When asked to stop, it
+//! returns an error at once, so that the node releases the job.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 /// The handler type.
 pub const TYPE: &str = "sleep";
 
-/// What a `sleep` job carries.
+/// The payload of a `sleep` job.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Sleep {
-    /// How long, in milliseconds.
+    /// The time to wait, in milliseconds.
     pub ms: u64,
 }
 
-/// Wait.
+/// Waits.
 ///
 /// # Errors
-/// Where the job was asked to stop first.
+/// When the job was asked to stop before the time had passed.
 pub async fn run(job: Running<Sleep>) -> HandlerResult {
     sleep(Duration::from_millis(job.payload.ms), &job.stop).await
 }

@@ -1,4 +1,4 @@
-//! Recording metrics for Prometheus, with the buckets of the library's own table.
+//! Records metrics for Prometheus, with the buckets of the library's own table.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::connect::Database;
 use crate::error::Error;
 
-/// Memory of the process, by the name that Prometheus' own clients use.
+/// The metric of the process's memory, under the name that Prometheus' own clients use.
 const MEMORY: &str = "process_resident_memory_bytes";
-/// Histograms gather samples until they are drained; a scrape does it too, but may never come.
+/// The interval at which histograms are drained. A scrape drains them too, but may never come.
 const UPKEEP: Duration = Duration::from_secs(1);
 
-/// Record from now on, in the whole process.
+/// Installs the recorder for the whole process.
 ///
 /// # Errors
-/// Where another recorder is installed, or a bucket can't be used.
+/// When another recorder is installed, or when a bucket is invalid.
 pub fn install() -> Result<PrometheusHandle, Error> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::Failed(format!("metrics can't be recorded: {error}"))
@@ -51,7 +51,7 @@ pub fn install() -> Result<PrometheusHandle, Error> {
     Ok(handle)
 }
 
-/// What is looked at when somebody asks.
+/// Updates the gauges that are read at each scrape.
 #[allow(
     clippy::cast_precision_loss,
     reason = "memory in bytes needs no 53 bits"

@@ -1,9 +1,10 @@
-//! Connections to the endpoints: few, short, and none that keeps another one out.
+//! The connections to the endpoints, bounded in number and duration.
 //!
-//! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] for everything; there is no
-//! keep-alive, so there is nothing idle. At most [`MOST`] are open: the next one ends the oldest. An honest request is
-//! answered within milliseconds, so the oldest of so many is one that does not finish; and a flood of such connections
-//! takes neither the descriptors of the process, which its database needs, nor the turn of a probe.
+//! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] in
+//! total. There is no keep-alive, so no connection is idle. At most [`MOST`] are open; the next one
+//! closes the oldest. A normal request is answered within milliseconds, so the oldest of that many
+//! is one that does not finish. A flood of such connections neither takes the descriptors that the
+//! database needs nor blocks probes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,18 +17,18 @@ use jobwire_core::telemetry::log_throttle::LogThrottle;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Connections that are open at once.
+/// Maximum number of open connections.
 const MOST: usize = 128;
-/// How long the head of a request may take.
+/// Maximum time for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may take, its answer included.
+/// Maximum time for a connection, including the answer.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// A head is at most so large.
+/// Maximum size of the head of a request.
 const HEAD_BYTES: usize = 16 * 1024;
-/// When no connection can be accepted (no descriptor is free), wait.
+/// The wait after a failure to accept a connection, such as when no descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serve until this is dropped.
+/// Serves until the future is dropped.
 pub(super) async fn serve(listener: TcpListener, routes: Router) {
     let mut tasks = JoinSet::new();
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -37,7 +38,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 if let Some(more) = refused.now() {
-                    tracing::warn!(%error, more, "the HTTP endpoints can't accept a connection");
+                    tracing::warn!(%error, more, "can't accept a connection to the HTTP endpoints; trying again");
                 }
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -70,10 +71,14 @@ async fn answer(stream: TcpStream, routes: Router) {
         .keep_alive(false)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // What goes wrong is the client's: it is gone, slow, or speaks no HTTP.
+    // Errors are the client's: it has closed the connection, is slow, or sends no HTTP.
     match tokio::time::timeout(LIFETIME, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection to the HTTP endpoints has ended"),
-        Err(_) => tracing::debug!("a connection to the HTTP endpoints took too long"),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection to the HTTP endpoints ended with an error")
+        }
+        Err(_) => {
+            tracing::debug!("a connection to the HTTP endpoints took too long and was closed")
+        }
     }
 }

@@ -1,14 +1,14 @@
-//! Where log lines leave: each event in one line, whatever its fields hold.
+//! Writes log events, each in one line, with any content of its fields.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
 use jobwire_core::telemetry::plain;
 
-/// An event is cut behind so many bytes.
+/// Maximum number of bytes of an event; the rest is cut.
 const LONGEST: usize = 16 * 1024;
 
-/// Writes events, each given in one call. The codes of colours that the formatter adds stay.
+/// Writes events, each given in one call. Keeps the colour codes that the formatter adds.
 pub(super) struct Escaped<W> {
     to: W,
     ansi: bool,
@@ -33,8 +33,8 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Writes events that are JSON documents, each given in one call. The formatter escapes only what JSON must not hold; a
-/// terminal obeys more than that.
+/// Writes events that are JSON documents, each given in one call. The formatter escapes only what
+/// JSON forbids; a terminal interprets more characters than those.
 pub(super) struct EscapedJson<W> {
     to: W,
 }
@@ -85,7 +85,8 @@ fn line(event: &str, ansi: bool) -> Cow<'_, str> {
     line.into()
 }
 
-/// The length of the code of a colour that the text begins with: the formatter escapes those in fields itself.
+/// Returns the length of a colour code at the start of the text. Those in fields are escaped by the
+/// formatter.
 fn colour(text: &str) -> usize {
     let Some(code) = text.strip_prefix("\u{1b}[") else {
         return 0;

@@ -1,5 +1,5 @@
-//! The brokers' URLs: whether this program was built for them, what secures them, and whether they go
-//! together.
+//! Checks the brokers' URLs: whether this program was built for them, how they are secured, and
+//! whether they can be combined.
 
 use jobwire_core::Lane;
 use jobwire_core::transport::{BadSetting, Plaintext};
@@ -20,10 +20,10 @@ const BUILT: Built = Built {
     kafka: cfg!(feature = "kafka"),
 };
 
-/// What is wrong, with the setting that it is about.
+/// The mistakes, each with its setting.
 type Wrong = Vec<(&'static str, String)>;
 
-/// Everything about the brokers that can't work.
+/// Returns all mistakes in the settings of the brokers.
 pub(super) fn check(settings: &Settings) -> Wrong {
     let mut wrong = one(settings, "broker_url", &settings.broker_url);
     wrong.extend(several(settings));
@@ -43,7 +43,7 @@ fn several(settings: &Settings) -> Wrong {
             continue;
         }
         if url.scheme() == "in-process" || settings.broker_url.scheme() == "in-process" {
-            let problem = "goes with a broker on either side, not with `in-process:`; set `broker_url` to a broker, or leave this out";
+            let problem = "can't be combined with `in-process:`; set both this and `broker_url` to a broker, or leave this out";
             wrong.push((setting, problem.to_owned()));
         } else if url.expose() == settings.broker_url.expose() {
             let problem = "is the same as `broker_url`; leave it out";
@@ -56,7 +56,7 @@ fn several(settings: &Settings) -> Wrong {
         let (setting, problem) = if lanes.is_empty() {
             (
                 "second_broker_url",
-                "carries no lane; name some in `second_broker_lanes`",
+                "carries no lane; set `second_broker_lanes`",
             )
         } else {
             (
@@ -69,13 +69,14 @@ fn several(settings: &Settings) -> Wrong {
     for lane in lanes.iter().filter(|lane| !Lane::is_valid(lane)) {
         wrong.push((
             "second_broker_lanes",
-            format!("`{lane}` is no lane's name: 1 to 64 letters, digits, `-`, `_` or `.`"),
+            format!("`{lane}` is not a lane's name; use 1 to 64 letters, digits, `-`, `_` or `.`"),
         ));
     }
     wrong
 }
 
-/// What can't work about one of them; what the library says of the URL is put to this setting.
+/// Returns the mistakes of one broker. The library's mistakes in the URL are reported for
+/// `setting`.
 fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
     let settings = &settings.for_broker(url);
     if let Err(problem) = known(url.scheme(), url.expose(), BUILT) {
@@ -114,8 +115,8 @@ fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
 }
 
 impl Settings {
-    /// The settings as they concern one broker of several: files of TLS are for those that speak it.
-    /// Where none does, they stay, to be found without effect.
+    /// Returns the settings for one of several brokers: the files for TLS are removed for a broker
+    /// without TLS. If no broker uses TLS they stay, so that they are reported as having no effect.
     #[must_use]
     pub fn for_broker(&self, url: &SecretUrl) -> Self {
         let mut settings = self.clone();
@@ -132,7 +133,8 @@ impl Settings {
         settings
     }
 
-    /// Does the connection to the broker leave this machine without TLS, since a setting allows it?
+    /// Returns whether the connection to the broker leaves this machine without TLS, as
+    /// `broker_plaintext` allows.
     #[must_use]
     pub fn is_in_the_clear(&self) -> bool {
         let strict = Self {
@@ -155,7 +157,7 @@ fn asks_for_tls(url: &SecretUrl) -> bool {
     }
 }
 
-/// A library's words, put to the program's settings.
+/// Converts the mistakes that a library found.
 #[cfg_attr(
     not(any(feature = "amqp", feature = "kafka")),
     allow(dead_code, reason = "for brokers that this build lacks")
@@ -167,11 +169,11 @@ fn told(mistakes: Vec<BadSetting>) -> Wrong {
         .collect()
 }
 
-/// Is it a broker that this program can use?
+/// Checks that this program supports the scheme.
 fn known(scheme: &str, url: &str, built: Built) -> Result<(), String> {
     let lacks = |broker: &str, feature: &str| {
         Err(format!(
-            "this program was built without {broker}; use one that was built with the feature \
+            "this program was built without {broker}; use a program built with the feature \
              `{feature}` (on by default), or another broker"
         ))
     };
@@ -182,9 +184,7 @@ fn known(scheme: &str, url: &str, built: Built) -> Result<(), String> {
         "kafka" if built.kafka => Ok(()),
         "kafka" => lacks("Kafka", "kafka"),
         "" | "in-process" => Err(format!("is not a broker's URL; {FORMS}")),
-        other => Err(format!(
-            "`{other}` is no broker that this program knows; {FORMS}"
-        )),
+        other => Err(format!("`{other}` is not a supported broker; {FORMS}")),
     }
 }
 

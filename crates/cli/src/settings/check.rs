@@ -1,4 +1,4 @@
-//! What can be read one by one may still not work: ranges, forms, and settings that contradict each
+//! Checks settings that are valid one by one: ranges, forms, and settings that contradict each
 //! other.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::handlers::AllowList;
 
 use super::{Mistake, SecretUrl, Settings, broker};
 
-/// Everything that can't work.
+/// Returns all mistakes.
 pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     let mut wrong: Vec<(&'static str, String)> = Vec::new();
     if let Err(problem) = database(&settings.database_url, settings.database_plaintext) {
@@ -31,13 +31,13 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     if let Err(bad) = AllowList::parse(&settings.http_allow_hosts) {
         wrong.push(("http_allow_hosts", bad.to_string()));
     }
-    let example = "write for example `info` or `warn,jobwire_core=debug`";
+    let example = "write, for example, `info` or `warn,jobwire_core=debug`";
     if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&settings.log) {
         wrong.push(("log", format!("is not a log filter ({error}); {example}")));
     } else if let Some(word) = not_a_level(&settings.log) {
         wrong.push((
             "log",
-            format!("`{word}` is no level (error, warn, info, debug, trace, off); {example}"),
+            format!("`{word}` is not a level (error, warn, info, debug, trace, off); {example}"),
         ));
     }
     #[cfg(feature = "amqp")]
@@ -57,7 +57,8 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
         .collect()
 }
 
-/// A filter of one word that is no level names a module, and silences all others: nearly always a misspelt level.
+/// Returns the filter if it is one word and not a level. Such a filter names a module and silences
+/// all others; nearly always it is a misspelt level.
 fn not_a_level(filter: &str) -> Option<&str> {
     let word = filter.trim();
     let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
@@ -74,13 +75,12 @@ fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {
             Err(error) => Err(error.to_string()),
         },
         "" => Err(format!("is not a URL; {forms}")),
-        other => Err(format!(
-            "`{other}` is no database that this program knows; {forms}"
-        )),
+        other => Err(format!("`{other}` is not a supported database; {forms}")),
     }
 }
 
-/// Each of the transport's settings by itself, so that the transport's own words are put to the right one.
+/// Checks each of the transport's settings alone, so that each mistake is reported for the right
+/// one.
 #[cfg(feature = "amqp")]
 fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
     use jobwire_amqp::AmqpOptions;

@@ -4,18 +4,19 @@ use std::path::PathBuf;
 
 use super::{AllGiven, Given, Mistake, Origin, PREFIX, Setting, TABLE, closest};
 
-/// Names the file.
+/// The variable that names the file.
 const CONFIG: &str = "JOBWIRE_CONFIG";
-/// Variables of the project's own tests are none of the program's settings.
+/// The prefix of variables of the project's own tests, which are not settings.
 const TESTS: &str = "JOBWIRE_TEST_";
 
-/// What the environment says.
+/// The settings in the environment.
 pub(super) struct Environment {
     pub(super) file: Option<PathBuf>,
     pub(super) given: AllGiven,
 }
 
-/// An empty variable counts as none: that is how compose files and unit files write "not set".
+/// Reads the variables. An empty variable counts as not set, as compose files and unit files write
+/// it.
 pub(super) fn read(variables: &[(String, String)], mistakes: &mut Vec<Mistake>) -> Environment {
     let mut read = Environment {
         file: None,

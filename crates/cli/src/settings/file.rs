@@ -1,4 +1,4 @@
-//! Settings in `jobwire.toml`: flat keys, the names of the table.
+//! Settings in `jobwire.toml`: flat keys, as in the table.
 //!
 //! ```toml
 //! database_url = "postgres://jobwire@db/jobs"
@@ -15,14 +15,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::{AllGiven, Given, Mistake, Origin, TABLE, closest};
 
-/// A file of settings has some kilobytes.
+/// Maximum size of the file; a file of settings has some kilobytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Which file.
+/// The file to read.
 pub(super) enum Which {
-    /// Somebody named it: it must be there.
+    /// A file that was named; it must exist.
     Named(PathBuf),
-    /// Read where it is there.
+    /// A file that is read if it exists.
     Default(PathBuf),
 }
 
@@ -37,7 +37,9 @@ pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
                     setting: "config".to_owned(),
                     value: Some(path.display().to_string()),
                     origin: at(path, 1),
-                    problem: format!("the file can't be read: {error}; give another with --config"),
+                    problem: format!(
+                        "the file can't be read: {error}; give another one with --config"
+                    ),
                 });
             }
             return AllGiven::new();
@@ -46,13 +48,13 @@ pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
     parse(path, &text, mistakes)
 }
 
-/// A file that is too large is the wrong one; a device has no end.
+/// Reads the file. Refuses a file that is too large: it is the wrong one, or an endless device.
 fn contents(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
     file.take(LARGEST + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LARGEST {
-        let problem = format!("it is larger than {LARGEST} bytes, so it is no file of settings");
+        let problem = format!("it is larger than {LARGEST} bytes, so it is not a file of settings");
         return Err(std::io::Error::other(problem));
     }
     Ok(text)
@@ -79,7 +81,7 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<Mistake>) -> AllGiven {
                 setting: "config".to_owned(),
                 value: None,
                 origin: at(path, line),
-                // Not the parser's excerpt: it may show a password.
+                // Without the parser's excerpt, which may show a password.
                 problem: format!("this is not TOML: {}", error.message()),
             });
             return given;
@@ -106,7 +108,7 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<Mistake>) -> AllGiven {
     given
 }
 
-/// A setting's value as one would write it on the command line.
+/// Returns a setting's value in the form of the command line.
 fn as_text(value: &Spanned<DeValue<'_>>) -> Result<String, &'static str> {
     match value.get_ref() {
         DeValue::String(text) => Ok(text.to_string()),
@@ -122,9 +124,9 @@ fn as_text(value: &Spanned<DeValue<'_>>) -> Result<String, &'static str> {
                 .collect();
             words
                 .map(|words| words.join(","))
-                .ok_or("a list holds strings: [\"a\", \"b\"]")
+                .ok_or("a list must hold strings: [\"a\", \"b\"]")
         }
-        DeValue::Table(_) => Err("is a table; settings are written flat, `key = value`"),
+        DeValue::Table(_) => Err("is a table; write settings flat, as `key = value`"),
         DeValue::Float(_) | DeValue::Datetime(_) => {
             Err("write a string, a whole number, `true` or `false`; durations as \"30s\"")
         }

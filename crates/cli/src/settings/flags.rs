@@ -4,17 +4,17 @@ use clap::{Arg, ArgMatches, Command};
 
 use super::{AllGiven, Given, Origin, TABLE};
 
-/// Shown by `-h`; `--help` shows all.
+/// The settings that `-h` shows; `--help` shows all.
 const SHORT_HELP: [&str; 4] = ["database_url", "broker_url", "http", "concurrency"];
 
-/// Add a flag for every setting.
+/// Adds a flag for every setting.
 #[must_use]
 pub fn add_to(command: Command) -> Command {
     command.args(TABLE.iter().map(|setting| {
         Arg::new(setting.argument)
             .long(setting.flag)
             .value_name(setting.value)
-            // A negative interval is a mistake of the setting, and is named with all others.
+            // A negative interval is reported with all other mistakes.
             .allow_hyphen_values(true)
             .help(format!(
                 "{} [default: {}] [env: {}]",
@@ -28,7 +28,7 @@ pub fn add_to(command: Command) -> Command {
     }))
 }
 
-/// The flags that were given.
+/// Returns the given flags.
 #[must_use]
 pub fn found(matches: &ArgMatches) -> Vec<(&'static str, String)> {
     TABLE

@@ -1,12 +1,12 @@
-//! What is wrong with a setting, and where it was written.
+//! A mistake in a setting, with its source.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody wrote it.
+    /// The default.
     Default,
     /// A line of a file.
     File {
@@ -35,13 +35,13 @@ impl fmt::Display for Origin {
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The setting's key, or what stands in its place.
+    /// The setting's key, or the unknown name.
     pub setting: String,
-    /// What was written, as it may be shown.
+    /// The given value, without passwords.
     pub value: Option<String>,
-    /// Where.
+    /// The source of the value.
     pub origin: Origin,
-    /// What is wrong, and what to do.
+    /// The mistake and the remedy.
     pub problem: String,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All mistakes at once.
+/// All mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
@@ -73,7 +73,7 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// The known name that was probably meant.
+/// Returns the known name that was probably meant.
 pub(crate) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -83,7 +83,7 @@ pub(crate) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must change (Levenshtein).
+/// Returns the number of letters that must change (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

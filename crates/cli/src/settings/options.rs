@@ -1,4 +1,4 @@
-//! From settings to the options of the library.
+//! Converts settings to the options of the library.
 
 use jobwire_core::transport::BrokerSecurity;
 use jobwire_core::{HookOptions, NodeOptions, PgOptions, SqliteOptions};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Settings;
 
 impl Settings {
-    /// How hints leave.
+    /// Returns the options of the commit hook.
     #[must_use]
     pub fn hook_options(&self) -> HookOptions {
         let mut options = HookOptions::default();
@@ -16,7 +16,7 @@ impl Settings {
         options
     }
 
-    /// How a node works.
+    /// Returns the options of a node.
     #[must_use]
     pub fn node_options(&self) -> NodeOptions {
         let mut options = NodeOptions::default();
@@ -41,20 +41,20 @@ impl Settings {
         options
     }
 
-    /// How PostgreSQL is used.
+    /// Returns the options of PostgreSQL.
     #[must_use]
     pub fn pg_options(&self) -> PgOptions {
         let mut options = PgOptions::default();
         options.max_connections = self.database_connections;
         options.statement_timeout = self.statement_timeout;
-        // A node that froze inside a transaction holds no row longer than its leases.
+        // A node that froze in a transaction holds row locks no longer than its leases.
         options.idle_in_transaction_timeout = self.lease;
         options.durable_locks = self.durable_locks;
         options.plaintext = self.database_plaintext;
         options
     }
 
-    /// How SQLite is used.
+    /// Returns the options of SQLite.
     #[must_use]
     pub fn sqlite_options(&self) -> SqliteOptions {
         let mut options = SqliteOptions::default();
@@ -62,7 +62,7 @@ impl Settings {
         options
     }
 
-    /// How the connection to any broker is secured.
+    /// Returns the security options of connections to any broker.
     #[must_use]
     pub fn broker_security(&self) -> BrokerSecurity {
         BrokerSecurity {
@@ -73,7 +73,7 @@ impl Settings {
         }
     }
 
-    /// How RabbitMQ is used.
+    /// Returns the options of RabbitMQ.
     #[cfg(feature = "amqp")]
     #[must_use]
     pub fn amqp_options(&self) -> jobwire_amqp::AmqpOptions {
@@ -90,7 +90,7 @@ impl Settings {
             .statistics_interval(self.broker_statistics_interval.duration())
     }
 
-    /// How Kafka is used.
+    /// Returns the options of Kafka.
     #[cfg(feature = "kafka")]
     #[must_use]
     pub fn kafka_options(&self) -> jobwire_kafka::KafkaOptions {

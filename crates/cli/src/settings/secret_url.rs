@@ -4,27 +4,27 @@ use std::fmt;
 
 use url::Url;
 
-/// A URL that may hold a password. `Display` and `Debug` show it without; only
-/// [`expose`](Self::expose) gives all of it.
+/// A URL that may hold a password. `Display` and `Debug` hide it; only [`expose`](Self::expose)
+/// returns the whole URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
-/// Query parameters that are secrets too.
+/// Query parameters that are secret too.
 const SECRET_PARAMETERS: [&str; 4] = ["password", "sslpassword", "passfile", "sslkey"];
 
 impl SecretUrl {
-    /// Take a URL; whether it can be read is looked at elsewhere.
+    /// Wraps a URL without checking it.
     pub fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }
 
-    /// All of it, for whoever connects.
+    /// Returns the whole URL, to connect with.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// What stands before the first colon.
+    /// Returns the text before the first colon.
     #[must_use]
     pub fn scheme(&self) -> &str {
         self.0.split_once(':').map_or("", |(scheme, _)| scheme)
@@ -35,13 +35,13 @@ impl SecretUrl {
         let Ok(mut url) = Url::parse(&first) else {
             return redact_unreadable(&self.0);
         };
-        // Behind a password with an unencoded `/` or `?` stands the rest of that password.
+        // After an unencoded `/` or `?` in a password, the rest may belong to that password.
         let rest = [Some(url.path()), url.query(), url.fragment()];
         if rest.iter().flatten().any(|part| part.contains('@')) {
             return redact_unreadable(&self.0);
         }
         if !url.has_authority() {
-            // `user:password@host`, its scheme forgotten, reads as a URL too.
+            // `user:password@host`, without a scheme, parses as a URL too.
             return if url.scheme() == "sqlite" {
                 self.0.clone()
             } else {
@@ -49,7 +49,7 @@ impl SecretUrl {
             };
         }
         if url.password().is_some() {
-            // Fails only where there is no authority.
+            // Fails only without an authority.
             let _ = url.set_password(Some("***"));
         }
         if url
@@ -76,14 +76,14 @@ impl SecretUrl {
     }
 }
 
-/// Where the authority of a URL begins and ends.
+/// Returns where the authority of a URL starts and ends.
 fn authority(text: &str) -> Option<(usize, usize)> {
     let begin = text.find("://")? + 3;
     let length = text.get(begin..)?.find(['/', '?', '#']);
     Some((begin, length.map_or(text.len(), |length| begin + length)))
 }
 
-/// A URL with its first host only, which is all that the standard knows, and the hosts behind it.
+/// Splits a URL into the URL with its first host only, as the standard allows, and the other hosts.
 fn split_hosts(text: &str) -> (String, &str) {
     let split = || {
         let (begin, end) = authority(text)?;
@@ -95,7 +95,7 @@ fn split_hosts(text: &str) -> (String, &str) {
     split().unwrap_or_else(|| (text.to_owned(), ""))
 }
 
-/// The opposite of [`split_hosts`].
+/// Reverses [`split_hosts`].
 fn with_hosts(url: &str, more: &str) -> String {
     let mut url = url.to_owned();
     if let Some((_, end)) = authority(&url) {
@@ -104,7 +104,7 @@ fn with_hosts(url: &str, more: &str) -> String {
     url
 }
 
-/// A URL that can't be read may have its password anywhere before the last `@`.
+/// Redacts a URL that can't be parsed: its password may be anywhere before the last `@`.
 fn redact_unreadable(text: &str) -> String {
     match (text.split_once("://"), text.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),

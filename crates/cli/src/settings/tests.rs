@@ -35,7 +35,7 @@ fn defaults_are_those_of_the_table_and_of_the_library() {
     let settings = load("", &[], &[]).expect("defaults work");
     for (setting, shown) in settings.shown() {
         let default = match setting.default {
-            // Written in the largest unit that fits.
+            // Shown in the largest unit that fits.
             "60s" => "1m",
             other => other,
         };
@@ -165,7 +165,7 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
         (
             "database_url",
             "mysql://me:secret@db/x",
-            "`mysql` is no database",
+            "`mysql` is not a supported database",
         ),
         ("database_url", "nonsense", "is not a URL"),
         (
@@ -181,7 +181,11 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
         ("broker_url", "in-process", "`in-process:`"),
         ("broker_url", "amqp://me:secret@mq:port", "invalid port"),
         ("broker_url", "amqps://me:secret@mq,", "no host"),
-        ("broker_url", "mqtt://me:secret@mq", "`mqtt` is no broker"),
+        (
+            "broker_url",
+            "mqtt://me:secret@mq",
+            "`mqtt` is not a supported broker",
+        ),
         (
             "broker_url",
             "amqp://me:secret@127.0.0.1,mq/jobs",

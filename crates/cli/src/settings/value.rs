@@ -1,4 +1,4 @@
-//! How the values of settings are read, and shown.
+//! Parses and shows the values of settings.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use jobwire_core::{LaneOrder, LaneShare, job::duration};
 
 use super::SecretUrl;
 
-/// Something that a setting can hold.
+/// A type of settings.
 pub trait Value: Sized {
-    /// Read it.
+    /// Parses a value.
     ///
     /// # Errors
-    /// What is wrong, and how to write it.
+    /// Returns the mistake and the remedy.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Write it as it may be shown.
+    /// Returns the value in a form without passwords.
     fn shown(&self) -> String;
 
-    /// What was written, as it may be shown, where it could not be read.
+    /// Returns a text that could not be parsed, in a form without passwords.
     #[must_use]
     fn safe(text: &str) -> String {
         text.to_owned()
@@ -61,7 +61,7 @@ impl Value for Option<PathBuf> {
     fn read(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.starts_with("-----BEGIN") {
-            return Err("write the name of a file, not what is in it".to_owned());
+            return Err("write the name of a file, not its content".to_owned());
         }
         Ok((!text.is_empty()).then(|| PathBuf::from(text)))
     }
@@ -71,7 +71,7 @@ impl Value for Option<PathBuf> {
             .unwrap_or_default()
     }
     fn safe(text: &str) -> String {
-        // Whoever pastes a private key here shall not find it in a log.
+        // A private key pasted here must not appear in a log.
         text.split_once("-----BEGIN")
             .map_or_else(|| text.to_owned(), |(before, _)| format!("{before}***"))
     }
@@ -86,7 +86,7 @@ impl Value for Plaintext {
     }
 }
 
-/// How often something is done, if at all.
+/// An interval, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// Never.
@@ -96,7 +96,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// `None`: never.
+    /// Returns the interval; `None` means never.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self {
@@ -143,7 +143,7 @@ macro_rules! counts {
                 match text.trim().parse::<i128>() {
                     Ok(number) if number < 1 => Err("give 1 or more".to_owned()),
                     Ok(number) => Self::try_from(number).map_err(|_| "is too large".to_owned()),
-                    Err(_) => Err("is not a whole number; write for example `64`".to_owned()),
+                    Err(_) => Err("is not a whole number; write, for example, `64`".to_owned()),
                 }
             }
             fn shown(&self) -> String {
@@ -166,7 +166,7 @@ impl Value for Option<u32> {
     }
 }
 
-/// Words separated by commas.
+/// Returns the words of a list separated by commas.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
         .map(str::trim)
@@ -203,12 +203,12 @@ impl Value for Vec<String> {
     }
 }
 
-/// Where the HTTP endpoints are served.
+/// The address of the HTTP endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpAddress {
-    /// Nowhere.
+    /// No endpoints are served.
     Off,
-    /// On `host:port`.
+    /// Endpoints are served on `host:port`.
     At(String),
 }
 
@@ -225,7 +225,7 @@ impl Value for HttpAddress {
         match port {
             Some(_) => Ok(Self::At(text.to_owned())),
             None => Err(
-                "write `host:port`, for example `127.0.0.1:7070` (port 0: any free one), or `off`"
+                "write `host:port`, for example `127.0.0.1:7070` (port 0: any free port), or `off`"
                     .to_owned(),
             ),
         }
@@ -265,17 +265,17 @@ macro_rules! words_enum {
 }
 
 words_enum! {
-    /// How the log is written.
+    /// The format of the log.
     LogFormat {
-        /// For people.
+        /// Text for people.
         Text = "text",
-        /// One object a line.
+        /// One JSON object per line.
         Json = "json"
     }
 }
 
 words_enum! {
-    /// What kind of queue a lane is on RabbitMQ.
+    /// The type of the queue of a lane on RabbitMQ.
     QueueType {
         /// On one node of the broker: lowest latency.
         Classic = "classic",

@@ -39,7 +39,7 @@ async fn jobs_that_arrive_need_a_broker() {
 #[tokio::test]
 async fn what_is_too_much_or_nothing_names_its_option() {
     let much = ["steady", "--rate", "100000", "--seconds", "3600"];
-    refused(&much, &["--rate 100000", "--seconds 3600", "give less"]).await;
+    refused(&much, &["--rate 100000", "--seconds 3600", "lower one"]).await;
     let much = ["exclusive", "--instances", "1000000", "--jobs", "1000000"];
     refused(&much, &["--instances 1000000", "give fewer"]).await;
     for (wrong, option) in [

@@ -1,4 +1,4 @@
-//! The broker's part: what a node will do, done once.
+//! Checks the broker: does once what a node will do.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
             let remedy = if health.blocked {
                 "free memory or disk on the broker, or raise its limits"
             } else {
-                "is it running, and are host and port right? Set --broker (JOBWIRE_BROKER_URL); nodes start without it, and are slower until it is back"
+                "check that it runs and that host and port are right, or set --broker (JOBWIRE_BROKER_URL); nodes start without it and are slower until it is back"
             };
             return findings.wrong("broker", format!("{url}: {why}"), remedy);
         }
@@ -51,7 +51,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
     if settings.is_in_the_clear() {
         findings.remark(
             "broker",
-            "password and hints leave this machine unencrypted, as `broker_plaintext` allows",
+            "password and hints leave this machine unencrypted, since `broker_plaintext` allows it",
             "use the broker's TLS listener (`amqps://…`, `kafka://…?tls=true`), unless the network encrypts by itself",
         );
     }
@@ -60,7 +60,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         node: NodeId::generate(),
     };
     let lanes: Vec<Lane> = settings.lanes.iter().map(|l| l.lane.clone()).collect();
-    // Who receives a lane declares it.
+    // A receiver declares its lanes.
     let subscription = Subscription {
         lanes: lanes.clone(),
         prefetch: 1,
@@ -81,7 +81,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
     }
     match receiver {
         Ok(mut receiver) => {
-            // What was delivered goes back at once.
+            // Returns delivered hints at once.
             receiver.pause().await;
             findings.fine("receive", "the lanes can be received");
         }
@@ -91,12 +91,12 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
 
 fn refused(about: &'static str, error: &TransportError, findings: &mut Findings) {
     match error {
-        // It says itself what to do.
+        // The text of the error includes the remedy.
         TransportError::Refused { .. } | TransportError::Setting(_) => findings.error(about, error),
         error => findings.wrong(
             about,
             error.to_string(),
-            "try again; if it stays, look at the broker's log",
+            "try again; if the error persists, see the broker's log",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The database's part.
+//! Checks the database.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// The oldest PostgreSQL that has what the statements need (`pg_xact_status` of 64-bit ids).
+/// The oldest PostgreSQL on which the statements work (`pg_xact_status` of 64-bit ids).
 const OLDEST: i32 = 130_000;
-/// A difference of clocks that shows in latencies.
+/// The difference of clocks, in seconds, from which measured latencies are wrong.
 const CLOCK: f64 = 0.1;
 
 pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
@@ -25,7 +25,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         findings.remark(
             "database",
             format!("{url}: there is no file {path} yet"),
-            "nothing to do: `jobwire run`, `enqueue` and `jobs` make it",
+            "nothing to do: `jobwire run` and `jobwire enqueue` create it",
         );
         return;
     }
@@ -45,13 +45,13 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     database.store().close().await;
 }
 
-/// The path of a SQLite database that does not exist.
+/// Returns the path of the SQLite database if its file does not exist.
 fn missing_file(url: &str) -> Option<String> {
     let name = url.strip_prefix("sqlite:")?.trim_start_matches("//");
     let path = name.split('?').next().unwrap_or_default();
     let in_memory = path == ":memory:" || name.contains("mode=memory");
     let parent = Path::new(path).parent().filter(|p| *p != Path::new(""));
-    // Without its directory it can't be made: then connecting says what is wrong.
+    // Without its directory the file can't be created; connecting then reports the error.
     let possible = parent.is_none_or(Path::is_dir);
     (!in_memory && possible && !Path::new(path).exists()).then(|| path.to_owned())
 }
@@ -60,7 +60,7 @@ async fn sqlite(database: &Database, findings: &mut Findings) {
     schema(database.status().await, findings, true);
     findings.remark(
         "durability",
-        "SQLite is for one machine: one process at a time writes",
+        "SQLite serves one machine: one process at a time writes",
         "for several nodes use PostgreSQL (--database postgres://…)",
     );
 }
@@ -74,12 +74,12 @@ fn schema(
         Ok(SchemaStatus::Ready { version, .. }) => {
             findings.fine(
                 "schema",
-                format!("version {version}, as this program needs it"),
+                format!("version {version}, which fits this program"),
             );
         }
         Ok(SchemaStatus::Outdated { found, wanted }) if by_itself => findings.remark(
             "schema",
-            format!("version {found}, this program brings {wanted}"),
+            format!("version {found}; this program needs {wanted}"),
             "nothing to do: the next `jobwire run` updates it",
         ),
         Ok(status) => {
@@ -126,7 +126,7 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     if facts.in_recovery {
         findings.wrong(
             "server",
-            "it is a standby: nothing can be written",
+            "it is a standby, which accepts no writes",
             "name the primary in --database",
         );
     }
@@ -138,8 +138,8 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
         findings.fine(
             "server",
             format!(
-                "the URL says port {asked}, the server itself listens on {}: a forwarded port, or a pooler, which \
-                 keeps a session for each connection as it must",
+                "the URL names port {asked}, the server itself listens on {}: a forwarded port, or a pooler, which \
+                 must keep a session for each connection",
                 facts.server_port.unwrap_or_default()
             ),
         );
@@ -148,12 +148,12 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
         findings.remark(
             "server",
             format!("default_transaction_isolation is {}", facts.isolation),
-            "ALTER ROLE … SET default_transaction_isolation = 'read committed': Jobwire's own statements say READ COMMITTED themselves; what your transactions do to each other under a stricter level, they do to the jobs that they create",
+            "ALTER ROLE … SET default_transaction_isolation = 'read committed'; Jobwire's own statements set READ COMMITTED themselves, but your transactions may fail under a stricter level, with the jobs that they create",
         );
     }
 }
 
-/// The server sees its own end. Behind a pooler that is another connection.
+/// Reports the encryption that the server sees. Behind a pooler that is another connection.
 fn encryption(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     let host = host_elsewhere(settings.database_url.expose());
     match (&facts.encryption, host.ok().flatten()) {
@@ -163,8 +163,8 @@ fn encryption(settings: &Settings, facts: &Examination, findings: &mut Findings)
         (None, None) => findings.fine("encryption", "none; the connection stays on this machine"),
         (None, Some(host)) => findings.remark(
             "encryption",
-            format!("the server's connection is not encrypted, and '{host}' is another machine: whoever is on the way may read the password and every job"),
-            "write `sslmode=verify-full` in --database and switch `ssl` on at the server (behind a pooler: between it and the server)",
+            format!("the server's connection is not encrypted, and '{host}' is another machine: the password and every job can be read on the network"),
+            "set `sslmode=verify-full` in --database and switch `ssl` on at the server (behind a pooler: between it and the server)",
         ),
     }
 }
@@ -176,7 +176,7 @@ fn clock(facts: &Examination, findings: &mut Findings) {
         findings.remark(
             "clock",
             format!("the database's clock is {ahead:+.3} s off this machine's"),
-            "let both follow the same time servers (NTP); jobs run by the database's clock, measured latencies are off by this much",
+            "let both follow the same time servers (NTP); jobs run by the database's clock, so measured latencies are wrong by this much",
         );
     } else {
         findings.fine(
@@ -192,7 +192,7 @@ fn rights(facts: &Examination, findings: &mut Findings) {
             findings.wrong(
                 "rights",
                 format!("user {} may not create the schema `jobwire`", facts.user),
-                "GRANT CREATE ON DATABASE … TO this user, or run `jobwire migrate up` as one that may",
+                "GRANT CREATE ON DATABASE … TO this user, or run `jobwire migrate up` as a user that has this right",
             );
         }
         return;
@@ -244,8 +244,8 @@ fn durability(facts: &Examination, findings: &mut Findings) {
     match facts.synchronous_commit.as_str() {
         "off" => findings.remark(
             "durability",
-            "synchronous_commit is off: a crash of the server loses the last moments, created and completed jobs alike",
-            "ALTER ROLE … SET synchronous_commit = on, unless that is meant",
+            "synchronous_commit is off: a crash of the server loses the commits of its last moments, both created and completed jobs",
+            "ALTER ROLE … SET synchronous_commit = on, unless this is intended",
         ),
         mode => findings.fine("durability", format!("synchronous_commit is {mode}")),
     }
@@ -253,7 +253,7 @@ fn durability(facts: &Examination, findings: &mut Findings) {
         "logical" => findings.fine("wal_level", "logical"),
         level => findings.fine(
             "wal_level",
-            format!("{level}; enough for now, `logical` is needed only to follow commits of other programs"),
+            format!("{level}, which is enough; `logical` is needed only to follow commits of other programs"),
         ),
     }
 }

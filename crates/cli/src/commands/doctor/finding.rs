@@ -1,28 +1,28 @@
-//! What was found.
+//! The findings.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Level {
     /// As it should be.
     Fine,
-    /// Works, but somebody should know.
+    /// Works, but the operator should know about it.
     Remark,
-    /// Has to be repaired.
+    /// Must be repaired.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// The checked part.
     pub(super) about: &'static str,
     pub(super) level: Level,
-    /// What is so.
+    /// The result.
     pub(super) found: String,
     /// What to do about it.
     pub(super) remedy: Option<String>,
@@ -69,7 +69,7 @@ impl Findings {
         self.add(about, Level::Wrong, found.into(), Some(remedy.into()));
     }
 
-    /// An error that says itself what to do.
+    /// Adds an error whose text includes the remedy.
     pub(super) fn error(&mut self, about: &'static str, error: impl fmt::Display) {
         self.add(about, Level::Wrong, error.to_string(), None);
     }

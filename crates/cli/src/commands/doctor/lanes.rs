@@ -1,4 +1,4 @@
-//! The lanes' part: do jobs wait where nobody can know to look?
+//! Checks the lanes: finds jobs in lanes that nodes with these settings do not receive.
 
 use jobwire_core::{Lane, Store, StoreError};
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// At most so many lanes are named.
+/// Maximum number of lanes that are named.
 const NAMED: i64 = 20;
 
 pub(super) async fn examine(settings: &Settings, store: &dyn Store, findings: &mut Findings) {
@@ -41,7 +41,7 @@ async fn look(
             format!(
                 "a rule sends jobs to lane {lane}, which nodes with these settings do not receive"
             ),
-            format!("see that some node has {lane} in `lanes`"),
+            format!("make sure that a node has {lane} in `lanes`"),
         );
     }
     for backlog in &waiting {
@@ -53,7 +53,7 @@ async fn look(
                 format!(
                     "{jobs} ready in lane {lane}, which nodes with these settings do not receive"
                 ),
-                format!("nothing, if some node has {lane} in `lanes`"),
+                format!("nothing to do if a node has {lane} in `lanes`"),
             );
         } else {
             findings.remark(

@@ -1,4 +1,4 @@
-//! The nodes' part: which live, and do jobs wait that none of them serves?
+//! Checks the nodes: counts the living ones and the ready jobs that none of them serves.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
     let nodes = store.nodes().await?;
     let living: Vec<&NodeView> = nodes.iter().filter(|node| node.lives()).collect();
     if living.is_empty() {
-        findings.fine("nodes", "no node lives");
+        findings.fine("nodes", "no living node");
         return Ok(());
     }
     let live = output::count(living.len() as u64, "node");
@@ -31,11 +31,11 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
         let versions: Vec<&str> = versions.into_iter().collect();
         findings.remark(
             "nodes",
-            format!("{live} live, of the versions {}", versions.join(", ")),
-            "finish the deploy: nodes of older programs may lack handlers, and take no forwarded jobs",
+            format!("{live} alive, of the versions {}", versions.join(", ")),
+            "finish the deployment: nodes of older programs may lack handlers and take no forwarded jobs",
         );
     } else {
-        findings.fine("nodes", format!("{live} live"));
+        findings.fine("nodes", format!("{live} alive"));
     }
     let unserved = store.sweepable(&services_of(&nodes)).await?.unserved;
     if unserved > 0 {

@@ -1,21 +1,21 @@
-//! Reading lines of bounded length.
+//! Reads lines of bounded length.
 
 use std::io::{BufRead, Read};
 
-/// The longest line: the largest payload, escaped at worst, with room for the other fields.
+/// The maximum length of a line: the largest payload, fully escaped, and the other fields.
 pub(super) const MAX_LINE: usize = 4 << 20;
 
-/// Why a line can't be taken.
+/// Why a line is refused.
 #[derive(Debug)]
 pub(super) enum BadLine {
     /// Longer than [`MAX_LINE`].
     TooLong,
-    /// The input broke.
+    /// The input can't be read.
     Unreadable(std::io::Error),
 }
 
-/// Read the next line into `line`, without its end. Returns how many bytes that took; 0 at the end of
-/// the input.
+/// Reads the next line into `line`, without its line ending. Returns the number of bytes read; 0 at
+/// the end of the input.
 pub(super) fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<usize, BadLine> {
     line.clear();
     let limit = MAX_LINE as u64 + 1;

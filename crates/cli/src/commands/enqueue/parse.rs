@@ -1,4 +1,4 @@
-//! From one line to one job.
+//! Parses one line into one job.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::UnknownFields;
 use crate::settings::closest;
 
-/// Every field that a line may have, by its name in the job table; those that are used most come first.
+/// Every field that a line may have, by its name in the job table; the most used come first.
 pub const FIELDS: [&str; 20] = [
     "type",
     "payload",
@@ -37,17 +37,17 @@ pub const FIELDS: [&str; 20] = [
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// Read a line.
+/// Parses a line.
 ///
 /// # Errors
-/// The field, what is wrong, and what to do.
+/// Names the field, the mistake and the remedy.
 pub(super) fn job(
     line: &[u8],
     default_type: Option<&str>,
     unknown: UnknownFields,
 ) -> Result<NewJob, String> {
     let mut fields: Fields = serde_json::from_slice(line).map_err(|e| {
-        format!("this is not a JSON object ({e}); write for example {{\"type\": \"noop\", \"payload\": {{}}}}")
+        format!("this is not a JSON object ({e}); write, for example, {{\"type\": \"noop\", \"payload\": {{}}}}")
     })?;
     fields.retain(|_, value| value.get() != "null");
     let job_type = match (
@@ -56,7 +56,7 @@ pub(super) fn job(
     ) {
         (Some(named), _) => named,
         (None, Some(default)) => default.to_owned(),
-        (None, None) => return Err("field `type` is missing; add it, or give --type".to_owned()),
+        (None, None) => return Err("field `type` is missing; add it, or pass --type".to_owned()),
     };
     let payload = fields.remove("payload");
     let mut known = Fields::new();
@@ -123,7 +123,7 @@ fn take<T: DeserializeOwned>(
         .map_err(|_| format!("field `{name}` is {}; give {form}", cut(value.get())))
 }
 
-/// Enough of a value to recognise it.
+/// Shortens a value for a message.
 fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
     if text.chars().count() <= SHOWN {
@@ -140,17 +140,17 @@ fn no_such_field(fields: &Fields) -> String {
         .map(|meant| format!("did you mean `{meant}`? Or "))
         .unwrap_or_default();
     format!(
-        "field `{}` is no field of a job; {meant}put it into `payload`, or let --unknown-fields payload do it",
+        "field `{}` is no field of a job; {meant}put it into `payload`, or pass --unknown-fields payload",
         cut(name)
     )
 }
 
-/// Unknown fields beside those of the payload; what the payload says itself counts.
+/// Merges unknown fields into the payload; fields of the payload take precedence.
 fn merge(payload: Option<Box<RawValue>>, unknown: Fields) -> Result<Box<RawValue>, String> {
     let mut merged = unknown;
     if let Some(payload) = payload {
         let own: Fields = serde_json::from_str(payload.get()).map_err(|_| {
-            "field `payload` is no object, so unknown fields can't be put into it; make it one, or leave it out"
+            "field `payload` is not an object, so unknown fields can't be put into it; make it an object, or leave it out"
                 .to_owned()
         })?;
         merged.extend(own);

@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, nothing elsewhere.
+//! Shows the progress: a bar on a terminal, nothing elsewhere.
 
 use std::io::IsTerminal;
 
@@ -10,7 +10,7 @@ const BAR: &str = "{bar:30} {bytes}/{total_bytes}, {msg}, {eta} to go";
 const SPINNER: &str = "{spinner} {bytes}, {msg}, {elapsed}";
 
 impl Progress {
-    /// `size`: bytes of the input, where known.
+    /// Starts the display. `size` is the number of bytes of the input, if known.
     pub(super) fn start(size: Option<u64>) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(None);

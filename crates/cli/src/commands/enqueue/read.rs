@@ -1,4 +1,4 @@
-//! The reading thread: lines in, batches of jobs out.
+//! The reading thread: reads lines and sends batches of jobs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -14,9 +14,9 @@ use crate::error::Error;
 /// The input.
 pub(super) struct Source {
     input: Box<dyn BufRead + Send>,
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) name: String,
-    /// Its size, where it has one.
+    /// Its size in bytes, if known.
     pub(super) size: Option<u64>,
 }
 
@@ -43,19 +43,19 @@ impl Source {
     }
 }
 
-/// A transaction ends early at so many bytes of lines: a batch is held in memory.
+/// Bytes of lines at which a transaction ends early: a batch is held in memory.
 const MAX_BATCH: u64 = 32 << 20;
 
 /// Jobs of one transaction.
 pub(super) struct Batch {
     pub(super) jobs: Vec<NewJob>,
-    /// The line of the last one.
+    /// The line of the last job.
     pub(super) last_line: u64,
-    /// How far into the input.
+    /// The position in the input.
     pub(super) bytes: u64,
 }
 
-/// Reads and checks.
+/// Reads and checks lines.
 pub(super) struct Reader {
     source: Source,
     batch: usize,
@@ -75,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Read to the end, to the first mistake, or until nobody takes the batches any more.
+    /// Reads until the end, the first mistake, or the end of the batches' receiver.
     pub(super) fn read_all(mut self, batches: &mpsc::Sender<Result<Batch, String>>) {
         let mut line = Vec::new();
         let mut at = 0;
@@ -103,7 +103,7 @@ impl Reader {
                 }
             }
             if jobs.is_empty() {
-                // What was skipped fills no batch.
+                // Skipped lines do not fill a batch.
                 sent = bytes;
             }
             let full = jobs.len() >= self.batch || bytes - sent >= MAX_BATCH || read == 0;
@@ -125,7 +125,7 @@ impl Reader {
     }
 
     fn job(&self, at: u64, line: &[u8]) -> Result<Option<NewJob>, String> {
-        // Some editors begin a file with a byte order mark.
+        // Some editors write a byte order mark at the start of a file.
         let line = match (at, line.strip_prefix(b"\xef\xbb\xbf")) {
             (1, Some(rest)) => rest,
             _ => line,
@@ -142,7 +142,7 @@ impl Reader {
         let name = &self.source.name;
         match bad {
             BadLine::TooLong => format!(
-                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data apart and put its key into the payload"
+                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data elsewhere and put its key into the payload"
             ),
             BadLine::Unreadable(error) => format!("{name}:{at}: can't be read: {error}"),
         }

@@ -1,4 +1,4 @@
-//! `jobs execute`: one job, now, in this process.
+//! `jobs execute`: runs one job now, in this process.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ pub(super) async fn execute(
     let handlers = built_in(settings)?;
     if handlers.get(&view.job_type).is_none() {
         return Err(Error::Failed(format!(
-            "this program has no handler for the type `{}`, only for {}; execute the job in the program that has",
+            "this program has no handler for the type `{}`, only for {}; execute the job in the program that has one",
             view.job_type,
             handlers.types().join(", ")
         )));
     }
     match view.state {
         JobState::Executable => {}
-        // Before its time: that is what was asked for.
+        // The operator asked to run it before its due date.
         JobState::Timer => {
             store.retry(id, view.retries.max(1)).await?;
         }
@@ -49,7 +49,7 @@ pub(super) async fn execute(
     }
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
-    // Nothing is received: only the hook, where there is a broker, sends.
+    // The node receives nothing; with a broker, the hook publishes.
     let executed = Node::on(store, Arc::new(InProcessTransport::new()))
         .handlers(handlers)
         .options(settings.node_options())
@@ -73,7 +73,7 @@ fn report(id: JobId, executed: Executed, json: bool) -> Result<(), Error> {
         Executed::Refused(why) => refused(id, *why),
         _ => (
             "unknown",
-            format!("job {id}: look with `jobwire jobs show {id}`"),
+            format!("the outcome of job {id} is unknown; check with `jobwire jobs show {id}`"),
         ),
     };
     if json {
@@ -111,9 +111,12 @@ fn left(id: JobId, view: &JobView) -> (&'static str, String) {
         ),
         JobState::Executable => (
             "given-back",
-            format!("job {id} was given back before it was done; it costs no attempt"),
+            format!("job {id} was released before it was done; it costs no attempt"),
         ),
-        _ => ("moved", format!("job {id} is {} now", view.state)),
+        _ => (
+            "moved",
+            format!("job {id} is in the state {} now", view.state),
+        ),
     }
 }
 
@@ -121,9 +124,9 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
     let explanation = match why {
         Refusal::Locked => "another node runs it",
         Refusal::InstanceHeld => {
-            "another job of its process instance runs; it comes when that one ends"
+            "another job of its process instance runs; it follows when that job ends"
         }
-        Refusal::Suspended => "it, or what it belongs to, is suspended",
+        Refusal::Suspended => "it is suspended, or its instance, definition, type or tenant is",
         Refusal::Gone => "it was done, moved or deleted in the meantime",
         Refusal::Unserved => "this program has no handler for its type",
         _ => "it was busy for an instant; try again",

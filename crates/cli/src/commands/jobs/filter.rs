@@ -1,11 +1,11 @@
-//! Which jobs: every part of [`JobFilter`] as a flag.
+//! The flags that select jobs: one for every part of [`JobFilter`].
 
 use chrono::{DateTime, Utc};
 use clap::Args;
 use jobwire_core::{JobFilter, JobId, JobState};
 use uuid::Uuid;
 
-/// Everything given must match; nothing given matches all.
+/// The filters. All that are given must match; without any, all jobs match.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
     /// Only this job
@@ -35,20 +35,20 @@ pub struct FilterArgs {
     /// Only with this correlation id
     #[arg(long, value_name = "UUID")]
     pub correlation_id: Option<Uuid>,
-    /// Only jobs with (or without: `false`) a living lock
+    /// Only jobs with (or without: `false`) a valid lease
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub locked: Option<bool>,
     /// Only jobs that failed at least once (or never: `false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub with_exception: Option<bool>,
-    /// Only jobs due before this moment, for example 2026-01-31T08:00:00Z
+    /// Only jobs due before this date, for example 2026-01-31T08:00:00Z
     #[arg(long, value_name = "DATE", value_parser = date)]
     pub due_before: Option<DateTime<Utc>>,
 }
 
 fn date(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse().map_err(|_| {
-        "write a moment with its time zone, for example 2026-01-31T08:00:00Z".to_owned()
+        "write a date and time with time zone, for example 2026-01-31T08:00:00Z".to_owned()
     })
 }
 

@@ -6,7 +6,7 @@ use jobwire_core::{JobFilter, JobView, Store, telemetry::plain};
 use crate::error::Error;
 use crate::output;
 
-/// The characters of a cell; `--json` shows all.
+/// Maximum number of characters of a cell; `--json` shows all.
 const SHOWN: usize = 80;
 
 pub(super) async fn list(store: &dyn Store, filter: JobFilter, json: bool) -> Result<(), Error> {

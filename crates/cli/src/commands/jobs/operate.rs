@@ -1,4 +1,4 @@
-//! `jobs retry` and `jobs delete`, of single jobs or of all that match.
+//! `jobs retry` and `jobs delete`, for single jobs or for all that match.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// Jobs by their ids, or all that match a filter.
+/// Jobs by id, or all that match a filter.
 #[derive(Clone, Debug, Args)]
 pub struct Selection {
     /// The jobs
@@ -30,17 +30,17 @@ pub struct Selection {
     pub filter: FilterArgs,
 }
 
-/// Jobs read at once.
+/// Maximum number of jobs that are read at once.
 const PAGE: i64 = 10_000;
-/// Jobs that one statement changes.
+/// Maximum number of jobs that one statement changes.
 const BATCH: usize = 500;
 
-/// How many jobs of each state a selection by filters matches.
+/// The number of jobs in each state that a selection by filters matches.
 pub(super) struct Matching(Vec<(JobState, i64)>);
 
 impl Matching {
-    /// Dead letters only, where no state is named: a timer is not meant to run before its time. Jobs that are named by
-    /// their ids are meant, whatever their state.
+    /// Counts the matches. Without a state, selects dead letters only, since a timer should not run
+    /// before its due date. Jobs given by id are selected in any state.
     pub(super) async fn of(selection: &mut Selection, store: &dyn Store) -> Result<Self, Error> {
         if !selection.all {
             return Ok(Self(Vec::new()));
@@ -77,7 +77,7 @@ impl fmt::Display for Matching {
 }
 
 impl Selection {
-    /// Jobs by their ids, or --all with filters: one of both.
+    /// Checks that either ids or --all is given.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.all {
             return Ok(());
@@ -85,16 +85,17 @@ impl Selection {
         let filtered = self.filter.is_given();
         Err(Error::Usage(match (self.ids.is_empty(), filtered) {
             (false, false) => return Ok(()),
-            (true, true) => "which jobs: add --all for all that match the filters".to_owned(),
+            (true, true) => "no jobs selected; add --all for all that match the filters".to_owned(),
             (true, false) => {
-                "which jobs: name their ids, or say --all, with filters such as --type or --state"
+                "no jobs selected; give their ids, or --all with filters such as --type or --state"
                     .to_owned()
             }
-            (false, true) => "name jobs by their ids or by filters with --all, not both".to_owned(),
+            (false, true) => "give the ids of jobs, or --all with filters, not both".to_owned(),
         }))
     }
 
-    /// The ids, read before anything is changed: what is changed may match no more.
+    /// Reads the ids. All are read before the first change, since a changed job may no longer
+    /// match.
     pub(super) async fn ids(&self, store: &dyn Store) -> Result<Vec<JobId>, Error> {
         if !self.all {
             return Ok(self.ids.clone());
@@ -117,17 +118,17 @@ impl Selection {
 
 pub(super) fn no_such_job(id: JobId) -> Error {
     Error::Failed(format!(
-        "there is no job {id}: it is done, or was deleted, or never was in this database"
+        "there is no job {id}: it is done, was deleted, or was never in this database"
     ))
 }
 
-/// What was done to which jobs.
+/// The result for each job.
 #[derive(Default, Serialize)]
 struct Report {
     done: Vec<JobId>,
     not_found: Vec<JobId>,
     running: Vec<JobId>,
-    /// What the database refused, and why.
+    /// The jobs that the database refused to change, and why.
     failed: Vec<(JobId, String)>,
 }
 
@@ -151,12 +152,12 @@ impl Report {
             }
             for id in &self.running {
                 output::line(format_args!(
-                    "job {id} runs: wait until it ends, or until its lock does"
+                    "job {id} is running; wait until it ends or its lease expires"
                 ))?;
             }
             for (id, why) in &self.failed {
                 let why = plain::one_line(why, 500);
-                output::line(format_args!("job {id} was left as it is: {why}"))?;
+                output::line(format_args!("job {id} was not changed: {why}"))?;
             }
         }
         if self.not_found.is_empty() && self.running.is_empty() && self.failed.is_empty() {
@@ -192,7 +193,8 @@ pub(super) async fn delete(
     report.print("deleted", json)
 }
 
-/// Do it to each, batch by batch, and let the hints of what became ready leave.
+/// Applies `operate` to all jobs, batch by batch, and publishes the hints of jobs that became
+/// ready.
 async fn each(
     settings: &Settings,
     ids: &[JobId],
@@ -215,7 +217,7 @@ async fn each(
             }
             Err(error) => {
                 result = Err(Error::Failed(format!(
-                    "{}; {} jobs before were done",
+                    "{}; {} jobs were changed before the error",
                     Error::Store(error),
                     report.done.len()
                 )));
@@ -227,7 +229,7 @@ async fn each(
     if left > 0 {
         tracing::warn!(
             left,
-            "hints could not be published; the sweeper of a running node finds their jobs"
+            "hints could not be published; the sweeper of a running node will publish them"
         );
     }
     result.map(|()| report)

@@ -11,7 +11,7 @@ use crate::output;
 
 const ALL: usize = usize::MAX;
 
-/// The line of a list, and what a list leaves out.
+/// The fields of a line of `jobs list`, and those that a list leaves out.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
@@ -57,7 +57,8 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
     };
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         match value {
-            // Its lines stay, each behind the column of the names: none can pass for a field.
+            // Each line of the stack is indented past the column of names, so that none looks like
+            // a field.
             Value::String(text) if name == "stack" => {
                 for (at, line) in text.lines().enumerate() {
                     let name = if at == 0 { name } else { "" };
@@ -76,7 +77,7 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
     Ok(())
 }
 
-/// JSON text that the database took is JSON; anything else is shown as text.
+/// Parses JSON; text that is not JSON becomes a string.
 fn parsed(raw: &RawValue) -> Value {
     serde_json::from_str(raw.get()).unwrap_or_else(|_| Value::String(raw.get().to_owned()))
 }

@@ -18,7 +18,7 @@ struct Listed {
 struct Line {
     #[serde(flatten)]
     view: LaneView,
-    /// Nodes with these settings receive it, with this weight.
+    /// The weight of the lane on nodes with these settings, if they receive it.
     weight: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn list(settings: &Settings, store: &dyn Store, json: bool) -> 
     output::table(head, &rows)
 }
 
-/// Lanes without jobs too: those of the settings and of the rules.
+/// Adds the lanes of the settings and of the rules that have no jobs.
 fn complete(settings: &Settings, rules: &[LaneRule], views: Vec<LaneView>) -> Vec<Line> {
     let known = settings.lanes.iter().map(|share| &share.lane);
     let known = known.chain(rules.iter().map(|rule| &rule.lane));

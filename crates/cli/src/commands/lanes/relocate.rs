@@ -14,7 +14,7 @@ use crate::settings::Settings;
 struct Report {
     #[serde(flatten)]
     moved: LaneMoved,
-    /// Jobs that are in the lane still.
+    /// Jobs that are still in the lane.
     left: i64,
     /// Rules that still choose it.
     rules: Vec<usize>,
@@ -41,7 +41,7 @@ pub(super) async fn relocate(
     if !living.any(|node| node.membership.lanes.contains(&plan.to)) {
         tracing::warn!(
             lane = %plan.to,
-            "no living node receives this lane; jobs that are moved there wait until one does"
+            "no living node receives this lane; jobs moved to it wait until one does"
         );
     }
     let outlet = Outlet::open(settings).await?;
@@ -52,12 +52,12 @@ pub(super) async fn relocate(
     if unpublished > 0 {
         tracing::warn!(
             left = unpublished,
-            "hints could not be published; the sweeper of a running node finds their jobs"
+            "hints could not be published; the sweeper of a running node will publish them"
         );
     }
     let moved = result.map_err(|error| {
         Error::Failed(format!(
-            "{}; {} were moved before, run this again for the rest",
+            "{}; {} moved before the error; run this again for the rest",
             Error::Store(error),
             output::count(sofar.jobs(), "job")
         ))
@@ -101,7 +101,7 @@ fn print(plan: &LaneMove, report: &Report) -> Result<(), Error> {
     ))?;
     if report.left > 0 {
         output::line(format_args!(
-            "{} still in {}: running, busy for a moment, or new; run this again when they have ended",
+            "{} still in {}: running, locked for a moment, or new; run this again when they have ended",
             output::count(report.left.unsigned_abs(), "job"),
             plan.from
         ))?;

@@ -9,7 +9,7 @@
 //! lane = "mail"
 //! type = "send-mail"
 //! ```
-//! All rules are replaced at once, or none, and all mistakes are said at once.
+//! All rules are replaced at once or none, and all mistakes are reported at once.
 
 use std::io::Read;
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// Far more than the most rules need.
+/// Maximum size of the file, far more than rules need.
 const MOST_BYTES: u64 = 1 << 20;
 
 pub(super) fn check(file: &Path) -> Result<(), Error> {
     let rules = read(file)?;
     let count = output::count(rules.len() as u64, "rule");
-    output::line(format_args!("{count}, all in order; nothing was changed"))
+    output::line(format_args!("{count}, all valid; nothing was changed"))
 }
 
 pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> Result<(), Error> {
@@ -34,7 +34,7 @@ pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> 
     store.set_lane_rules(&rules).await?;
     let count = output::count(rules.len() as u64, "rule");
     output::line(format_args!(
-        "{count} from now on; jobs that exist keep their lanes (`jobwire lanes move` changes them)"
+        "{count} set; existing jobs keep their lanes (`jobwire lanes move` changes them)"
     ))?;
     let mut foreign: Vec<&str> = rules
         .iter()
@@ -45,7 +45,7 @@ pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> 
     foreign.dedup();
     if !foreign.is_empty() {
         output::line(format_args!(
-            "nodes with these settings do not receive {}; see that others do",
+            "nodes with these settings do not receive {}; make sure that other nodes do",
             foreign.join(", ")
         ))?;
     }
@@ -66,7 +66,7 @@ fn read(file: &Path) -> Result<Vec<LaneRule>, Error> {
     let read = read.map_err(Error::io(format!("can't read {name}")))?;
     if read as u64 >= MOST_BYTES {
         return Err(Error::Input(format!(
-            "{name}: is longer than {MOST_BYTES} bytes; give a file of rules"
+            "{name} is longer than {MOST_BYTES} bytes; give a file of rules"
         )));
     }
     parse(&text).map_err(|mistakes| {
@@ -77,7 +77,7 @@ fn read(file: &Path) -> Result<Vec<LaneRule>, Error> {
     })
 }
 
-/// The rules, or everything that is wrong with them.
+/// Parses the rules, or returns all mistakes in them.
 fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
     let table: toml::Table =
         toml::from_str(text).map_err(|e| vec![format!("this is not TOML: {}", e.message())])?;
@@ -94,7 +94,7 @@ fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
         }
         None => {
             mistakes.push(
-                "there is no rule; write `[[rule]]` tables, or `rule = []` to have none".to_owned(),
+                "there is no rule; write `[[rule]]` tables, or `rule = []` for none".to_owned(),
             );
             &[]
         }
@@ -106,7 +106,7 @@ fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
             Err(error) => mistakes.push(format!("rule {}: {}", at + 1, error.message())),
         }
     }
-    // Rules name each other by their number: only where all can be read is it known.
+    // Rules refer to each other by number, which is right only when all of them could be read.
     if rules.len() == entries.len()
         && let Err(bad) = rule::validate(&rules)
     {

@@ -1,4 +1,4 @@
-//! The work of the town hall. See [`super`] for who creates whom, and what goes wrong.
+//! The handlers of the town hall. See [`super`] for the jobs that each creates and the failures.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::handlers::event;
 use super::tally::Tally;
 use super::{Application, Run};
 
-/// The law wants some time to pass.
+/// The waiting period before a decision and before archiving.
 const WAITING_PERIOD: Duration = Duration::from_secs(1);
-/// What is tried again is tried soon.
+/// The retry policy.
 const SOON: &str = "300ms";
-/// Attempts of a delivery.
+/// The number of attempts of a delivery.
 const DELIVERIES: i32 = 2;
 
-/// Add the handlers.
+/// Adds the handlers.
 pub(super) fn add(handlers: &mut Handlers, run: Run, tally: &Arc<Tally>) {
     let in_transaction = HandlerOptions::default().in_transaction();
     let apart = HandlerOptions::default();
@@ -53,7 +53,7 @@ pub(super) fn add(handlers: &mut Handlers, run: Run, tally: &Arc<Tally>) {
 
 type Permit = Arc<Running<Application>>;
 
-/// Every attempt is noted in the tally, from its start to what it answered.
+/// Adds a handler whose attempts are recorded in the tally, from the start to the result.
 fn observed<F, Fut>(
     handlers: &mut Handlers,
     job_type: &'static str,
@@ -148,28 +148,28 @@ async fn archive(job: Permit) -> HandlerResult {
 }
 
 impl Run {
-    /// Whose decision can never be delivered.
+    /// Returns the application whose decision can never be delivered.
     pub(super) fn moved_away(&self) -> u32 {
         self.applications.div_ceil(2)
     }
 
-    /// Whose decision is brought in vain each time.
+    /// Returns the application whose delivery fails at each attempt.
     pub(super) fn never_at_home(&self) -> Option<u32> {
         (self.applications > 1).then_some(self.applications)
     }
 
-    /// How many become dead letters.
+    /// Returns the expected number of dead letters.
     pub(super) fn dead_letters(&self) -> u64 {
         1 + u64::from(self.never_at_home().is_some())
     }
 }
 
-/// Somebody at work for so many milliseconds.
+/// Simulates work of the given duration.
 async fn work(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-/// What comes next is created in the transaction that completes this job.
+/// Creates the next jobs in the transaction that completes this one.
 async fn create(job: &Running<Application>, next: Vec<NewJob>) -> HandlerResult {
     match job.transaction::<PgStore>().await {
         Ok(mut tx) => tx.create_many(next).await?,

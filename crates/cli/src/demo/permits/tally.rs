@@ -1,5 +1,5 @@
-//! What this process saw of a run: which jobs were created and rolled back here, which attempts started and
-//! how they ended. The account puts it beside what the database holds.
+//! The observations of this process during a run: the jobs created and rolled back here, the
+//! attempts that started, and their results. The account compares them with the database.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::error::Error;
 
 use super::{Run, exists};
 
-/// Jobs of an application.
+/// The number of jobs of an application.
 pub(super) const JOBS_EACH: u64 = 8;
-/// Jobs that an activity creates, by its position in `event_log`.
+/// The number of jobs that an activity creates, by its position in `event_log`.
 const CREATES: [(i64, u64); 4] = [(1, 2), (2, 3), (3, 2), (4, 0)];
 
 /// See the [module](self).
@@ -31,7 +31,7 @@ struct Seen {
     /// When each job's first attempt started.
     started: HashMap<JobId, Instant>,
     done: HashMap<JobId, u32>,
-    /// Of those, the ones that leave no row.
+    /// The jobs of `done` that write no row.
     done_apart: HashSet<JobId>,
     retried: u64,
     gave_up: HashSet<JobId>,
@@ -54,7 +54,7 @@ impl Tally {
         self.seen().rolled_back.push(id);
     }
 
-    /// Jobs that came to an end.
+    /// Returns the number of jobs that have ended.
     pub(super) fn ended(&self) -> u64 {
         let seen = self.seen();
         (seen.done.len() + seen.gave_up.len()) as u64
@@ -70,7 +70,7 @@ impl Tally {
         )
     }
 
-    /// An attempt starts.
+    /// Records the start of an attempt.
     pub(super) fn start(self: &Arc<Self>, job: &Arc<Job>) -> Attempt {
         let mut seen = self.seen();
         seen.started.entry(job.id).or_insert_with(Instant::now);
@@ -95,14 +95,14 @@ impl Tally {
     }
 }
 
-/// An attempt that runs. Dropped, it no longer does.
+/// A running attempt; dropping it records its end.
 pub(super) struct Attempt {
     tally: Arc<Tally>,
     job: Arc<Job>,
 }
 
 impl Attempt {
-    /// It came to this end.
+    /// Records the result.
     pub(super) fn end(self, answer: &HandlerResult) {
         let mut seen = self.tally.seen();
         match answer {
@@ -135,7 +135,7 @@ impl Drop for Attempt {
     }
 }
 
-/// Which row an activity leaves.
+/// Returns the position of the row that an activity writes.
 fn position(job_type: &str) -> Option<i64> {
     match job_type {
         "receive-application" => Some(1),
@@ -147,7 +147,7 @@ fn position(job_type: &str) -> Option<i64> {
 }
 
 impl Tally {
-    /// Put what was seen beside what the database holds.
+    /// Compares the observations with the database and returns the account.
     pub(super) async fn account(
         &self,
         stage: &Stage,
@@ -173,7 +173,8 @@ impl Tally {
         let dead = u64::try_from(stage.dead_letters().await?).unwrap_or_default();
 
         let seen = self.seen();
-        // The rows say what was created: a job's followers exist if and only if its row does.
+        // The jobs that a job creates exist if and only if its row does, so the rows give their
+        // number.
         let followers = rows.iter().map(|row| creates(row.position)).sum::<u64>();
         let created = seen.committed.len() as u64 + followers;
         let executed = rows.len() as u64 + seen.done_apart.len() as u64;
@@ -195,7 +196,7 @@ impl Tally {
             ),
             Check::equal("nothing is left", ("left", left), ("expected", 0)),
             Check::equal(
-                "the dead letters are those that were told to be",
+                "the dead letters are the expected ones",
                 ("dead letters", dead),
                 ("expected", run.dead_letters()),
             ),
@@ -205,7 +206,7 @@ impl Tally {
                 ("dead letters", dead),
             ),
             Check::of(
-                "every job that works in its transaction left one row",
+                "every job that runs in its transaction wrote one row",
                 once(&rows, run),
             ),
             Check::of("no job was done twice", twice(&seen)),
@@ -238,10 +239,11 @@ impl Tally {
 }
 
 impl Seen {
-    /// Of the jobs that were created here: when the others' transactions committed, only the node knows.
+    /// Returns the latencies of the jobs that were created here. The commit times of the others are
+    /// known only to the nodes.
     fn latency(&self) -> Latency {
         let waited = self.committed.iter().filter_map(|(id, committed)| {
-            // It may start before its creator has looked at the clock.
+            // The job may start before its creator has read the clock.
             Some(self.started.get(id)?.saturating_duration_since(*committed))
         });
         Latency::of(waited.collect())
@@ -256,7 +258,7 @@ fn creates(position: i64) -> u64 {
 }
 
 fn twice(seen: &Seen) -> Vec<String> {
-    // In a transaction an attempt may answer "done" and then fail to commit; its row stands there once.
+    // In a transaction an attempt may return "done" and then fail to commit; its row exists once.
     let apart = seen
         .done
         .iter()

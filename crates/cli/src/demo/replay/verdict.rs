@@ -1,5 +1,5 @@
-//! Did every event run once, and every case's events one at a time and in order? Judged by the rows that
-//! the jobs wrote in the transactions that completed them.
+//! Checks that every event ran once, and that the events of each case ran one at a time and in
+//! order, from the rows that the jobs wrote in the transactions that completed them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::demo::stage::Stage;
 
 use super::Created;
 
-/// What is known of a replay.
+/// The facts about a replay.
 pub(super) struct Facts<'a> {
     pub(super) events: &'a [Event],
     pub(super) created: &'a [Created],
@@ -66,7 +66,7 @@ impl Facts<'_> {
             .collect();
         let waited = self.rows.iter().filter_map(|row| {
             let waited = row.started_at - *committed.get(&row.job)?;
-            // It may start before its creator has looked at the clock.
+            // The job may start before its creator has read the clock.
             Some(waited.to_std().unwrap_or(Duration::ZERO))
         });
         Latency::of(waited.collect())
@@ -79,7 +79,7 @@ impl Facts<'_> {
                 ("events", self.events.len() as u64),
                 ("jobs", self.created.len() as u64),
             ),
-            Check::of("every job left exactly one row, its own", self.once()),
+            Check::of("every job wrote exactly one row, its own", self.once()),
             Check::of(
                 "every case's events ran in order, each locked after the one before it",
                 self.in_order(),
@@ -135,7 +135,7 @@ impl Facts<'_> {
         problems
     }
 
-    /// The rows of each case by position.
+    /// Returns the rows of each case by position.
     fn cases(&self) -> BTreeMap<&str, Vec<&Entry>> {
         let mut cases: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for row in &self.rows {
@@ -162,14 +162,16 @@ impl Facts<'_> {
         problems
     }
 
-    /// A fence is drawn with the lock and only grows: it orders locks even where clocks are too coarse.
+    /// Checks the order by fences, which grow with each lock and order locks even when clocks are
+    /// too coarse.
     fn in_order(&self) -> Vec<String> {
         self.neighbours(|before, after| {
             after.fence <= before.fence || after.started_at < before.started_at
         })
     }
 
-    /// Among all pairs, not only neighbours by position: events out of order may overlap with any.
+    /// Checks for overlaps in the order of starts, not of positions: an event out of order may
+    /// overlap with any other.
     fn one_at_a_time(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (case, mut rows) in self.cases() {
@@ -267,11 +269,11 @@ mod tests {
     fn each_fault_is_seen() {
         let mut twice = fixture();
         twice.rows.push(twice.rows[0].clone());
-        assert!(failed(&twice, 0, 0).contains(&"every job left exactly one row, its own"));
+        assert!(failed(&twice, 0, 0).contains(&"every job wrote exactly one row, its own"));
 
         let mut missing = fixture();
         missing.rows.pop();
-        assert!(failed(&missing, 0, 0).contains(&"every job left exactly one row, its own"));
+        assert!(failed(&missing, 0, 0).contains(&"every job wrote exactly one row, its own"));
         assert!(failed(&missing, 0, 0).contains(&"created = executed + dead-lettered + left"));
         assert!(failed(&missing, 1, 0).contains(&"no job is left in any table"));
         assert!(failed(&missing, 0, 1).contains(&"no job is left in any table"));
@@ -280,7 +282,7 @@ mod tests {
         wrong.rows[1].activity = "B".to_owned();
         assert_eq!(
             failed(&wrong, 0, 0),
-            ["every job left exactly one row, its own"]
+            ["every job wrote exactly one row, its own"]
         );
 
         let mut swapped = fixture();

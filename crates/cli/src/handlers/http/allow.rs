@@ -1,4 +1,4 @@
-//! Who may be called: the hosts that the operator named, and no other.
+//! The hosts that may be called: only those that the operator allowed.
 //!
 //! | entry | allows |
 //! | --- | --- |
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use url::Host;
 
-/// The hosts that may be called. Empty: none.
+/// The hosts that may be called. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList(Vec<Rule>);
 
@@ -29,35 +29,35 @@ enum Pattern {
     Below(String),
 }
 
-/// An entry that is no host.
+/// An entry that is not a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{entry}` is not a host to allow: {problem}; write `api.example.org`, `api.example.org:8443` or `*.example.org`"
 )]
 pub struct BadHost {
-    /// As it was given.
+    /// The entry as it was given.
     pub entry: String,
-    /// What is wrong with it.
+    /// The mistake in it.
     pub problem: &'static str,
 }
 
 impl AllowList {
-    /// Read the entries.
+    /// Parses the entries.
     ///
     /// # Errors
-    /// The first that is no host.
+    /// Returns the first entry that is not a host.
     pub fn parse<T: AsRef<str>>(entries: impl IntoIterator<Item = T>) -> Result<Self, BadHost> {
         let rules = entries.into_iter().map(|entry| rule(entry.as_ref()));
         rules.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Is nobody allowed?
+    /// Returns whether no host is allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// May this host be called on this port?
+    /// Returns whether this host may be called on this port.
     #[must_use]
     pub fn allows(&self, host: &Host<&str>, port: u16) -> bool {
         self.0
@@ -75,7 +75,7 @@ impl AllowList {
     }
 }
 
-/// A name as it is compared: small letters, without the dot of the root.
+/// Returns a name in the form that is compared: lower case, without the final dot.
 pub(super) fn canonical(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
@@ -90,9 +90,7 @@ fn rule(entry: &str) -> Result<Rule, BadHost> {
         return Err(bad("it is empty"));
     }
     if entry.contains(['/', '@', '?', '#']) {
-        return Err(bad(
-            "it is a URL or a part of one; only host and port are wanted",
-        ));
+        return Err(bad("it is a URL or a part of one; give only host and port"));
     }
     let bare = entry.strip_prefix('[').and_then(|e| e.strip_suffix(']'));
     if let Ok(ip) = bare.unwrap_or(entry).parse::<IpAddr>() {
@@ -126,7 +124,7 @@ fn rule(entry: &str) -> Result<Rule, BadHost> {
     Ok(Rule { host, port })
 }
 
-/// As URLs are read, so that both sides are compared in one form.
+/// Parses a host as URLs are parsed, so that both sides of a comparison have the same form.
 fn parse_host(text: &str) -> Option<Host> {
     if text.contains('*') {
         return None;

@@ -1,11 +1,11 @@
-//! The payload of an `http` job, and the checks it must pass before anything is sent.
+//! The payload of an `http` job, and its checks before anything is sent.
 
 use reqwest::Method;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-/// Set by the handler, or by the connection: a payload may not.
+/// Headers that the handler or the connection sets; a payload may not set them.
 const RESERVED: [&str; 8] = [
     "host",
     "idempotency-key",
@@ -17,11 +17,11 @@ const RESERVED: [&str; 8] = [
     "te",
 ];
 
-/// Headers of one call, and their bytes: servers refuse more.
+/// Maximum number and bytes of the headers of one call; servers refuse more.
 const MOST_HEADERS: usize = 64;
 const MOST_HEADER_BYTES: usize = 16 * 1024;
 
-/// A field of the payload that can't be used.
+/// An invalid field of the payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` of the payload {problem}; {remedy}")]
 pub(super) struct BadField {
@@ -30,7 +30,7 @@ pub(super) struct BadField {
     remedy: &'static str,
 }
 
-/// What shall be sent.
+/// The request to send.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) url: Url,
@@ -57,7 +57,7 @@ impl Request {
             return bad(
                 "payload",
                 "is not an object",
-                "give for example {\"url\": \"https://api.example.org/paid\"}",
+                "give, for example, {\"url\": \"https://api.example.org/paid\"}",
             );
         };
         if let Some(field) = fields
@@ -93,10 +93,10 @@ impl Request {
 }
 
 fn url(value: Option<&Value>) -> Result<Url, BadField> {
-    const REMEDY: &str = "give for example \"https://api.example.org/paid\"";
+    const REMEDY: &str = "give, for example, \"https://api.example.org/paid\"";
     let text = match value {
         Some(Value::String(text)) => text,
-        Some(_) => return bad("url", "is not a text", REMEDY),
+        Some(_) => return bad("url", "is not a string", REMEDY),
         None => return bad("url", "is missing", REMEDY),
     };
     let url = match Url::parse(text) {
@@ -134,12 +134,12 @@ fn method(value: Option<&Value>, has_body: bool) -> Result<Method, BadField> {
             "DELETE" => Ok(Method::DELETE),
             _ => bad("method", format!("is `{}`", name.escape_debug()), REMEDY),
         },
-        Some(_) => bad("method", "is not a text", REMEDY),
+        Some(_) => bad("method", "is not a string", REMEDY),
     }
 }
 
 fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
-    const REMEDY: &str = "give an object of texts, for example {\"Accept\": \"text/plain\"}";
+    const REMEDY: &str = "give an object of strings, for example {\"Accept\": \"text/plain\"}";
     let fields = match value {
         None | Some(Value::Null) => return Ok(HeaderMap::new()),
         Some(Value::Object(fields)) => fields,
@@ -148,7 +148,10 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
     if fields.len() > MOST_HEADERS {
         return bad(
             "headers",
-            format!("has {} entries; the most are {MOST_HEADERS}", fields.len()),
+            format!(
+                "has {} entries; the maximum is {MOST_HEADERS}",
+                fields.len()
+            ),
             "leave some out",
         );
     }
@@ -157,7 +160,7 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
     if bytes > MOST_HEADER_BYTES {
         return bad(
             "headers",
-            format!("is {bytes} bytes long; the most are {MOST_HEADER_BYTES}"),
+            format!("is {bytes} bytes long; the maximum is {MOST_HEADER_BYTES}"),
             "send large values in the body",
         );
     }
@@ -171,13 +174,13 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, BadField> {
             return bad(field(), "is set by Jobwire", "leave it out");
         }
         let Some(text) = value.as_str() else {
-            return bad(field(), "is not a text", REMEDY);
+            return bad(field(), "is not a string", REMEDY);
         };
-        // The value may be a secret: it is not repeated.
+        // The message does not include the value, which may be a secret.
         let Ok(value) = HeaderValue::from_str(text) else {
             return bad(
                 field(),
-                "has a value that no header can have",
+                "has a value that is not allowed in a header",
                 "use printable ASCII",
             );
         };

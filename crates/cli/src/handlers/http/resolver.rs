@@ -1,5 +1,5 @@
-//! Names become addresses here, once: what is checked is what is connected to, so a name server that
-//! changes its answer between the two (DNS rebinding) gains nothing.
+//! Resolves names. A name is resolved once, and the checked address is the one that is connected
+//! to, so a name server that changes its answer in between (DNS rebinding) gains nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,27 +8,27 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::allow::canonical;
 
-/// A name that resolves to addresses of the operator's own networks.
+/// A name that resolves to an address of the operator's own networks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{name}` resolves to the private address {address}; where this is meant, allow the address itself"
+    "`{name}` resolves to the private address {address}; if this is intended, allow the address itself"
 )]
 pub(super) struct PrivateAddress {
     name: String,
     address: IpAddr,
 }
 
-/// Asks for the addresses of a name.
+/// Looks up the addresses of a name.
 pub(super) type Lookup = fn(String) -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>>;
 
-/// Refuses private addresses for any name but `localhost`, which the allow list has seen already.
+/// Refuses private addresses for every name except `localhost`, which the allow list has checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PublicResolver {
     lookup: Lookup,
 }
 
 impl PublicResolver {
-    /// Resolves like the machine does.
+    /// Creates a resolver that uses the machine's resolver.
     pub(super) fn of_the_machine() -> Self {
         Self::asking(|name| {
             Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
@@ -56,7 +56,7 @@ fn check(name: &str, found: &[SocketAddr]) -> Result<(), PrivateAddress> {
     if canonical(name) == "localhost" {
         return Ok(());
     }
-    // One private address among public ones is enough: nobody knows which would be taken.
+    // One private address among public ones is enough, since any of them might be used.
     match found.iter().map(SocketAddr::ip).find(|ip| is_private(*ip)) {
         Some(address) => Err(PrivateAddress {
             name: name.to_owned(),
@@ -66,7 +66,7 @@ fn check(name: &str, found: &[SocketAddr]) -> Result<(), PrivateAddress> {
     }
 }
 
-/// Everything that is not plain, public unicast.
+/// Returns whether the address is anything but public unicast.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_private_v4(ip),
@@ -90,7 +90,7 @@ fn is_private_v4(ip: Ipv4Addr) -> bool {
 
 fn is_private_v6(ip: Ipv6Addr) -> bool {
     let s = ip.segments();
-    // An IPv4 address in IPv6 clothes: mapped, compatible, translated (NAT64), 6to4.
+    // An IPv4 address in IPv6: mapped, compatible, translated (NAT64), 6to4.
     let inner = match s {
         [0, 0, 0, 0, 0, 0xffff | 0, hi, lo]
         | [0x64, 0xff9b, 0, 0, 0, 0, hi, lo]
@@ -101,7 +101,7 @@ fn is_private_v6(ip: Ipv6Addr) -> bool {
         }
         _ => false,
     };
-    // Global unicast is 2000::/3; translated addresses stand apart.
+    // Global unicast is 2000::/3; translated addresses (NAT64) are outside it.
     let global = (s[0] & 0xe000) == 0x2000 || (s[0] == 0x64 && s[1] == 0xff9b && s[2] == 0);
     let mapped = matches!(s, [0, 0, 0, 0, 0, 0xffff, ..]);
     inner || !(global || mapped) || (s[0] == 0x2001 && (s[1] == 0xdb8 || s[1] == 0))

@@ -1,4 +1,4 @@
-//! The handler against a service of its own.
+//! Tests of the handler against a local service.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Answers every call with the same text, and keeps what it was sent.
+/// Answers every call with the same text and keeps the requests.
 struct Service {
     address: SocketAddr,
     received: Arc<Mutex<Vec<String>>>,
@@ -246,7 +246,7 @@ async fn an_allowed_name_with_a_private_address_is_refused() {
         .call(JobId::generate(), Fence(1), &payload)
         .await
         .unwrap_err();
-    // Another node may know the name by a public address.
+    // On another node the name may resolve to a public address.
     assert_eq!(error.verdict, Verdict::Retry(None), "{}", error.message);
     assert!(
         error.message.contains("private address 127.0.0.1"),
