@@ -59,7 +59,7 @@ impl World {
         handlers.add_with("note", options, move |job: Running<u32>| async move {
             let mut guard = job.transaction::<PgStore>().await?;
             sqlx::query("INSERT INTO done (job, node) VALUES ($1, $2)")
-                .bind(job.job.id.0)
+                .bind(job.job.id.uuid())
                 .bind(name)
                 .execute(&mut *guard)
                 .await?;
@@ -95,7 +95,7 @@ impl World {
 async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
     let world = World::new().await;
     let routed = async || {
-        let bulk = Lane("bulk".into());
+        let bulk = Lane::unchecked("bulk");
         let kafka = world.kafka().await;
         let routed = RoutedTransport::builder(world.rabbitmq().await).lanes([bulk], kafka);
         Arc::new(routed.build()) as Arc<dyn Transport>

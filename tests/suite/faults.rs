@@ -145,7 +145,7 @@ async fn doubled_and_forged_hints_run_nothing_twice() {
     for round in 0..3 {
         let mut hints: Vec<Hint> = all
             .iter()
-            .map(|id| Hint::new(jobwire_core::JobId(*id)))
+            .map(|id| Hint::new(jobwire_core::JobId::from_uuid(*id)))
             .collect();
         if round == 1 {
             hints.reverse();

@@ -351,7 +351,7 @@ impl LanePublishers {
             .unwrap_or_else(PoisonError::into_inner)
             .now();
         if let Some(more) = more {
-            let lane = lane.0.escape_debug();
+            let lane = lane.as_str().escape_debug();
             tracing::error!(%lane, %problem, more, "cannot publish to this lane");
         }
     }

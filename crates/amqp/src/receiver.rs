@@ -143,7 +143,7 @@ impl AmqpReceiver {
                             }
                             Err(problem) => {
                                 lane.decide(&[ticket], Verdict::Settled);
-                                let name = lane.lane.0.clone();
+                                let name = lane.lane.to_string();
                                 metrics::counter!(HINTS_UNREADABLE, "lane" => name).increment(1);
                                 if let Some(more) = self.unreadable.now() {
                                     tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message; if it was a hint, the sweeper publishes it again");

@@ -242,7 +242,7 @@ fn unknown(lane: &Lane) {
 }
 
 fn set(name: &'static str, lane: &Lane, value: f64) {
-    metrics::gauge!(name, "lane" => lane.0.clone()).set(value);
+    metrics::gauge!(name, "lane" => lane.to_string()).set(value);
 }
 
 #[allow(

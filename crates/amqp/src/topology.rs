@@ -269,11 +269,14 @@ impl Topology {
 }
 
 fn check(lane: &Lane) -> Result<(), TransportError> {
-    if Lane::is_valid(&lane.0) {
+    if Lane::is_valid(lane.as_str()) {
         return Ok(());
     }
     Err(TransportError::Refused {
-        problem: format!("'{}' is not a valid lane name", lane.0.escape_debug()),
+        problem: format!(
+            "'{}' is not a valid lane name",
+            lane.as_str().escape_debug()
+        ),
         remedy: "use 1 to 64 letters, digits, '-', '_' or '.'".to_owned(),
     })
 }

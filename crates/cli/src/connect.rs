@@ -233,7 +233,11 @@ async fn brokers(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     }
     let mut routed = RoutedTransport::builder(main);
     if !second.expose().is_empty() {
-        let lanes = settings.second_broker_lanes.iter().cloned().map(Lane);
+        let lanes = settings
+            .second_broker_lanes
+            .iter()
+            .cloned()
+            .map(Lane::unchecked);
         routed = routed.lanes(lanes, broker(settings, second).await?);
     }
     if !former.expose().is_empty() {

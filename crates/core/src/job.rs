@@ -27,7 +27,22 @@ macro_rules! uuid_newtype {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $name(pub Uuid);
+        pub struct $name(pub(crate) Uuid);
+
+        impl $name {
+            /// The id with this UUID.
+            #[must_use]
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+
+            /// The UUID.
+            #[must_use]
+            pub const fn uuid(self) -> Uuid {
+                self.0
+            }
+        }
+
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,7 +89,21 @@ impl NodeId {
 /// The token of one lock: it only grows, and no value is ever given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Fence(pub i64);
+pub struct Fence(pub(crate) i64);
+
+impl Fence {
+    /// The fence with this number.
+    #[must_use]
+    pub const fn new(number: i64) -> Self {
+        Self(number)
+    }
+
+    /// The number, as the database stores it.
+    #[must_use]
+    pub const fn number(self) -> i64 {
+        self.0
+    }
+}
 
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,11 +114,42 @@ impl fmt::Display for Fence {
 /// A queue or topic that keeps first-in-first-out order. Letters, digits, `-`, `_` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Lane(pub String);
+pub struct Lane(pub(crate) String);
+
+/// A name that is no lane's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a lane's name: use 1 to 64 letters, digits, `-`, `_` and `.`")]
+pub struct BadLane(pub String);
 
 impl Lane {
     /// The lane of jobs that name none.
     pub const DEFAULT: &'static str = "default";
+
+    /// A lane of this name.
+    ///
+    /// # Errors
+    /// [`BadLane`] unless the name [is valid](Self::is_valid).
+    pub fn new(name: impl Into<String>) -> Result<Self, BadLane> {
+        let name = name.into();
+        if Self::is_valid(&name) {
+            Ok(Self(name))
+        } else {
+            Err(BadLane(name))
+        }
+    }
+
+    /// A lane as a row or a message names it, which may be invalid.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unchecked(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 
     /// Is this a name that every broker can carry?
     #[must_use]
@@ -104,6 +164,14 @@ impl Lane {
 impl Default for Lane {
     fn default() -> Self {
         Self(Self::DEFAULT.to_owned())
+    }
+}
+
+impl std::str::FromStr for Lane {
+    type Err = BadLane;
+
+    fn from_str(name: &str) -> Result<Self, BadLane> {
+        Self::new(name)
     }
 }
 

@@ -54,7 +54,7 @@ pub use job::new_job::{InvalidJob, NewJob};
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
 pub use job::repeat::Repeat;
 pub use job::retry::RetryPolicy;
-pub use job::{Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
+pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
 pub use lane::rule::LaneRule;
 pub use node::{Node, NodeOptions};
@@ -75,3 +75,6 @@ pub use worker::handler::{
     Stop, Verdict,
 };
 pub use worker::middleware::{Middleware, Next};
+
+/// The version of sqlx whose transactions the stores take.
+pub use sqlx;

@@ -1,2 +1,208 @@
-//! facade
-pub use jobwire_core::*;
+//! # Jobwire: jobs in your database, hints over your broker
+//!
+//! Jobwire runs background jobs that live in your database. A job is created in your own transaction,
+//! beside your own statements: it exists if and only if that transaction commits. A broker carries only
+//! the *hint* that a job is ready, so no node polls. A lost hint costs latency, never a job.
+//!
+//! # Concept
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | [`NewJob`] | a job to create: type, payload, process instance, due date, retry policy |
+//! | store | where jobs live: `PgStore` (feature `postgres`), `SqliteStore` (feature `sqlite`) |
+//! | [`Client`] | creates jobs in transactions; lists, retries, deletes and cancels them |
+//! | hint | the message that says that a job is ready |
+//! | transport | carries hints: `amqp::AmqpTransport` (feature `amqp`), `kafka::KafkaTransport` (feature `kafka`), [`InProcessTransport`] |
+//! | [`Node`] | locks jobs and runs their handlers; a fleet has as many as you start |
+//! | lease | the lock of a running job. The node renews it; when the node dies, another node takes the job over |
+//! | fence | the number of a lock. It only grows, and every statement that changes a locked job names it |
+//!
+//! Each job is finished once. Its handler may run twice, when its node dies in between; a handler that
+//! cannot bear that works inside [the transaction that completes its job](Running::transaction).
+//!
+//! # Three-minute start
+//!
+//! ```toml
+//! [dependencies]
+//! jobwire = { version = "0.1", features = ["sqlite"] }
+//! serde = { version = "1", features = ["derive"] }
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread", "signal"] }
+//! ```
+//!
+#![cfg_attr(feature = "sqlite", doc = "```no_run")]
+#![cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
+//! use std::sync::Arc;
+//!
+//! use jobwire::{Error, HandlerResult, InProcessTransport, JobArgs, NewJob, Node, Running, SqliteStore};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct SendInvoice {
+//!     order: u64,
+//! }
+//!
+//! impl JobArgs for SendInvoice {
+//!     const TYPE: &'static str = "send-invoice";
+//! }
+//!
+//! async fn send_invoice(job: Running<SendInvoice>) -> HandlerResult<()> {
+//!     println!("invoice for order {}", job.payload.order);
+//!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Error> {
+//!     let store = SqliteStore::connect("sqlite:jobs.db").await?;
+//!     store.migrate().await?;
+//!
+//!     let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+//!         .job(send_invoice)
+//!         .start()
+//!         .await?;
+//!
+//!     let client = store.client(node.hook());
+//!     client.create(NewJob::new(&SendInvoice { order: 17 })).await?;
+//!
+//!     tokio::signal::ctrl_c().await?;
+//!     node.stop().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Producers
+//!
+//! A transaction of the client publishes its hints after COMMIT:
+//!
+#![cfg_attr(feature = "postgres", doc = "```no_run")]
+#![cfg_attr(not(feature = "postgres"), doc = "```ignore")]
+//! # async fn example(client: jobwire::Client<jobwire::PgStore>) -> Result<(), jobwire::Error> {
+//! use jobwire::{NewJob, sqlx};
+//!
+//! let mut tx = client.begin().await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES (17)").execute(&mut *tx).await?;
+//! tx.create(NewJob::of("send-invoice", &17).instance("order-17")).await?;
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! For a transaction of your own use [`Client::hook`]. A process that only creates jobs needs no node:
+//!
+#![cfg_attr(all(feature = "postgres", feature = "amqp"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "postgres", feature = "amqp")), doc = "```ignore")]
+//! # async fn example() -> Result<(), jobwire::Error> {
+//! use jobwire::amqp::{AmqpOptions, AmqpTransport};
+//! use jobwire::transport::Transport;
+//! use jobwire::{CommitHook, HookOptions, NewJob, PgStore};
+//!
+//! let store = PgStore::connect("postgres://user:password@host/database").await?;
+//! let transport = AmqpTransport::connect("amqps://user:password@host", AmqpOptions::default()).await?;
+//! let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+//! let client = store.client(hook);
+//! client.create(NewJob::of("send-invoice", &17)).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Handlers
+//!
+//! A handler is an async function of a [`Running`] job. [`worker::handler`] has the table of answers:
+//! done, snooze, retry, dead letter. [`HandlerOptions`] set timeout, concurrency, retry policy and the
+//! completing transaction of a type; [`worker::middleware`] puts code around all handlers.
+//!
+//! # Operating
+//!
+//! [`NodeOptions`] has the options of a node. [`Node::health`] reports for health endpoints, and the
+//! metrics in [`metrics`] go to the recorder that your program installs. [`Client`] lists, retries, deletes
+//! and cancels jobs. The program `jobwire` (crate `jobwire-cli`) does the same from a shell, and runs
+//! nodes with built-in handlers.
+//!
+//! # Testing
+//!
+//! With the feature `testing`, `testing::running` builds the argument of a handler, and
+//! `testing::run_due` runs all due jobs of a database in memory.
+//!
+//! # Features
+//!
+//! | feature | brings |
+//! | --- | --- |
+//! | `postgres` | `PgStore` |
+//! | `sqlite` | `SqliteStore` |
+//! | `amqp` | `amqp`: hints over RabbitMQ |
+//! | `kafka` | `kafka`: hints over Kafka. Compiles librdkafka from its C sources |
+//! | `testing` | `testing`, and `sqlite` |
+//!
+//! None is on by default.
+
+pub use jobwire_core::{
+    BadLane, Client, CommitHook, Fence, Handler, HandlerError, HandlerOptions, HandlerResult,
+    Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDetails,
+    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneOrder,
+    LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, Repeat,
+    RetryPolicy, Running, SqlStore, Stop, Store, StoreError, TransactionHook, Verdict,
+};
+#[cfg(feature = "postgres")]
+pub use jobwire_core::{PgOptions, PgStore};
+#[cfg(feature = "sqlite")]
+pub use jobwire_core::{SqliteOptions, SqliteStore};
+
+/// The version of sqlx whose transactions Jobwire takes.
+pub use jobwire_core::sqlx;
+
+/// Hints over RabbitMQ.
+#[cfg(feature = "amqp")]
+pub use jobwire_amqp as amqp;
+/// Hints over Kafka.
+#[cfg(feature = "kafka")]
+pub use jobwire_kafka as kafka;
+
+/// Testing handlers without a broker.
+#[cfg(feature = "testing")]
+pub use jobwire_core::testing;
+
+/// Any error, for programs that only report it.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Nodes: their health, changing what they serve while they run.
+pub mod node {
+    pub use jobwire_core::job::scope::Scope;
+    pub use jobwire_core::node::{
+        BadOption, Executed, HealthWatch, NodeBuilder, NodeHealth, Registry, StartError,
+    };
+}
+
+/// Stores: the answers of operations, and how to write a store.
+pub mod store {
+    #[cfg(feature = "postgres")]
+    pub use jobwire_core::store::postgres;
+    #[cfg(feature = "sqlite")]
+    pub use jobwire_core::store::sqlite;
+    pub use jobwire_core::store::{
+        Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
+    };
+}
+
+/// Transports: security of the connection, several brokers at once.
+pub mod transport {
+    pub use jobwire_core::transport::routed::RoutedTransport;
+    pub use jobwire_core::transport::{
+        BadSetting, BrokerSecurity, Plaintext, Transport, TransportError, TransportHealth,
+    };
+}
+
+/// Handlers: answers, the completing transaction, middleware.
+pub mod worker {
+    pub use jobwire_core::worker::{handler, handler_transaction, middleware};
+}
+
+/// Retry policies, repeats and durations as text.
+pub mod text {
+    pub use jobwire_core::job::duration::{BadDuration, parse as parse_duration};
+    pub use jobwire_core::job::repeat::BadRepeat;
+    pub use jobwire_core::job::retry::BadRetryPolicy;
+}
+
+/// The metrics: names, units, labels, meaning; and [`describe`](metrics::describe) for the recorder.
+pub mod metrics {
+    pub use jobwire_core::telemetry::metrics::{
+        ALL, COUNT_BUCKETS, Kind, Metric, SECONDS_BUCKETS, describe,
+    };
+}

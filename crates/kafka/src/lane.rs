@@ -364,7 +364,7 @@ impl LaneTask {
             assignment.requeue(&[ticket]);
             return;
         }
-        let lane = || state.lane.0.clone();
+        let lane = || state.lane.to_string();
         match read {
             Ok(Message { published_at, body }) => {
                 let stamped = || {

@@ -54,7 +54,7 @@ impl Census {
             }
             for lane in &self.lanes {
                 let held = lane.assignment().held();
-                let name = || lane.lane.0.clone();
+                let name = || lane.lane.to_string();
                 metrics::gauge!(LANE_UNSETTLED, "lane" => name()).set(held as f64);
                 let counted = tokio::select! {
                     () = stop.cancelled() => break,
@@ -76,7 +76,7 @@ impl Census {
         }
         for lane in &self.lanes {
             for gauge in [LANE_UNSETTLED, LANE_WAITING] {
-                metrics::gauge!(gauge, "lane" => lane.lane.0.clone()).set(f64::NAN);
+                metrics::gauge!(gauge, "lane" => lane.lane.to_string()).set(f64::NAN);
             }
         }
     }

@@ -150,9 +150,9 @@ async fn leave_row(job: &Running) -> Result<(), HandlerError> {
     let written = sqlx::query(
         "INSERT INTO chaos.history (what, job, owner, fence) VALUES ('effect', $1, $2, $3)",
     )
-    .bind(job.job.id.0)
-    .bind(job.node.0)
-    .bind(job.fence.0)
+    .bind(job.job.id.uuid())
+    .bind(job.node.uuid())
+    .bind(job.fence.number())
     .execute(&mut *guard)
     .await;
     // The database being away is nobody's failed attempt.

@@ -127,11 +127,11 @@ impl Mutant {
     async fn taken_over(&self, held: &LockToken) -> Result<(NodeId, Fence)> {
         loop {
             let lease: Option<(Uuid, i64)> = sqlx::query_as(LEASE_OF)
-                .bind(held.id.0)
+                .bind(held.id.uuid())
                 .fetch_optional(self.direct.pool())
                 .await?;
-            if let Some((owner, fence)) = lease.filter(|(_, fence)| *fence != held.fence.0) {
-                return Ok((NodeId(owner), Fence(fence)));
+            if let Some((owner, fence)) = lease.filter(|(_, fence)| *fence != held.fence.number()) {
+                return Ok((NodeId::from_uuid(owner), Fence::new(fence)));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -139,7 +139,7 @@ impl Mutant {
 
     /// Lock what is named, and nothing but that.
     async fn lock_blindly(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
-        let ids: Vec<Uuid> = hints.iter().map(|hint| hint.id.0).collect();
+        let ids: Vec<Uuid> = hints.iter().map(|hint| hint.id.uuid()).collect();
         let rows: Vec<(Uuid, i64)> = sqlx::query_as(
             "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
              SELECT id, $2, nextval('jobwire.fence_seq'), clock_timestamp(), clock_timestamp() + $3
@@ -147,14 +147,14 @@ impl Mutant {
              ON CONFLICT (job_id) DO NOTHING RETURNING job_id, fence",
         )
         .bind(ids)
-        .bind(terms.owner.0)
+        .bind(terms.owner.uuid())
         .bind(terms.lease)
         .fetch_all(self.direct.pool())
         .await?;
         let mut locked = Locked::default();
         for (id, fence) in rows {
-            if let Some((_, job, _)) = self.inner.get(JobId(id)).await? {
-                let fence = Fence(fence);
+            if let Some((_, job, _)) = self.inner.get(JobId::from_uuid(id)).await? {
+                let fence = Fence::new(fence);
                 locked.jobs.push(LockedJob {
                     job,
                     fence,
@@ -387,8 +387,8 @@ async fn until_started(store: &PgStore, job: JobId, fence: Fence) -> Result<()> 
         let started: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT FROM chaos.history WHERE what = 'start' AND job = $1 AND fence = $2)",
         )
-        .bind(job.0)
-        .bind(fence.0)
+        .bind(job.uuid())
+        .bind(fence.number())
         .fetch_one(store.pool())
         .await?;
         if started {

@@ -259,7 +259,7 @@ impl Producer {
                 .fetch_one(&mut *transaction)
                 .await;
             let Ok(id) = id else { return false };
-            ids.push(JobId(id));
+            ids.push(JobId::from_uuid(id));
         }
         self.ledger.open(&ids);
         if fate < 0.08 {

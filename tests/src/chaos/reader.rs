@@ -96,7 +96,7 @@ pub async fn check(
             "suspended" => Place::Suspended,
             _ => Place::DeadLetter,
         };
-        found.insert(JobId(row.try_get(0)?), place);
+        found.insert(JobId::from_uuid(row.try_get(0)?), place);
     }
     // A function of a temporary schema needs its name, and the declaration of a cursor takes no parameters.
     let history = HISTORY
@@ -127,7 +127,7 @@ pub async fn check(
             break;
         }
         for row in rows {
-            let id = JobId(row.try_get("job")?);
+            let id = JobId::from_uuid(row.try_get("job")?);
             if job != Some(id) {
                 judge(job, &mut changes);
                 job = Some(id);
@@ -153,7 +153,7 @@ pub async fn dump(url: &str, job: JobId) -> Result<Vec<String>, sqlx::Error> {
     let rows = sqlx::query(
         "SELECT json_strip_nulls(row_to_json(h))::text FROM chaos.history h WHERE job = $1 ORDER BY number",
     )
-    .bind(job.0)
+    .bind(job.uuid())
     .fetch_all(&mut connection)
     .await?;
     rows.iter().map(|row| row.try_get(0)).collect()
@@ -182,7 +182,7 @@ fn change(row: &PgRow) -> Result<Change, sqlx::Error> {
             Some(Strikes {
                 before: row.try_get("old_strikes")?,
                 after,
-                taken_off: fence.filter(|_| ended).map(Fence),
+                taken_off: fence.filter(|_| ended).map(Fence::new),
                 alone: row.try_get("alone")?,
             })
         }
@@ -319,8 +319,10 @@ fn conclude_row_locks(entries: &mut Vec<Entry>) {
             }
             Event::Deleted => {
                 let run = runs.iter().rev().find(|run| run.2);
-                let (owner, fence) =
-                    run.map_or((NodeId(Uuid::nil()), Fence(0)), |run| (run.0, run.1));
+                let (owner, fence) = run
+                    .map_or((NodeId::from_uuid(Uuid::nil()), Fence::new(0)), |run| {
+                        (run.0, run.1)
+                    });
                 entry.event = Event::RowCompleted { owner, fence };
             }
             _ => {}
@@ -335,8 +337,8 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
     let get = |what: &str| group.iter().copied().find(|change| change.what == what);
     let holder = |change: &Change| {
         (
-            NodeId(change.owner.unwrap_or_default()),
-            Fence(change.fence.unwrap_or_default()),
+            NodeId::from_uuid(change.owner.unwrap_or_default()),
+            Fence::new(change.fence.unwrap_or_default()),
         )
     };
     if let [one] = group {
@@ -401,8 +403,8 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
         (Some(_), Some(_)) => Some(Event::Ready),
         (None, Some(_)) if aside.is_some() => Some(Event::Suspended),
         (None, Some(_)) if dead.is_some() => dead.map(|_| Event::DeadLettered {
-            owner: NodeId(Uuid::nil()),
-            fence: Fence(0),
+            owner: NodeId::from_uuid(Uuid::nil()),
+            fence: Fence::new(0),
         }),
         (None, Some(_)) => Some(Event::Deleted),
         (None, None) => None,

@@ -118,9 +118,9 @@ async fn write(
          ON CONFLICT (run, what) WHERE run IS NOT NULL DO NOTHING",
     )
     .bind(what)
-    .bind(batch.iter().map(|r| r.job.0).collect::<Vec<_>>())
-    .bind(batch.iter().map(|r| r.owner.0).collect::<Vec<_>>())
-    .bind(batch.iter().map(|r| r.fence.0).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.job.uuid()).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.owner.uuid()).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.fence.number()).collect::<Vec<_>>())
     .bind(answers)
     .bind(batch.iter().map(|r| r.run).collect::<Vec<_>>())
     .execute(&mut *transaction)

@@ -77,7 +77,7 @@ impl<'a> Single<'a> {
             expired_locks: 0,
             struck: Vec::new(),
             by_row: Vec::new(),
-            highest: Fence(i64::MIN),
+            highest: Fence::new(i64::MIN),
             runs: Vec::new(),
             effects: Vec::new(),
             completed: None,

@@ -38,20 +38,20 @@ impl Writer {
     fn lock(&mut self, job: JobId, owner: NodeId, fence: i64) -> &mut Self {
         let event = Event::Locked {
             owner,
-            fence: Fence(fence),
+            fence: Fence::new(fence),
             expires_at: self.now + 1_000 + LEASE,
         };
         self.add(job, event)
     }
 
     fn start(&mut self, job: JobId, owner: NodeId, fence: i64) -> &mut Self {
-        let fence = Fence(fence);
+        let fence = Fence::new(fence);
         self.add(job, Event::Started { owner, fence })
     }
 
     fn run(&mut self, job: JobId, owner: NodeId, fence: i64, answer: Answer) -> &mut Self {
         self.start(job, owner, fence);
-        let fence = Fence(fence);
+        let fence = Fence::new(fence);
         self.add(
             job,
             Event::Ended {
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     fn complete(&mut self, job: JobId, owner: NodeId, fence: i64) -> &mut Self {
-        let fence = Fence(fence);
+        let fence = Fence::new(fence);
         self.add(job, Event::Completed { owner, fence })
     }
 
@@ -75,7 +75,7 @@ impl Writer {
 
     fn fail(&mut self, job: JobId, owner: NodeId, fence: i64, retries: i32) -> &mut Self {
         let to = Waits::Timer(self.now + 10_000);
-        let fence = Fence(fence);
+        let fence = Fence::new(fence);
         self.add(
             job,
             Event::Failed {
@@ -128,12 +128,17 @@ fn a_takeover_after_the_lease_is_fine_and_is_counted() {
     let (job, a) = plain(&mut w);
     let b = NodeId::generate();
     w.lock(job, a, 1).start(job, a, 1).pass(LEASE);
-    w.add(job, Event::TakenOff { fence: Fence(1) });
+    w.add(
+        job,
+        Event::TakenOff {
+            fence: Fence::new(1),
+        },
+    );
     w.lock(job, b, 2).start(job, b, 2);
     // The first node wakes up; its completion changes nothing, so there is none.
     let ended = |owner, fence| Event::Ended {
         owner,
-        fence: Fence(fence),
+        fence: Fence::new(fence),
         answer: Answer::Done,
     };
     w.add(job, ended(a, 1));
@@ -181,12 +186,12 @@ fn a_rolled_back_job_leaves_no_trace() {
         Event::Published,
         Event::Locked {
             owner: NodeId::generate(),
-            fence: Fence(1),
+            fence: Fence::new(1),
             expires_at: LEASE,
         },
         Event::Started {
             owner: NodeId::generate(),
-            fence: Fence(1),
+            fence: Fence::new(1),
         },
     ] {
         let mut w = Writer::default();
@@ -241,7 +246,7 @@ fn a_completing_transaction_leaves_one_row_under_its_own_lock() {
             w.add(
                 job,
                 Event::Effect {
-                    fence: Fence(*fence),
+                    fence: Fence::new(*fence),
                 },
             );
         }
@@ -250,7 +255,12 @@ fn a_completing_transaction_leaves_one_row_under_its_own_lock() {
     let mut w = Writer::default();
     let job = w.create(transactional());
     w.whole(job, node, 1);
-    w.add(job, Event::Effect { fence: Fence(1) });
+    w.add(
+        job,
+        Event::Effect {
+            fence: Fence::new(1),
+        },
+    );
     w.holds();
 }
 
@@ -267,7 +277,7 @@ fn only_a_handler_in_its_transaction_runs_again_under_a_lock() {
         w.lock(job, node, 1);
         let started = || Event::Started {
             owner: node,
-            fence: Fence(1),
+            fence: Fence::new(1),
         };
         w.add(job, started());
         w.add(job, started());
@@ -275,13 +285,18 @@ fn only_a_handler_in_its_transaction_runs_again_under_a_lock() {
             job,
             Event::Ended {
                 owner: node,
-                fence: Fence(1),
+                fence: Fence::new(1),
                 answer: Answer::Done,
             },
         );
         w.complete(job, node, 1);
         if transactional {
-            w.add(job, Event::Effect { fence: Fence(1) });
+            w.add(
+                job,
+                Event::Effect {
+                    fence: Fence::new(1),
+                },
+            );
             w.holds();
         } else {
             w.breaks(Invariant::I4);
@@ -308,20 +323,20 @@ fn a_holder_that_lost_its_lock_changes_nothing() {
         w.lock(job, b, 2).start(job, b, 2);
         w.entries.iter_mut().for_each(|entry| {
             if let Event::Started { owner, fence } = &mut entry.event
-                && fence.0 == 1
+                && fence.number() == 1
             {
-                *owner = NodeId(Uuid::nil());
+                *owner = NodeId::from_uuid(Uuid::nil());
             }
             if let Event::Locked { owner, fence, .. } = &mut entry.event
-                && fence.0 == 1
+                && fence.number() == 1
             {
-                *owner = NodeId(Uuid::nil());
+                *owner = NodeId::from_uuid(Uuid::nil());
             }
         });
         w.add(job, event);
         w.breaks(Invariant::I4);
     };
-    let (owner, fence) = (NodeId(Uuid::nil()), Fence(1));
+    let (owner, fence) = (NodeId::from_uuid(Uuid::nil()), Fence::new(1));
     lost(Event::Completed { owner, fence });
     lost(Event::Released { owner, fence });
     lost(Event::DeadLettered { owner, fence });
@@ -348,7 +363,12 @@ fn a_sweeper_without_a_guard_is_seen() {
     let mut w = Writer::default();
     let (job, a) = plain(&mut w);
     w.lock(job, a, 1);
-    w.add(job, Event::TakenOff { fence: Fence(1) });
+    w.add(
+        job,
+        Event::TakenOff {
+            fence: Fence::new(1),
+        },
+    );
     w.breaks(Invariant::I4);
 }
 
@@ -452,7 +472,7 @@ fn a_dead_letter_has_used_up_its_attempts() {
         });
         let owner = NodeId::generate();
         w.lock(job, owner, 1).run(job, owner, 1, Answer::Failed);
-        let fence = Fence(1);
+        let fence = Fence::new(1);
         w.add(job, Event::DeadLettered { owner, fence });
         if fine {
             w.holds();
@@ -591,7 +611,7 @@ fn takeover(w: &mut Writer, late: Micros) -> JobId {
 
 fn taken_off(fence: i64) -> Event {
     Event::TakenOff {
-        fence: Fence(fence),
+        fence: Fence::new(fence),
     }
 }
 
@@ -642,7 +662,7 @@ fn strikes(before: i32, after: i32, taken_off: Option<i64>) -> Event {
     Event::Strikes(Strikes {
         before,
         after,
-        taken_off: taken_off.map(Fence),
+        taken_off: taken_off.map(Fence::new),
         alone: false,
     })
 }
@@ -687,7 +707,7 @@ fn quarantine_before_its_strikes_is_seen() {
     w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
     w.add(job, strikes(0, 1, Some(1)));
     w.lock(job, a, 2);
-    let (owner, fence) = (a, Fence(2));
+    let (owner, fence) = (a, Fence::new(2));
     w.add(job, Event::DeadLettered { owner, fence });
     let limits = Limits {
         quarantine: Some(3),

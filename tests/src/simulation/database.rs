@@ -138,7 +138,7 @@ impl Database {
 
     pub(super) fn next_fence(&mut self) -> Fence {
         self.fence += 1;
-        Fence(self.fence)
+        Fence::new(self.fence)
     }
 
     /// Create jobs in a transaction that commits at once.

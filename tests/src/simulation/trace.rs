@@ -93,7 +93,7 @@ impl Lines {
     fn write(&mut self, what: &str) {
         let mut text = what.to_owned();
         for (at, id) in self.nodes.iter().enumerate() {
-            text = text.replace(&format!("NodeId({})", id.0), &format!("n{}", at + 1));
+            text = text.replace(&format!("NodeId({})", id.uuid()), &format!("n{}", at + 1));
         }
         let at = self.start.elapsed();
         let _ = writeln!(

@@ -179,7 +179,7 @@ impl World {
         loop {
             let id = {
                 let mut ids = locked(&self.ids);
-                NodeId(Uuid::from_u64_pair(ids.random(), ids.random()))
+                NodeId::from_uuid(Uuid::from_u64_pair(ids.random(), ids.random()))
             };
             self.trace.node(id);
             let name = format!("node {}", at + 1);

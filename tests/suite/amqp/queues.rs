@@ -42,7 +42,7 @@ async fn one_lane_that_is_refused_does_not_harm_the_others() {
     let world = World::new().await;
     let transport = world.transport().await;
     let stranger = world.stranger().await;
-    let bad = Lane("bad".into());
+    let bad = Lane::unchecked("bad");
     let queue = format!("{}.lane.bad", world.space.prefix);
     stranger.declare(&queue, &[kind("quorum")]).await;
     let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_lane_that_no_node_receives_gets_no_queue() {
     let world = World::new().await;
     let (producer, worker) = (world.transport().await, world.transport().await);
     for n in 0..50 {
-        let lane = Lane(format!("garbage-{n}"));
+        let lane = Lane::unchecked(format!("garbage-{n}"));
         let refused = refused_to_publish(&producer, &lane).await;
         assert!(
             matches!(&refused, TransportError::NoReceiver(of) if *of == lane),
@@ -79,7 +79,7 @@ async fn a_lane_that_no_node_receives_gets_no_queue() {
     let mut receiver = subscribe(&worker, &Lane::default(), 10).await.unwrap();
     arrives(&mut receiver, early).await;
     // And one that somebody begins to receive is published to.
-    let lane = Lane("garbage-7".to_owned());
+    let lane = Lane::unchecked("garbage-7");
     let mut receiver = subscribe(&worker, &lane, 10).await.unwrap();
     let id = publish_at_last(&producer, &lane).await;
     arrives(&mut receiver, id).await;

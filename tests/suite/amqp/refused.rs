@@ -115,7 +115,7 @@ async fn a_queue_that_is_missing_and_must_not_be_declared() {
 async fn a_lane_with_an_impossible_name() {
     let world = World::new().await;
     let transport = world.transport().await;
-    let lane = Lane("no such/lane".into());
+    let lane = Lane::unchecked("no such/lane");
     says(&refused_to_publish(&transport, &lane).await, &["lane"]);
 }
 
@@ -186,7 +186,7 @@ async fn documented_user(broker: &RabbitMq, name: &str) -> String {
 async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     let broker = RabbitMq::start().await;
     let owner = connect(&documented_user(&broker, "USER").await, options("jobwire")).await;
-    let lane = Lane("fresh".into());
+    let lane = Lane::unchecked("fresh");
     let mut receiver = subscribe(&owner, &lane, 10).await.unwrap();
     let id = publish_at_last(&owner, &lane).await;
     arrives(&mut receiver, id).await;
@@ -225,7 +225,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     let refused = refused_to_subscribe(&producer, &lane).await;
     says(&refused, &["'read'", "jobwire.lane.fresh"]);
     let declaring = connect(&documented_user(&broker, "NODE").await, options("jobwire")).await;
-    let refused = refused_to_subscribe(&declaring, &Lane("new".into())).await;
+    let refused = refused_to_subscribe(&declaring, &Lane::unchecked("new")).await;
     says(&refused, &["'configure'", "jobwire.lane.new"]);
 }
 

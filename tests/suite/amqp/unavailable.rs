@@ -30,13 +30,15 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
     // One that starts while the broker is down waits for it, too.
     let late = begin(&broker.url(), options("jobwire")).await;
     assert!(!Publisher::health(&late).publishing);
-    let mut late_receiver = subscribe(&late, &Lane("late".into()), 10).await.unwrap();
+    let mut late_receiver = subscribe(&late, &Lane::unchecked("late"), 10)
+        .await
+        .unwrap();
     broker.start_again().await;
     let id = publish_at_last(&late, &lane).await;
     arrives(&mut receiver, id).await;
     // The receiver declares its lane, and nobody else does.
     let late_hints = tokio::spawn(async move { receive_at_last(&mut late_receiver).await });
-    let id = publish_at_last(&transport, &Lane("late".into())).await;
+    let id = publish_at_last(&transport, &Lane::unchecked("late")).await;
     assert_eq!(ids(&late_hints.await.unwrap()), [id]);
 }
 

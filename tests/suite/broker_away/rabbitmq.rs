@@ -152,7 +152,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
         "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
          VALUES ($1, gen_random_uuid(), 1, now(), now() + interval '1 hour')",
     )
-    .bind(hanging.id().0)
+    .bind(hanging.id().uuid())
     .execute(&mut *other)
     .await
     .unwrap();

@@ -215,7 +215,7 @@ async fn killed_before_the_lock(bug: Bug) -> Report {
     let last = stage.noop().await;
     eventually("the second job is done", WAIT, || async {
         let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job WHERE id = $1")
-            .bind(last.0)
+            .bind(last.uuid())
             .fetch_one(stage.store.pool())
             .await
             .ok()?;

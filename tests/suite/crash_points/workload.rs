@@ -98,7 +98,7 @@ impl Workload {
     /// Which of the calls that succeed are completed: their rows are gone.
     pub(super) async fn completed(&self, fleet: &Fleet) -> BTreeSet<JobId> {
         let waiting = waiting(fleet).await.unwrap();
-        let paid = self.paid.iter().filter(|id| !waiting.contains(&id.0));
+        let paid = self.paid.iter().filter(|id| !waiting.contains(&id.uuid()));
         paid.copied().collect()
     }
 
@@ -174,7 +174,7 @@ impl Workload {
                 .unwrap();
         assert_eq!(
             dead,
-            [(self.failing.0, 0, 2)],
+            [(self.failing.uuid(), 0, 2)],
             "{point}: one dead letter, of two failures"
         );
         let failed = self.service.calls("/failing").len();

@@ -33,7 +33,7 @@ async fn fences(store: &PgStore) -> (i64, i64) {
         }
         tx.commit().await.ok()?;
         let locked = store.lock(&terms(NodeId::generate()), &hints).await.ok()?;
-        let fences = locked.jobs.iter().map(|job| job.fence.0);
+        let fences = locked.jobs.iter().map(|job| job.fence.number());
         assert_eq!(locked.jobs.len(), JOBS, "{:?}", locked.refused);
         Some((fences.clone().min()?, fences.max()?))
     })

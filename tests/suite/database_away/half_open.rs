@@ -115,7 +115,7 @@ async fn a_lease_is_renewed_although_the_connection_for_it_was_forgotten() {
         WHERE job_id = $1 AND expires_at > locked_at + interval '65 seconds'";
     eventually("the lease is renewed", SOON, async || {
         let renewed: i64 = sqlx::query_scalar(renewed)
-            .bind(id.0)
+            .bind(id.uuid())
             .fetch_one(fleet.store.pool())
             .await
             .unwrap();

@@ -120,7 +120,7 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     assert_eq!(fleet.doubled_events().await, 0, "no event twice");
     let done = "SELECT count(*) FROM jobwire.event_log WHERE job_id = $1";
     let done: i64 = sqlx::query_scalar(done)
-        .bind(last.0)
+        .bind(last.uuid())
         .fetch_one(fleet.store.pool())
         .await
         .unwrap();

@@ -308,11 +308,11 @@ fn handlers(gate: &Arc<Semaphore>) -> Handlers {
                  (job_id, process_instance, activity, position, fence, node, started_at, ended_at) \
                  VALUES ($1, $2, 'step', $3, $4, $5, transaction_timestamp(), clock_timestamp())",
             )
-            .bind(job.job.id.0)
+            .bind(job.job.id.uuid())
             .bind(job.job.process_instance.as_deref())
             .bind(job.payload["position"].as_i64())
-            .bind(job.fence.0)
-            .bind(job.node.0)
+            .bind(job.fence.number())
+            .bind(job.node.uuid())
             .execute(&mut *guard)
             .await?;
             Ok(Outcome::Done)

@@ -36,7 +36,7 @@ pub(super) async fn a_changed_mapping_drains_the_old_lane(world: &World) {
     assert_eq!(of("new", &notes.all()), 5, "nobody receives the old lane");
     assert_eq!(world.waiting("old").await, 31);
 
-    let plan = LaneMove::new(Lane("old".to_owned()), Lane("new".to_owned()));
+    let plan = LaneMove::new(Lane::unchecked("old"), Lane::unchecked("new"));
     let moved = plan.run(&world.store, &world.hook, |_| ()).await.unwrap();
     assert_eq!((moved.jobs(), moved.hints), (31, moved.ready));
     // Not before: a timer that becomes due while it is moved is another matter.

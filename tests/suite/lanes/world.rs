@@ -169,7 +169,7 @@ pub(super) async fn plugged(
     notes: &Notes,
 ) -> (Node, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
-    let names: Vec<String> = options.lanes.iter().map(|l| l.lane.0.clone()).collect();
+    let names: Vec<String> = options.lanes.iter().map(|l| l.lane.to_string()).collect();
     let node = plugging(world.node(options).await, notes, &gate);
     let node = noting(node, notes, SHORT).start().await.unwrap();
     for lane in &names {

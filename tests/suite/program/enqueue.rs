@@ -78,7 +78,7 @@ async fn every_field_reaches_its_job() {
     };
     assert_eq!(view.state, JobState::Timer);
     assert_eq!((view.priority, view.retries, view.exclusive), (7, 5, false));
-    assert_eq!(view.lane.0, "bulk");
+    assert_eq!(view.lane.as_str(), "bulk");
     assert_eq!(
         view.correlation_id.to_string(),
         "0198c0de-0000-7000-8000-000000000001"

@@ -142,7 +142,7 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
     })
     .await;
     let left = all(&store).await;
-    assert_eq!(left[0].lane.0, "default");
+    assert_eq!(left[0].lane.as_str(), "default");
     store.delete(left[0].id).await.unwrap();
     until_empty(&store, super::SOON).await;
     drop(node);
@@ -172,7 +172,7 @@ async fn moving_to_a_lane_that_no_living_node_receives_warns() {
             id: NodeId::generate(),
             revision: 1,
             types: Vec::new(),
-            lanes: vec![Lane("bulk".to_owned())],
+            lanes: vec![Lane::unchecked("bulk")],
             scope: Scope::default(),
             host: "elsewhere".to_owned(),
             version: "0.0.0".to_owned(),

@@ -20,7 +20,7 @@ async fn runs_when_its_row_is_free(job: NewJob, attempts: u64) {
     let hint = create(&world.store, job).await;
     let mut other = world.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
-        .bind(hint.id.0)
+        .bind(hint.id.uuid())
         .execute(&mut *other)
         .await
         .unwrap();

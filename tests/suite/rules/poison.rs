@@ -96,7 +96,7 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     assert_eq!(notes.all(), vec!["good"; 20]);
     let message: String =
         sqlx::query_scalar("SELECT exception_message FROM jobwire.dead_letter_job WHERE id = $1")
-            .bind(id.0)
+            .bind(id.uuid())
             .fetch_one(world.store.pool())
             .await
             .unwrap();
@@ -430,7 +430,7 @@ async fn a_lease_that_a_hanging_transaction_writes_holds_up_no_other_job() {
         "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
          VALUES ($1, gen_random_uuid(), 1, now(), now() + interval '1 hour')",
     )
-    .bind(bad.id().0)
+    .bind(bad.id().uuid())
     .execute(&mut *hanging)
     .await
     .unwrap();

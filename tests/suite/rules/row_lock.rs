@@ -152,7 +152,7 @@ async fn only_fresh_and_plain_jobs_are_held_by_their_rows() {
          VALUES ($1, NULL, 1, clock_timestamp(), clock_timestamp(), 1)",
     ]) {
         sqlx::query(change)
-            .bind(hint.id.0)
+            .bind(hint.id.uuid())
             .execute(store.pool())
             .await
             .unwrap();
@@ -225,7 +225,7 @@ async fn a_node_holds_short_jobs_by_their_rows() {
                 let free: Vec<(uuid::Uuid,)> = sqlx::query_as(
                     "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED",
                 )
-                .bind(job.job.id.0)
+                .bind(job.job.id.uuid())
                 .fetch_all(store.pool())
                 .await
                 .map_err(HandlerError::from)?;

@@ -41,7 +41,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         store.lock(&long, hints).await.unwrap().jobs.pop()
     })
     .await;
-    assert!(second.fence.0 > first.fence.0);
+    assert!(second.fence.number() > first.fence.number());
     let both = [done(&first), done(&second)];
     let settled = store.complete(owner, &both, &Handoff::Hint).await.unwrap();
     assert_eq!(settled.applied, [hint.id]);

@@ -86,7 +86,7 @@ pub(super) async fn what_is_gated_is_not_claimed<S: Bench>(w: &World<S>) {
     w.lock(other, &[hints[0].clone(), hints[4].clone()]).await;
     assert_eq!(all(w).await, [hints[6].id]);
     let another = ClaimPage {
-        lane: Lane("another".to_owned()),
+        lane: Lane::unchecked("another"),
         ..page(None, 8)
     };
     assert_eq!(

@@ -379,7 +379,7 @@ async fn attempts_are_those_of_the_policy_where_none_are_given() {
         let origin = jobwire_core::store::Origin::Hook;
         w.store.insert(&mut tx, vec![new], origin).await.unwrap();
         tx.commit().await.unwrap();
-        let retries = [JobId(id), of_library].map(|id| w.view(id));
+        let retries = [JobId::from_uuid(id), of_library].map(|id| w.view(id));
         let [sql, library] = retries;
         assert_eq!(
             sql.await.unwrap().retries,
@@ -421,7 +421,7 @@ async fn a_payload_is_json_or_jsonb_or_text_and_a_bare_literal_is_unambiguous() 
         .fetch_one(w.store.pool())
         .await
         .unwrap_or_else(|error| panic!("{arguments}: {error}"));
-        let (_, job, _) = w.store.get(JobId(id)).await.unwrap().unwrap();
+        let (_, job, _) = w.store.get(JobId::from_uuid(id)).await.unwrap().unwrap();
         assert_eq!(job.payload.get(), expected, "{arguments}");
         let hinted = format!("SELECT count(*) FROM jobwire.create_job_hint({arguments})");
         assert_eq!(w.store.number(&hinted).await, 1, "{arguments}");
@@ -431,7 +431,7 @@ async fn a_payload_is_json_or_jsonb_or_text_and_a_bare_literal_is_unambiguous() 
         .fetch_one(w.store.pool())
         .await
         .unwrap();
-    assert!(w.view(JobId(bound)).await.is_some());
+    assert!(w.view(JobId::from_uuid(bound)).await.is_some());
     let refused = by_sql_text(&w.store, "{\"a\":").await;
     assert!(
         refused.contains("field `payload` is not JSON") && refused.contains("give JSON text"),
@@ -493,8 +493,8 @@ async fn a_creator_needs_no_right_but_to_execute() {
         .await
         .unwrap();
     assert_eq!(lane.as_deref(), Some("fast"));
-    let view = w.view(JobId(id)).await.unwrap();
-    assert_eq!(view.lane.0, "fast");
+    let view = w.view(JobId::from_uuid(id)).await.unwrap();
+    assert_eq!(view.lane.as_str(), "fast");
     // One that waits is not hinted.
     let waits =
         "SELECT id, lane FROM jobwire.create_job_hint('work', due_at => now() + interval '1 day')";

@@ -84,8 +84,8 @@ pub(super) async fn every_field_comes_back<S: Bench>(w: &World<S>) {
         assert_eq!(job.retry_policy.as_deref(), Some("R5/PT5M"));
         assert_eq!(job.repeat.as_deref(), Some("R3/PT10M"));
         assert_eq!(job.priority, i64::MAX);
-        assert_eq!(job.lane.0, "fast");
-        assert_eq!(job.correlation_id, id.0);
+        assert_eq!(job.lane.as_str(), "fast");
+        assert_eq!(job.correlation_id, id.uuid());
         assert_eq!(job.trace_parent, hint.trace_parent);
         assert_eq!(job.custom_values.unwrap().get(), "{\"a\": [1, 2]}");
         assert!(job.exclusive && job.due_at.is_none() && job.exception_message.is_none());

@@ -12,7 +12,7 @@ pub(super) async fn the_fence_grows_with_every_lock<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     let other = w.one(work()).await;
     let worker = node();
-    let mut last = Fence(0);
+    let mut last = Fence::new(0);
     for _ in 0..4 {
         let job = w.hold(worker, &hint).await;
         assert!(job.fence > last);
@@ -190,7 +190,7 @@ pub(super) async fn another_node_changes_nothing_with_a_guessed_fence<S: Bench>(
     let mut job = w.hold(owner, &hint).await;
     changes_nothing(w, node(), &job).await;
     assert!(w.release(node(), job.held()).await.applied.is_empty());
-    job.fence = Fence(job.fence.0 + 1);
+    job.fence = Fence::new(job.fence.number() + 1);
     changes_nothing(w, owner, &job).await;
     assert!(w.release(owner, job.held()).await.applied.is_empty());
 }

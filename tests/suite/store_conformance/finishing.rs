@@ -126,7 +126,7 @@ pub(super) async fn a_released_job_is_ready_again<S: Bench>(w: &World<S>) {
     let settled = w.release(worker, job.held()).await;
     assert_eq!(settled.applied, [hints[0].id]);
     assert_eq!(ids(&settled.ready), [hints[0].id]);
-    assert_eq!(settled.ready[0].lane.0, "fast");
+    assert_eq!(settled.ready[0].lane.as_str(), "fast");
     let view = w.view(hints[0].id).await.unwrap();
     assert!(view.ready_at > old);
     assert_eq!((view.retries, view.failures), (3, 0));
@@ -154,11 +154,11 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
     let (view, next, _) = w.store.get(next_id).await.unwrap().unwrap();
     assert_eq!(view.state, JobState::Timer);
     assert_eq!(settled.timer, view.due_at);
-    assert_eq!(next.correlation_id, hint.id.0);
+    assert_eq!(next.correlation_id, hint.id.uuid());
     assert_eq!(next.repeat.as_deref(), Some("R2/PT600S"));
     assert!(next.seq > job.job.seq && next.exclusive);
     let of_the_series = JobFilter {
-        correlation_id: Some(hint.id.0),
+        correlation_id: Some(hint.id.uuid()),
         ..JobFilter::default()
     };
     assert_eq!(w.find(of_the_series).await, [next_id]);

@@ -9,7 +9,7 @@ use jobwire_core::{
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, work};
 
 fn lane(name: &str) -> Lane {
-    Lane(name.to_owned())
+    Lane::unchecked(name)
 }
 
 /// Priority first, then type and tenant, then category.
@@ -37,7 +37,7 @@ fn rules() -> Vec<LaneRule> {
 }
 
 async fn lane_of<S: Bench>(w: &World<S>, id: JobId) -> String {
-    w.view(id).await.unwrap().lane.0
+    w.view(id).await.unwrap().lane.to_string()
 }
 
 pub(super) async fn the_first_rule_that_fits_chooses_the_lane<S: Bench>(w: &World<S>) {
@@ -62,7 +62,7 @@ pub(super) async fn the_first_rule_that_fits_chooses_the_lane<S: Bench>(w: &Worl
     let hinted: Vec<(JobId, &str)> = created
         .ready
         .iter()
-        .map(|ready| (ready.hint.id, ready.lane.0.as_str()))
+        .map(|ready| (ready.hint.id, ready.lane.as_str()))
         .collect();
     assert_eq!(hinted, expected, "the hint goes where the row says");
     for (id, name) in expected {
@@ -81,13 +81,13 @@ pub(super) async fn a_timer_gets_its_lane_when_it_is_created<S: Bench>(w: &World
     w.store.set_lane_rules(&[]).await.unwrap();
     w.make_due(id, 1).await;
     let moved = w.store.move_due_timers(10).await.unwrap();
-    assert_eq!(moved.ready[0].lane.0, "bulk");
+    assert_eq!(moved.ready[0].lane.as_str(), "bulk");
 }
 
 pub(super) async fn without_rules_the_lane_is_default<S: Bench>(w: &World<S>) {
     assert!(w.store.lane_rules().await.unwrap().is_empty());
     let created = w.create(vec![work(), work().lane("own")]).await;
-    let lanes: Vec<&str> = created.ready.iter().map(|r| r.lane.0.as_str()).collect();
+    let lanes: Vec<&str> = created.ready.iter().map(|r| r.lane.as_str()).collect();
     assert_eq!(lanes, ["default", "own"]);
 }
 
@@ -127,11 +127,11 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
         .await;
     assert_eq!(lane_of(w, hints[0].id).await, "old");
     let (_, ready) = w.store.retry(hints[0].id, 3).await.unwrap();
-    assert_eq!(ready[0].lane.0, "old");
+    assert_eq!(ready[0].lane.as_str(), "old");
     // A dead letter, and its revival.
     w.fail(worker, give_up(&held[1])).await;
     let (_, ready) = w.store.retry(hints[1].id, 3).await.unwrap();
-    assert_eq!(ready[0].lane.0, "old");
+    assert_eq!(ready[0].lane.as_str(), "old");
     // The next occurrence is a new job, of the old one's lane.
     let mut completion = done(&held[2]);
     let next =
@@ -162,7 +162,7 @@ pub(super) async fn lanes_are_listed_with_what_they_hold<S: Bench>(w: &World<S>)
     let dead = w.hold(first, &hints[3]).await;
     w.fail(first, give_up(&dead)).await;
     let lanes = w.store.lanes().await.unwrap();
-    let names: Vec<&str> = lanes.iter().map(|view| view.lane.0.as_str()).collect();
+    let names: Vec<&str> = lanes.iter().map(|view| view.lane.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let counts = |at: usize| {
         let view = &lanes[at];
@@ -191,7 +191,7 @@ pub(super) async fn jobs_outside_the_lanes_that_are_received_are_counted<S: Benc
         let found = w.store.lanes_outside(known, 10).await.unwrap();
         let counts = found
             .into_iter()
-            .map(|backlog| (backlog.lane.0, backlog.jobs));
+            .map(|backlog| (backlog.lane.to_string(), backlog.jobs));
         counts.collect::<Vec<_>>()
     };
     assert_eq!(outside(&[lane("a")]).await, [("b".to_owned(), 2)]);
@@ -230,7 +230,7 @@ pub(super) async fn a_lane_is_moved_in_pages_and_what_is_locked_stays<S: Bench>(
     loop {
         let done = page(w, JobState::Executable, after, 3).await;
         assert!(done.moved <= 3);
-        assert!(done.ready.iter().all(|ready| ready.lane.0 == "new"));
+        assert!(done.ready.iter().all(|ready| ready.lane.as_str() == "new"));
         moved.extend(ids(&done.ready));
         pages += 1;
         after = done.after;
@@ -249,7 +249,8 @@ pub(super) async fn a_lane_is_moved_in_pages_and_what_is_locked_stays<S: Bench>(
     assert!(age.num_seconds() >= 50, "{age}");
     // Again, when the holder has given it back.
     let owner = w.view(held.job.id).await.unwrap().lock_owner.unwrap();
-    w.release(jobwire_core::NodeId(owner), held.held()).await;
+    w.release(jobwire_core::NodeId::from_uuid(owner), held.held())
+        .await;
     let rest = page(w, JobState::Executable, None, 3).await;
     assert_eq!((rest.moved, rest.after), (1, None));
     assert_eq!(page(w, JobState::Executable, None, 3).await.moved, 0);
@@ -293,9 +294,9 @@ pub(super) async fn what_waits_elsewhere_changes_its_lane_too<S: Bench>(w: &Worl
     assert_eq!(w.store.count(&left).await.unwrap(), 0);
     // What comes back comes back in the new lane.
     let ready = w.store.activate(&tenant).await.unwrap();
-    assert_eq!(ready[0].lane.0, "new");
+    assert_eq!(ready[0].lane.as_str(), "new");
     let (_, ready) = w.store.retry(hints[0].id, 3).await.unwrap();
-    assert_eq!(ready[0].lane.0, "new");
+    assert_eq!(ready[0].lane.as_str(), "new");
 }
 
 /// Without a hook nobody has hinted what was moved: the leader finds it like a job of plain SQL.
@@ -310,7 +311,7 @@ pub(super) async fn what_moves_without_a_hook_is_found_by_the_leader<S: Bench>(w
     assert_eq!((moved.ready, moved.hints), (1, 1));
     let found = w.lead(leader).await.unhinted;
     assert_eq!(ids(&found), [hint.id]);
-    assert_eq!(found[0].lane.0, "new");
+    assert_eq!(found[0].lane.as_str(), "new");
 }
 
 pub(super) async fn of_an_instance_that_moves_only_the_first_is_hinted<S: Bench>(w: &World<S>) {

@@ -157,7 +157,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         w.expire(hint.id).await;
     }
     let turn = |reset_at_most| LeaderCycle {
-        node: jobwire_core::NodeId(jobwire_tests_node()),
+        node: jobwire_core::NodeId::from_uuid(jobwire_tests_node()),
         lease: LEASE,
         transport: "in-process",
         reset_at_most,
@@ -183,7 +183,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
     let at = |seconds| chrono::Utc::now() + chrono::Duration::seconds(seconds);
     for (from, until, reset) in [(-7200, -3600, 0), (3600, 7200, 0), (-3600, 3600, 1)] {
         let turn = LeaderCycle {
-            node: jobwire_core::NodeId(jobwire_tests_node()),
+            node: jobwire_core::NodeId::from_uuid(jobwire_tests_node()),
             lease: LEASE,
             transport: "in-process",
             reset_at_most: 10,
@@ -275,7 +275,7 @@ pub(super) async fn jobs_created_by_sql_are_returned_once<S: Bench>(w: &World<S>
     assert!(w.lead(leader).await.unhinted.is_empty());
     let job = w.hold(node(), &report.unhinted[0].hint).await;
     assert_eq!((job.job.id, job.job.job_type.as_str()), (first, "work"));
-    assert_eq!(job.job.correlation_id, first.0);
+    assert_eq!(job.job.correlation_id, first.uuid());
 }
 
 pub(super) async fn unhinted_jobs_are_found_without_a_turn<S: Bench>(w: &World<S>) {

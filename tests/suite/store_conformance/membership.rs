@@ -15,7 +15,7 @@ pub(super) fn membership(id: NodeId) -> Membership {
         id,
         revision: 1,
         types: vec!["mail".to_owned(), "fax".to_owned()],
-        lanes: vec![Lane::default(), Lane("bulk".to_owned())],
+        lanes: vec![Lane::default(), Lane::unchecked("bulk")],
         scope: Scope::default().tenants(["acme"]).deployments(["d1", "d2"]),
         host: "host-1".to_owned(),
         version: "1.2.3".to_owned(),

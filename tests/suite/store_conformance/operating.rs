@@ -314,7 +314,7 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
         ),
         (
             JobFilter {
-                correlation_id: Some(other.id.0),
+                correlation_id: Some(other.id.uuid()),
                 ..all()
             },
             vec![other.id],

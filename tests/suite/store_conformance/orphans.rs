@@ -46,12 +46,12 @@ pub(super) async fn what_is_old_and_unlocked_is_suspected<S: Bench>(w: &World<S>
         assert_eq!(orphans(w, LONG, false).await, [hints[0].id, hints[1].id]);
     }
     let other_lane = OrphanQuery {
-        lane: Lane("fast".to_owned()),
+        lane: Lane::unchecked("fast"),
         ..query(w, LONG, false).await
     };
     let found = w.store.orphans(&other_lane).await.unwrap().ready;
     assert_eq!(ids(&found), [hints[2].id]);
-    assert_eq!(found[0].lane.0, "fast");
+    assert_eq!(found[0].lane.as_str(), "fast");
 }
 
 /// Its creator's clock was an hour ahead.
@@ -68,7 +68,7 @@ pub(super) async fn an_id_from_the_future_is_found_in_the_whole_table<S: SqlBenc
     whole.whole = true;
     assert_eq!(
         ids(&w.store.orphans(&whole).await.unwrap().ready),
-        [JobId(id)]
+        [JobId::from_uuid(id)]
     );
 }
 

@@ -366,7 +366,7 @@ pub(super) async fn a_bad_row_stops_no_move_to_another_lane<S: SqlBench>(w: &Wor
     refuse(w, "UPDATE", "job").await;
     let page = LanePage {
         from: Lane::default(),
-        to: Lane("other".to_owned()),
+        to: Lane::unchecked("other"),
         state: JobState::Executable,
         after: None,
         at_most: 100,

@@ -17,7 +17,7 @@ async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
         .await;
     let mut other = w.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job WHERE id = ANY($1) FOR UPDATE")
-        .bind([hints[0].id.0, hints[1].id.0])
+        .bind([hints[0].id.uuid(), hints[1].id.uuid()])
         .execute(&mut *other)
         .await
         .unwrap();
@@ -39,7 +39,7 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     let job = w.hold(worker, &hints[0]).await;
     let mut other = w.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
-        .bind(hints[1].id.0)
+        .bind(hints[1].id.uuid())
         .execute(&mut *other)
         .await
         .unwrap();
@@ -59,8 +59,8 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
         "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
          VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
     )
-    .bind(hints[1].id.0)
-    .bind(node().0)
+    .bind(hints[1].id.uuid())
+    .bind(node().uuid())
     .execute(&mut *other)
     .await
     .unwrap();
@@ -105,7 +105,7 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
         "SELECT FROM jobwire.job_lease WHERE job_id = ANY($1)
              OR NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = job_id) FOR UPDATE",
     )
-    .bind([hints[0].id.0, hints[2].id.0])
+    .bind([hints[0].id.uuid(), hints[2].id.uuid()])
     .execute(&mut *other)
     .await
     .unwrap();
@@ -121,7 +121,7 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     assert_eq!(rescued, [hints[3].id]);
     let strikes: Vec<_> = lost.iter().map(LockedJob::held).collect();
     sqlx::query("SELECT FROM jobwire.job_lease WHERE job_id = $1 FOR UPDATE")
-        .bind(hints[3].id.0)
+        .bind(hints[3].id.uuid())
         .execute(&mut *other)
         .await
         .unwrap();
@@ -239,8 +239,8 @@ async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
     let w = World::<PgStore>::open().await;
     let (worker, job, owner, sibling) = hold_two_by_hand(&w).await;
     sqlx::query("UPDATE jobwire.instance_lock SET job_id = $1, owner = $2, fence = 1000000")
-        .bind(sibling.0)
-        .bind(owner.0)
+        .bind(sibling.uuid())
+        .bind(owner.uuid())
         .execute(w.store.pool())
         .await
         .unwrap();
@@ -272,8 +272,8 @@ async fn hold_two_by_hand(w: &World<PgStore>) -> (NodeId, LockedJob, NodeId, Job
         "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
          VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
     )
-    .bind(sibling.0)
-    .bind(owner.0)
+    .bind(sibling.uuid())
+    .bind(owner.uuid())
     .execute(w.store.pool())
     .await
     .unwrap();
@@ -289,7 +289,7 @@ async fn claiming_passes_over_rows_that_somebody_has_locked() {
         .await;
     let mut other = w.store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM jobwire.job WHERE id = ANY($1) FOR UPDATE")
-        .bind([hints[0].id.0, hints[1].id.0])
+        .bind([hints[0].id.uuid(), hints[1].id.uuid()])
         .execute(&mut *other)
         .await
         .unwrap();
@@ -346,7 +346,7 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
         let create = format!("SELECT jobwire.create_job({arguments})");
         let id = sqlx::query_scalar(AssertSqlSafe(create)).fetch_one(w.store.pool());
         let id: uuid::Uuid = id.await.unwrap();
-        let lane = w.view(JobId(id)).await.unwrap().lane.0;
+        let lane = w.view(JobId::from_uuid(id)).await.unwrap().lane.to_string();
         assert_eq!(lane, expected, "{arguments}");
     }
     let chosen: String =

@@ -88,7 +88,7 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
         work(),
     ];
     let made = due(w, jobs).await;
-    let lanes = [Lane::default(), Lane("own".to_owned())];
+    let lanes = [Lane::default(), Lane::unchecked("own")];
     let here = node();
     let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
     let moved = moved.unwrap();
@@ -100,11 +100,11 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
     );
     for locked in &moved.locked {
         assert_eq!(locked.strikes, 0);
-        assert!(locked.fence.0 > 0);
+        assert!(locked.fence.number() > 0);
         let view = w.view(locked.job.id).await.unwrap();
         assert_eq!(view.state, JobState::Executable);
-        assert_eq!(view.lock_owner, Some(here.0));
-        assert_eq!(view.fence, Some(locked.fence.0));
+        assert_eq!(view.lock_owner, Some(here.uuid()));
+        assert_eq!(view.fence, Some(locked.fence.number()));
         let lasts = view.lock_expires_at.unwrap() - moved.now;
         assert!((lasts.as_seconds_f64() - LEASE.as_secs_f64()).abs() < 50.0);
         // Nobody else gets it.

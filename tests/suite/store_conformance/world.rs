@@ -38,7 +38,7 @@ pub(super) trait Bench: Store + Clone {
 }
 
 /// It leads where a test does not care which node does.
-pub(super) const LEADER: NodeId = NodeId(uuid::Uuid::from_u128(17));
+pub(super) const LEADER: NodeId = NodeId::from_uuid(uuid::Uuid::from_u128(17));
 
 /// One that speaks SQL.
 pub(super) trait SqlBench: Bench + SqlStore {
@@ -68,7 +68,7 @@ pub(super) trait SqlBench: Bench + SqlStore {
         table: &str,
         columns: &[(&str, &str)],
     ) -> Result<(), sqlx::Error> {
-        let (quoted, number) = (format!("'{id}'"), format!("{}", id.0.as_u128() as u32));
+        let (quoted, number) = (format!("'{id}'"), format!("{}", id.uuid().as_u128() as u32));
         let mut row = vec![
             ("id", &*quoted),
             ("correlation_id", &*quoted),
@@ -197,7 +197,7 @@ impl Bench for PgStore {
         let id = sqlx::query_scalar("SELECT jobwire.create_job(type => $1)")
             .bind(job_type)
             .fetch_one(self.pool());
-        JobId(id.await.unwrap())
+        JobId::from_uuid(id.await.unwrap())
     }
 
     by_sql!();
@@ -226,7 +226,7 @@ impl SqlBench for PgStore {
     async fn set_aside(&self, table: &str, id: JobId, reason: &str) {
         sqlx::query("SELECT FROM jobwire.set_aside($1, ARRAY[$2], $3)")
             .bind(table)
-            .bind(id.0)
+            .bind(id.uuid())
             .bind(reason)
             .execute(self.pool())
             .await

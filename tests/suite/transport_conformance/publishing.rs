@@ -96,7 +96,7 @@ pub(crate) async fn a_marker_comes_after_what_was_confirmed_before_it(world: &Wo
 }
 
 pub(crate) async fn lanes_do_not_mix(world: &World) {
-    let other = Lane("other".into());
+    let other = Lane::unchecked("other");
     // Its receiver declares it.
     drop(world.receiver_of(std::slice::from_ref(&other), 10).await);
     let (here, there) = (world.publish(3).await, world.publish_to(&other, 3).await);

@@ -38,7 +38,7 @@ pub(crate) async fn a_receive_that_is_given_up_loses_nothing(world: &World) {
 }
 
 pub(crate) async fn all_lanes_of_a_subscription_are_received(world: &World) {
-    let lanes = ["one", "two", "three"].map(|name| Lane(name.into()));
+    let lanes = ["one", "two", "three"].map(Lane::unchecked);
     let mut receiver = world.receiver_of(&lanes, 8).await;
     let mut sent = Vec::new();
     for _ in 0..5 {
@@ -79,7 +79,7 @@ pub(crate) async fn settling_makes_room(world: &World) {
 }
 
 pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
-    let [busy, other] = ["busy", "other"].map(|name| Lane(name.into()));
+    let [busy, other] = ["busy", "other"].map(Lane::unchecked);
     let mut receiver = world.receiver_of(&[busy.clone(), other.clone()], 8).await;
     // Both lanes are known to deliver before it counts.
     let mut first = world.publish_to(&busy, 1).await;
@@ -105,7 +105,7 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
 }
 
 pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(world: &World) {
-    let [held, other] = ["held", "other"].map(|name| Lane(name.into()));
+    let [held, other] = ["held", "other"].map(Lane::unchecked);
     let lanes = [held.clone(), other.clone()];
     // Their receivers declare them.
     drop(world.receiver_of(&lanes, 4).await);

@@ -54,7 +54,7 @@ fn scope(node: &NodeView) -> [(&'static str, &Names); 3] {
 
 fn as_row(node: &NodeView) -> [String; 8] {
     let it = &node.membership;
-    let lanes: Vec<&str> = it.lanes.iter().map(|lane| &*lane.0).collect();
+    let lanes: Vec<&str> = it.lanes.iter().map(|lane| lane.as_str()).collect();
     let only = scope(node).into_iter().filter_map(|(kind, names)| {
         let names = names.as_ref()?.iter().cloned().collect::<Vec<_>>();
         Some(format!("{kind}: {}", names.join(",")))

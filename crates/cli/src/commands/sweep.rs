@@ -161,7 +161,7 @@ async fn ask(
             orphans,
             ids,
         };
-        lanes.insert(lane.0.clone(), report);
+        lanes.insert(lane.to_string(), report);
     }
     Ok(Report {
         counted,

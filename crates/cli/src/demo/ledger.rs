@@ -61,7 +61,7 @@ pub(super) async fn entries(
 
 fn of_postgres(row: &PgRow) -> Result<Entry, sqlx::Error> {
     Ok(Entry {
-        job: JobId(row.try_get(0)?),
+        job: JobId::from_uuid(row.try_get(0)?),
         case: row.try_get(1)?,
         activity: row.try_get(2)?,
         position: row.try_get(3)?,
@@ -83,7 +83,7 @@ fn of_sqlite(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
             .ok_or_else(|| sqlx::Error::Decode("a time out of range".into()))
     };
     Ok(Entry {
-        job: JobId(id(0)?),
+        job: JobId::from_uuid(id(0)?),
         case: row.try_get(1)?,
         activity: row.try_get(2)?,
         position: row.try_get(3)?,

@@ -57,12 +57,12 @@ pub(crate) async fn record<P: Sync>(job: &Running<P>, position: i64) -> Result<(
     match job.transaction::<PgStore>().await {
         Ok(mut guard) => {
             sqlx::query(INSERT_POSTGRES)
-                .bind(job.job.id.0)
+                .bind(job.job.id.uuid())
                 .bind(case)
                 .bind(activity)
                 .bind(position)
-                .bind(job.fence.0)
-                .bind(job.node.0)
+                .bind(job.fence.number())
+                .bind(job.node.uuid())
                 .execute(&mut *guard)
                 .await?;
         }
@@ -73,7 +73,7 @@ pub(crate) async fn record<P: Sync>(job: &Running<P>, position: i64) -> Result<(
                 .bind(case)
                 .bind(activity)
                 .bind(position)
-                .bind(job.fence.0)
+                .bind(job.fence.number())
                 .bind(job.node.to_string())
                 .bind(started_at)
                 .execute(&mut *guard)

@@ -17,7 +17,7 @@ impl Database {
     /// Take the lease of a job that nobody holds.
     fn lease(&mut self, terms: &LockTerms, job: Job) -> LockedJob {
         let fence = if self.has(Bug::FenceCountsAttempts) {
-            jobwire_core::Fence(i64::from(job.failures) + 1)
+            jobwire_core::Fence::new(i64::from(job.failures) + 1)
         } else {
             self.next_fence()
         };

@@ -177,10 +177,12 @@ impl Database {
             ready_at: job.ready_at,
             correlation_id: job.correlation_id,
             exception_message: job.exception_message.clone(),
-            lock_owner: lease.and_then(|lease| lease.owner).map(|owner| owner.0),
+            lock_owner: lease
+                .and_then(|lease| lease.owner)
+                .map(|owner| owner.uuid()),
             lock_expires_at: lease.map(|lease| lease.expires_at),
             locked_at: lease.map(|lease| lease.locked_at),
-            fence: lease.map(|lease| lease.fence.0),
+            fence: lease.map(|lease| lease.fence.number()),
         }
     }
 }
@@ -210,7 +212,7 @@ fn matches(filter: &JobFilter, view: &JobView) -> bool {
         )
         && is(filter.element.as_ref(), view.element.as_ref())
         && is(filter.tenant.as_ref(), view.tenant.as_ref())
-        && is(filter.lane.as_ref(), Some(&view.lane.0))
+        && is(filter.lane.as_ref(), Some(&view.lane.to_string()))
         && is(filter.correlation_id.as_ref(), Some(&view.correlation_id))
         && filter
             .locked

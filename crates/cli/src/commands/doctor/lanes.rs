@@ -61,7 +61,7 @@ async fn look(
                 format!("{jobs} ready in lane {lane}, which is neither in `lanes` here nor named by a rule"),
                 format!(
                     "if no other node receives it: add it to `lanes`, or move its jobs: jobwire lanes move {lane} {}",
-                    received.first().map_or(Lane::DEFAULT, |l| l.0.as_str())
+                    received.first().map_or(Lane::DEFAULT, |l| l.as_str())
                 ),
             );
         }

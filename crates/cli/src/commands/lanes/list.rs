@@ -101,7 +101,7 @@ fn rule((at, rule): (usize, &LaneRule)) -> [String; 6] {
         text(&rule.category),
         text(&rule.tenant),
         priority,
-        rule.lane.0.clone(),
+        rule.lane.to_string(),
     ]
 }
 
@@ -116,7 +116,7 @@ fn row(line: &Line) -> [String; 9] {
         format!("{at} ({})", duration::write(whole))
     });
     [
-        view.lane.0.clone(),
+        view.lane.to_string(),
         view.ready.to_string(),
         view.running.to_string(),
         view.nodes.to_string(),

@@ -30,7 +30,7 @@ pub(super) async fn relocate(
 ) -> Result<(), Error> {
     let plan = LaneMove {
         rate,
-        ..LaneMove::new(Lane(from), Lane(to))
+        ..LaneMove::new(Lane::unchecked(from), Lane::unchecked(to))
     };
     let problems = plan.problems();
     if !problems.is_empty() {

@@ -39,7 +39,7 @@ pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> 
     let mut foreign: Vec<&str> = rules
         .iter()
         .filter(|rule| settings.lanes.iter().all(|share| share.lane != rule.lane))
-        .map(|rule| rule.lane.0.as_str())
+        .map(|rule| rule.lane.as_str())
         .collect();
     foreign.sort_unstable();
     foreign.dedup();
@@ -130,7 +130,7 @@ mod tests {
         )
         .expect("all is well");
         assert_eq!(rules.len(), 2);
-        assert_eq!(rules[0].lane.0, "critical");
+        assert_eq!(rules[0].lane.as_str(), "critical");
         assert_eq!(rules[0].min_priority, Some(100));
         assert_eq!(rules[1].job_type.as_deref(), Some("send"));
         assert_eq!(rules[1].max_priority, Some(5));

@@ -76,7 +76,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 async fn call(allowed: &str, payload: Value) -> HandlerResult {
     let allowed = AllowList::parse(allowed.split(',').filter(|a| !a.is_empty())).unwrap();
     HttpHandler::new(allowed)
-        .call(JobId::generate(), Fence(7), &payload.to_string())
+        .call(JobId::generate(), Fence::new(7), &payload.to_string())
         .await
 }
 
@@ -99,7 +99,7 @@ async fn a_call_says_which_job_and_which_lock_it_is_of() {
     let payload =
         json!({"url": service.url(), "headers": {"X-Tenant": "a"}, "body": {"order": 17}});
     handler
-        .call(id, Fence(7), &payload.to_string())
+        .call(id, Fence::new(7), &payload.to_string())
         .await
         .unwrap();
     let sent = service.received.lock().unwrap().join("").to_lowercase();
@@ -243,7 +243,7 @@ async fn an_allowed_name_with_a_private_address_is_refused() {
     let payload = json!({"url": format!("http://inside.example.org:{}/", service.address.port())})
         .to_string();
     let error = handler
-        .call(JobId::generate(), Fence(1), &payload)
+        .call(JobId::generate(), Fence::new(1), &payload)
         .await
         .unwrap_err();
     // On another node the name may resolve to a public address.
@@ -285,7 +285,7 @@ async fn a_silent_service_is_given_up_in_time_and_retried() {
     );
     let payload = json!({"url": url}).to_string();
     let error = handler
-        .call(JobId::generate(), Fence(1), &payload)
+        .call(JobId::generate(), Fence::new(1), &payload)
         .await
         .unwrap_err();
     assert_eq!(error.verdict, Verdict::Retry(None));
