@@ -191,7 +191,7 @@ fn urls_that_cannot_work_are_refused_without_showing_their_password() {
             "amqp://me:secret@127.0.0.1,mq/jobs",
             "to 'mq' unencrypted",
         ),
-        ("broker_url", "amqps://mq?verify=none", "is not known"),
+        ("broker_url", "amqps://mq?verify=none", "unknown parameter"),
     ] {
         let said = mistakes("", &[], &[(key, url)]);
         assert!(said.contains(part), "{part} in {said}");

@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn each_mistake_names_the_field_and_the_remedy() {
         for (line, field, remedy) in [
-            ("nonsense", "JSON", "write for example"),
-            ("[1]", "JSON", "write for example"),
+            ("nonsense", "JSON", "write, for example"),
+            ("[1]", "JSON", "write, for example"),
             ("{}", "`type` is missing", "--type"),
             (r#"{"type":7}"#, "`type` is 7", "a string"),
             (r#"{"type":""}"#, "`type` is empty", "name the handler type"),
