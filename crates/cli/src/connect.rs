@@ -246,6 +246,10 @@ async fn brokers(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     Ok(Arc::new(routed.build()))
 }
 
+#[cfg_attr(
+    not(any(feature = "amqp", feature = "kafka")),
+    allow(unused_variables, unreachable_code, reason = "without a transport")
+)]
 async fn broker(settings: &Settings, url: &SecretUrl) -> Result<Arc<dyn Transport>, Error> {
     let settings = settings.for_broker(url);
     let connected: Result<Arc<dyn Transport>, TransportError> = match url.scheme() {
