@@ -25,6 +25,7 @@ mod hints;
 mod jvm;
 mod kafka;
 mod lanes;
+mod layers;
 mod model;
 mod program;
 mod promises;

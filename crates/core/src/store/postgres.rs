@@ -78,7 +78,7 @@ use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::telemetry::metrics as m;
 use crate::transport::Plaintext;
 
-static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/postgres");
+static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
 
 /// Returns the migrations, with their history in Jobwire's own schema. Newer migrations in the
 /// database are accepted here: [`Store::check`] decides by `schema_version` whether this program

@@ -62,7 +62,7 @@ use crate::store::error::StoreError;
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::telemetry::metrics as m;
 
-static MIGRATOR: Migrator = sqlx::migrate!("../../migrations/sqlite");
+static MIGRATOR: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// Returns the migrations, with their history in the table `jobwire_migration`. Newer migrations in
 /// the database are accepted here: [`Store::check`] decides by `schema_version` whether this
