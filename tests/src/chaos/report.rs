@@ -8,41 +8,42 @@ use crate::history::Report;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What a run led to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was asked for.
+    /// The options of the run.
     pub options: Options,
     /// The verdict on the history.
     pub verdict: Report,
     /// Jobs by type.
     pub kinds: Kinds,
-    /// Hints that the last nodes took, each decided or returned.
+    /// Hints that the last nodes received, each decided or returned.
     pub hints: u64,
     /// Faults by kind.
     pub faults: Injected,
-    /// What happened that no fault explains: nodes that ended by themselves, a backlog that did not drain.
+    /// Events that no fault explains: nodes that ended by themselves, a backlog that did not drain.
     pub surprises: Vec<String>,
-    /// Raw histories of the jobs in question.
+    /// Raw histories of the jobs in violations.
     pub evidence: Vec<String>,
-    /// How long jobs were created.
+    /// The time during which jobs were created.
     pub ran: Duration,
-    /// How long it then took until all were done.
+    /// The time that it then took until all jobs were done.
     pub drained: Duration,
     /// Rows of the history.
     pub rows: i64,
-    /// How often nodes were started.
+    /// The number of starts of nodes.
     pub starts: u64,
 }
 
 impl Outcome {
-    /// Nothing was broken.
+    /// Returns whether every promise was kept.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.verdict.holds() && self.surprises.is_empty()
     }
 
-    /// What is wrong, a line each, without histories: what a log keeps that is cut at its start.
+    /// Returns the violations and surprises, one per line, without histories. A log that is cut at
+    /// its start keeps them.
     #[must_use]
     pub fn wrongs(&self) -> String {
         let violations = (self.verdict.kept.iter())
@@ -51,7 +52,7 @@ impl Outcome {
         lines.join("\n")
     }
 
-    /// The page, in Markdown.
+    /// Returns the page, in Markdown.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
     pub fn page(&self) -> String {
