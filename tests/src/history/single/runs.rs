@@ -1,4 +1,4 @@
-//! Runs of the handler, and what came of them.
+//! Runs of the handler and their results.
 
 use super::locks::End;
 use super::{Invariant, Place, Single, Whereabouts};
@@ -33,7 +33,8 @@ impl Single<'_> {
         let transactional = self.is_transactional();
         if let Some(run) = self.runs.iter_mut().find(|run| run.fence == fence) {
             if transactional && run.owner == owner {
-                // The database failed the transaction of the former run, which is undone: it runs again (rule 29).
+                // The database failed and rolled back the transaction of the former run: it runs
+                // again (rule 29).
                 run.answer = None;
                 run.ended_at = None;
                 return;
@@ -47,7 +48,8 @@ impl Single<'_> {
             run.ended_at.is_none() && !self.ended.iter().any(|(ended, _)| *ended == run.fence)
         });
         if others {
-            // Allowed, since locks are checked to follow each other: the other one's has expired.
+            // Allowed: locks are checked to follow each other, so the other run's lease has
+            // expired.
             self.counts().duplicate_runs += 1;
         }
         self.runs.push(Run {
@@ -176,7 +178,7 @@ impl Single<'_> {
             // The last attempt failed, panicked or timed out.
             Some(None | Some(Answer::Failed)) if had <= 1 => {}
             Some(Some(_)) if had <= 1 && self.has_timeout() => {}
-            // A job whose holders die is put into quarantine.
+            // A job whose holders die goes into quarantine.
             _ if (self.limits.quarantine).is_none_or(|limit| strikes >= limit)
                 && self.expired_locks > 0 => {}
             None if !self.limits.handlers => {}

@@ -3,7 +3,8 @@
 use super::{Invariant, Single};
 use crate::history::event::Strikes;
 
-/// From so many strikes on a job runs alone, and only a death while it does counts.
+/// The number of strikes from which a job runs alone, and from which a death counts only if the job
+/// ran alone.
 const SUSPECT: i32 = 2;
 
 impl Single<'_> {
