@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-/// The user that a private node starts with, and its password.
+/// The user that a private node starts with.
 pub const USER: &str = "jobwire";
 
 /// The node's name. It need not be unique: every node has its own epmd.

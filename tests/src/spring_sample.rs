@@ -11,8 +11,8 @@ use url::Url;
 /// Java and Spring take four seconds on two cores, and much longer on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The program, compiled.
-# The compiled program.
+/// The compiled program.
+#[derive(Debug)]
 pub struct SpringSample {
     classes: Scratch,
     jars: PathBuf,
