@@ -28,7 +28,8 @@ pub fn forget_package(command: &mut Command) {
 /// If it does not compile.
 #[must_use]
 pub fn build(name: &str) -> PathBuf {
-    let this = std::env::current_exe().unwrap_or_else(|error| panic!("who am I: {error}"));
+    let this = std::env::current_exe()
+        .unwrap_or_else(|error| panic!("cannot find this program's path: {error}"));
     // target/PROFILE/deps/suite-HASH for a test, target/PROFILE/servers for a program.
     let profile = this
         .ancestors()

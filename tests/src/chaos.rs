@@ -7,7 +7,7 @@
 //! ([`ledger`]). When all is healed and drained, the history is read ([`reader`]) and judged
 //! ([`crate::history::Checker`]).
 //!
-//! docs/internals/chaos.md says how to use it.
+//! See docs/internals/chaos.md for how to use it.
 
 pub mod deploys;
 pub mod faults;

@@ -176,7 +176,7 @@ impl KafkaAdmin {
     pub async fn committed(&self, group: &str, topic: &str) -> Vec<Option<i64>> {
         let count = i32::try_from(self.partitions(topic).await).expect("a number");
         // Repeated: the group's coordinator may have to be elected, or to load.
-        eventually("Kafka to tell what was committed", ANSWER, || {
+        eventually("Kafka to return committed offsets", ANSWER, || {
             let asked = list(topic, (0..count).map(|n| (n, Offset::Invalid)));
             let mut config = ClientConfig::new();
             config
@@ -204,7 +204,7 @@ impl KafkaAdmin {
 
     async fn watermarks(&self, topic: &str) -> Vec<(i64, i64)> {
         let count = i32::try_from(self.partitions(topic).await).expect("a number");
-        eventually("Kafka to tell the offsets of a topic", ANSWER, || {
+        eventually("Kafka to return the offsets of a topic", ANSWER, || {
             let (client, topic) = (Arc::clone(&self.client), topic.to_owned());
             let ask = move |n| client.inner().fetch_watermarks(&topic, n, QUESTION);
             let asked = blocking(move || (0..count).map(ask).collect::<KafkaResult<_>>());
@@ -222,7 +222,7 @@ impl KafkaAdmin {
     }
 
     async fn metadata(&self) -> Metadata {
-        eventually("Kafka to tell its topics", ANSWER, || {
+        eventually("Kafka to return its topics", ANSWER, || {
             let client = Arc::clone(&self.client);
             let asked = blocking(move || client.inner().fetch_metadata(None, QUESTION));
             async { asked.await.ok() }

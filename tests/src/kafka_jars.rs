@@ -59,7 +59,7 @@ pub(crate) fn fetch(what: &str) -> PathBuf {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "the tests need what `scripts/setup {what}` fetches, and it failed:\n{said}"
+        "`scripts/setup {what}`, which the tests need, failed:\n{said}"
     );
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

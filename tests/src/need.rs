@@ -27,7 +27,7 @@ pub fn directory_of(program: &str, package: &str, places: impl Fn() -> Vec<PathB
         let said = find().is_none().then(|| install(package));
         find().unwrap_or_else(|| {
             let said = said.unwrap_or_default();
-            panic!("the tests need the program `{program}`: install the Debian package {package}, or its like on your system, and run them again.\n{said}")
+            panic!("the tests need the program `{program}`: install the Debian package {package}, or its equivalent on your system, and run the tests again.\n{said}")
         })
     })
 }

@@ -350,7 +350,7 @@ pub(crate) fn unprivileged_user() -> Option<User> {
         .find_map(|name| User::from_name(name).ok().flatten());
     assert!(
         user.is_some(),
-        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`"
+        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor a user `nobody`"
     );
     user
 }

@@ -108,7 +108,7 @@ impl Drop for Running {
     /// Prints the end of its output if the test failed.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("process {} said:\n{}", self.id(), self.lines().tail());
+            eprintln!("output of process {}:\n{}", self.id(), self.lines().tail());
         }
     }
 }
@@ -140,7 +140,7 @@ impl Running {
         let line = self.lines().find(pattern, deadline).await;
         line.unwrap_or_else(|| {
             let tail = self.lines().tail();
-            panic!("waited {deadline:?} for a line with {pattern:?}, in vain; it said:\n{tail}")
+            panic!("waited {deadline:?} for a line with {pattern:?} without success; its output:\n{tail}")
         })
     }
 

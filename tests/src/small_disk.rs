@@ -23,7 +23,7 @@ impl SmallDisk {
     #[must_use]
     pub fn mount(megabytes: u32) -> Option<SmallDisk> {
         if !Uid::effective().is_root() {
-            eprintln!("left out: to mount a small disk (tmpfs) takes root");
+            eprintln!("skipped: mounting a small disk (tmpfs) needs root");
             return None;
         }
         let scratch = Scratch::new();
@@ -38,7 +38,7 @@ impl SmallDisk {
             .unwrap_or_else(|error| panic!("cannot start mount: {error}"));
         if !mounted.status.success() {
             let said = String::from_utf8_lossy(&mounted.stderr);
-            eprintln!("left out: a small disk (tmpfs) can't be mounted here: {said}");
+            eprintln!("skipped: cannot mount a small disk (tmpfs): {said}");
             return None;
         }
         Some(SmallDisk {

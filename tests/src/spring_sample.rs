@@ -43,7 +43,7 @@ impl SpringSample {
         sample
     }
 
-    /// Places these orders, each in a transaction of its own; returns what it said.
+    /// Places these orders, each in its own transaction, and returns the output.
     ///
     /// Places these orders, each in its own transaction, and returns the output.
     /// If it fails.

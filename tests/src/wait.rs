@@ -58,7 +58,7 @@ where
     let found = within(deadline, check);
     async move {
         let found = found.await;
-        found.unwrap_or_else(|| panic!("waited {deadline:?} for {what}, in vain ({caller})"))
+        found.unwrap_or_else(|| panic!("waited {deadline:?} for {what} without success ({caller})"))
     }
 }
 

@@ -68,7 +68,7 @@ async fn main() -> ExitCode {
     };
     if !status.success() {
         for (server, log) in [("RabbitMQ", rabbitmq.log()), ("Kafka", kafka.log())] {
-            eprintln!("== the last that {server} said:");
+            eprintln!("== last lines of {server}:");
             for line in log.iter().skip(log.len().saturating_sub(LINES)) {
                 eprintln!("{line}");
             }

@@ -102,12 +102,12 @@ impl Recorded {
                 }
             }
             Kind::Failing if f64::from(job.job.failures) < number("fails") => {
-                return Err(HandlerError::retry("fails as it was told to"));
+                return Err(HandlerError::retry("fails on purpose"));
             }
             Kind::Panicking if f64::from(job.job.failures) < number("fails") => {
                 #[allow(clippy::panic, reason = "what this job is for")]
                 {
-                    panic!("panics as it was told to");
+                    panic!("panics on purpose");
                 }
             }
             Kind::Hanging if f64::from(job.job.failures) < number("fails") => {

@@ -102,17 +102,17 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         let value = arguments
             .next()
             .ok_or_else(|| format!("{name} needs a value"))?;
-        let bad = |_| format!("{name} {value}: not a number");
+        let bad = |_| format!("{name} {value}: must be a number");
         let switch = || {
             let switch = value.parse::<bool>();
-            switch.map_err(|_| format!("{name} {value}: true or false"))
+            switch.map_err(|_| format!("{name} {value}: must be true or false"))
         };
         match &*name {
             "--seed" => options.seed = value.parse().map_err(bad)?,
             "--minutes" => {
                 let minutes: f64 = value
                     .parse()
-                    .map_err(|_| format!("{name} {value}: not a number"))?;
+                    .map_err(|_| format!("{name} {value}: must be a number"))?;
                 options.time = Duration::try_from_secs_f64(minutes * 60.0)
                     .map_err(|error| format!("{name} {value}: {error}"))?;
             }
@@ -131,10 +131,10 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
                 options.broker = match &*value {
                     "rabbitmq" => Broker::RabbitMq,
                     "kafka" => Broker::Kafka,
-                    _ => return Err(format!("{name} {value}: rabbitmq or kafka")),
+                    _ => return Err(format!("{name} {value}: must be rabbitmq or kafka")),
                 }
             }
-            _ => return Err(format!("{name}: unknown; there are {USAGE}")),
+            _ => return Err(format!("{name}: unknown option; use {USAGE}")),
         }
     }
     if options.deploys && options.nodes < 2 {

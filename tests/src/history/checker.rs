@@ -56,7 +56,7 @@ impl Default for Limits {
 /// | I4 | no two holders: a lock is granted only when the one before ended or expired, and only the holder changes the job | locks against leases; every change against the lock that counts; a completion against the handler that ran under its lock |
 /// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against the handler's answer |
 /// | I8 | every job is in exactly one place, the one that its history leads to | moves, and the place at the end |
-/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against what the handler answered |
+/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against the handler's answer |
 /// | I10 | no job runs before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
 /// | I11 | the sweeper hints no more than was lost | **as a bound on the total** ([`Limits::rehints`]): a history does not show which hint was lost |
 /// | I12 | no id is reused for another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |

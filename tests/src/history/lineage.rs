@@ -83,7 +83,10 @@ impl Lineage {
                 && last.completed
                 && last.left > 1
             {
-                let what = format!("the series {id} ended although {} are left", last.left - 1);
+                let what = format!(
+                    "the series {id} ended although {} occurrences are left",
+                    last.left - 1
+                );
                 add(Invariant::I3, vec![last.job], what);
             }
         }

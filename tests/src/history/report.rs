@@ -130,7 +130,7 @@ pub struct Counts {
 /// The verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
     /// The number of violations.
     pub violations: u64,

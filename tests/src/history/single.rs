@@ -244,10 +244,10 @@ impl<'a> Single<'a> {
             Event::Created(creation) => Some((creation.outcome, e.visible)),
             _ => None,
         }) {
-            None => Some("a hint left for a job that nobody created"),
-            Some((Outcome::RolledBack, _)) => Some("a hint left for a job that was rolled back"),
+            None => Some("a hint was published for a job that was not created"),
+            Some((Outcome::RolledBack, _)) => Some("a hint was published for a job that was rolled back"),
             Some((Outcome::Committed, visible)) if entry.at < visible => {
-                Some("a hint left before the job's transaction had committed")
+                Some("a hint was published before the job's transaction had committed")
             }
             Some(_) => None,
         };
@@ -297,7 +297,7 @@ impl<'a> Single<'a> {
             let found = self.found;
             self.violation(
                 Invariant::I8,
-                format!("by its history it should be in {there:?}, it was found in {found:?}"),
+                format!("its history ends in {there:?}, but it was found in {found:?}"),
             );
         }
         let waits = matches!(there, Some(Place::Executable | Place::Timer));

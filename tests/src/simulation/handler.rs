@@ -113,7 +113,7 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
         if job.job.job_type != TIMED {
             ends(Answer::Again);
         }
-        return Err(HandlerError::conflict("told to stop"));
+        return Err(HandlerError::conflict("asked to stop"));
     }
     let failed_enough = job.job.failures >= i32::from(count);
     match deed {
@@ -127,7 +127,7 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
         }
         3 => {
             ends(Answer::Unrecoverable);
-            Err(HandlerError::unrecoverable("it makes no sense"))
+            Err(HandlerError::unrecoverable("it is invalid"))
         }
         4 if job.job.due_at.is_none() => {
             ends(Answer::Again);

@@ -47,7 +47,7 @@ impl fmt::Display for Swept {
         writeln!(
             f,
             "{seeds} seeds in {took:.1?} ({rate:.0} a second): {jobs} jobs, {locks} locks, {takeovers} takeovers, \
-             {faults} faults; the longest way from the last fault to the end was {drained:.1?} (seed {slow})"
+             {faults} faults; the longest time from the last fault to the end was {drained:.1?} (seed {slow})"
         )?;
         if let Some(failed) = failed {
             write!(f, "{}", describe(failed))?;

@@ -164,7 +164,7 @@ impl World {
                 link.kill();
                 drop(node);
             } else {
-                link.say(|| "is told to stop".to_owned());
+                link.say(|| "is asked to stop".to_owned());
                 node.stop().await;
                 link.say(|| "has stopped".to_owned());
                 link.kill();

@@ -136,7 +136,7 @@ impl Single<'_> {
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("lock {fence} was renewed, which its node did not hold any more"),
+                format!("a node renewed lock {fence}, which it no longer held"),
             ),
         }
     }
@@ -151,13 +151,13 @@ impl Single<'_> {
                 if entry.at < lock.expires_at + jumped {
                     self.violation(
                         Invariant::I4,
-                        format!("the sweeper took lock {fence} off a job while it lived"),
+                        format!("the sweeper reset lock {fence} before it had expired"),
                     );
                 }
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("the sweeper took lock {fence} off, which nobody held"),
+                format!("the sweeper reset lock {fence}, which had no holder"),
             ),
         }
     }
@@ -171,7 +171,7 @@ impl Single<'_> {
                 if lock.taken_off.is_some() {
                     self.violation(
                         Invariant::I4,
-                        format!("lock {fence} was used after the sweeper had taken it off"),
+                        format!("lock {fence} was used after the sweeper had reset it"),
                     );
                 }
                 // No guard names a time: the lock counted until now, even if its lease had expired.
@@ -181,7 +181,7 @@ impl Single<'_> {
                 let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());
                 self.violation(
                     Invariant::I4,
-                    format!("lock {fence} changed the job, but the lock that counts is {held}"),
+                    format!("lock {fence} changed the job, but the current lock is {held}"),
                 );
                 self.lock = other;
             }

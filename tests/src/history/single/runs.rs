@@ -21,13 +21,15 @@ impl Single<'_> {
         if !granted {
             self.violation(
                 Invariant::I4,
-                format!("the handler started under lock {fence}, which nobody was given"),
+                format!("the handler started under lock {fence}, which was never granted"),
             );
         }
         if self.ended.contains(&(fence, End::Completed)) {
             self.violation(
                 Invariant::I4,
-                format!("the handler started under lock {fence} after that had completed the job"),
+                format!(
+                    "the handler started under lock {fence} after this lock had completed the job"
+                ),
             );
         }
         let transactional = self.is_transactional();
@@ -75,7 +77,7 @@ impl Single<'_> {
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("a handler ended under lock {fence} that had not started"),
+                format!("a handler ended under lock {fence} but had not started"),
             ),
         }
     }
@@ -100,7 +102,10 @@ impl Single<'_> {
         self.expect(Place::Executable, "it was completed");
         self.give_up(entry, owner, fence, End::Completed);
         if fence != self.highest {
-            self.violation(Invariant::I6, "not the newest lock completed it");
+            self.violation(
+                Invariant::I6,
+                "it was completed by a lock that is not the newest",
+            );
         }
         if self.limits.handlers {
             match self.run_of(fence).map(|run| run.answer) {
@@ -217,7 +222,10 @@ impl Single<'_> {
             );
         }
         if fence != self.highest {
-            self.violation(Invariant::I6, "not the newest lock completed it");
+            self.violation(
+                Invariant::I6,
+                "it was completed by a lock that is not the newest",
+            );
         }
         self.completed = Some(fence);
         self.place = Whereabouts::Gone;

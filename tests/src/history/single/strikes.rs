@@ -23,10 +23,10 @@ impl Single<'_> {
             (after != before + i32::from(counts)).then_some("the end of a lease")
         } else {
             let one = self.struck.pop();
-            (after != before - 1 || one.is_none()).then_some("what should take one back")
+            (after != before - 1 || one.is_none()).then_some("the removal of a strike")
         };
         if let Some(what) = wrong {
-            let text = format!("{what} turned {before} strikes into {after}");
+            let text = format!("{what} changed the strikes from {before} to {after}");
             self.violation(Invariant::I14, text);
         }
         if usize::try_from(after).is_ok_and(|after| after > self.struck.len()) {

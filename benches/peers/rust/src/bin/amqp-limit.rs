@@ -157,7 +157,7 @@ async fn arrive(
     let mut said = BufReader::new(said).lines();
     said.next_line()
         .await?
-        .ok_or("the receiver did not begin")?;
+        .ok_or("the receiver did not start")?;
     let period = Duration::from_secs(1) / rate;
     let (mut ticks, mut due) = (interval(period), now());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

@@ -61,13 +61,13 @@ impl Starts {
     }
 
     fn note(&self, n: u32) {
-        let mut inner = self.0.lock().expect("nobody panics with it");
+        let mut inner = self.0.lock().expect("no thread panics while it holds the lock");
         inner.0.extend_from_slice(&n.to_le_bytes());
         inner.0.extend_from_slice(&micros().to_le_bytes());
     }
 
     fn flush(&self) -> Result<()> {
-        let mut inner = self.0.lock().expect("nobody panics with it");
+        let mut inner = self.0.lock().expect("no thread panics while it holds the lock");
         let (buffer, file) = &mut *inner;
         file.write_all(buffer)?;
         buffer.clear();
