@@ -45,7 +45,7 @@ impl SpringSample {
 
     /// Places these orders, each in its own transaction, and returns the output.
     ///
-    /// Places these orders, each in its own transaction, and returns the output.
+    /// # Panics
     /// If it fails.
     pub async fn place(&self, database: &str, broker: &Space, orders: &[String]) -> Vec<String> {
         let (jdbc, user, password) = jdbc(database);

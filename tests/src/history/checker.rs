@@ -48,21 +48,21 @@ impl Default for Limits {
 
 /// Verifies a history, in O(n log n).
 ///
+/// | | holds | how it is checked |
+/// | --- | --- | --- |
 /// | I1 | every committed job was executed and finished, once all was healed and drained | every job created; a COMMIT without an answer counts as committed if the database shows the job, and otherwise not at all. A completion without a run of the handler under its lock |
 /// | I2 | a job that did not commit is never hinted, locked, run or kept | any event of a job without a committed creation; a hint published before the commit |
 /// | I3 | a job is completed exactly once, with its follow-up jobs and its rows | completions; rows of the completing transaction; children; occurrences of a series |
 /// | I4 | no two holders: a lock is granted only when the previous one ended or expired, and only the holder changes the job | locks against leases; every change against the current lock; a completion against the handler that ran under its lock |
 /// | I5 | at most one exclusive job of an instance runs, and the eldest ready one first | intervals of locks; spans in which elder jobs were ready |
-/// | I4 | no two holders: a lock is granted only when the one before ended or expired, and only the holder changes the job | locks against leases; every change against the lock that counts; a completion against the handler that ran under its lock |
+/// | I6 | fences grow, per job and per instance; the newest one completes | locks |
 /// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against the handler's answer |
 /// | I8 | every job is in exactly one place, the one that its history leads to | moves, and the place at the end |
-/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against the handler's answer |
+/// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The chaos suite compares what its last nodes counted ([`HintAccount`](super::HintAccount)), and the transports' conformance suite settles each delivery |
 /// | I10 | no job runs before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
 /// | I11 | the sweeper hints no more than was lost | **as a bound on the total** ([`Limits::rehints`]): a history does not show which hint was lost |
 /// | I12 | no id is reused for another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
 /// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of the end of its lease | **at p99** ([`Limits::takeover`]), without takeovers during an outage or a jump of the clock ([`Limits::calendar`]) |
-/// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |
-/// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of its lease's end | **at p99** ([`Limits::takeover`]), without those beside an outage or a jump of the clock ([`Limits::calendar`]) |
 /// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |
 ///
 /// Call [`Checker::job`] with the entries of one job after the other, each job's in order, and then

@@ -245,7 +245,7 @@ impl<'a> Single<'a> {
             _ => None,
         }) {
             None => Some("a hint was published for a job that was not created"),
-            Some((Outcome::RolledBack, _)) => Some("a hint was published for a job that was rolled back"),
+            Some((Outcome::RolledBack, _)) => Some("a hint was published for a rolled-back job"),
             Some((Outcome::Committed, visible)) if entry.at < visible => {
                 Some("a hint was published before the job's transaction had committed")
             }
