@@ -123,7 +123,7 @@ fn prefix() -> String {
     format!("test-{}-", Uuid::new_v4().simple())
 }
 
-/// Returns the shared PostgreSQL. The first call starts it.
+/// Returns the shared PostgreSQL. The first call starts it, unless the environment names one.
 pub async fn postgres() -> &'static SharedPostgres {
     static SHARED: OnceCell<SharedPostgres> = OnceCell::const_new();
     SHARED
@@ -140,7 +140,7 @@ pub async fn postgres() -> &'static SharedPostgres {
         .await
 }
 
-/// Returns the shared RabbitMQ. The first call starts it.
+/// Returns the shared RabbitMQ. The first call starts it, unless the environment names one.
 pub async fn rabbitmq() -> &'static SharedRabbitMq {
     static SHARED: OnceCell<SharedRabbitMq> = OnceCell::const_new();
     SHARED
@@ -164,7 +164,7 @@ pub async fn rabbitmq() -> &'static SharedRabbitMq {
         .await
 }
 
-/// Returns the shared Kafka. The first call starts it.
+/// Returns the shared Kafka. The first call starts it, unless the environment names one.
 pub async fn kafka() -> &'static SharedKafka {
     static SHARED: OnceCell<SharedKafka> = OnceCell::const_new();
     SHARED

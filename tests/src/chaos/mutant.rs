@@ -41,7 +41,7 @@ pub enum Bug {
     HangingLock,
     /// Like `HangingLock`, and hints are settled before the lock.
     AckBeforeLock,
-    /// The sweeper ends leases that have not expired.
+    /// The sweeper ends leases without a check of their expiry.
     UnguardedSweeper,
     /// The lock statement does not check the instance.
     NoInstanceCheck,
