@@ -1,5 +1,5 @@
-//! Jobs of one process instance run one at a time and in the order of their creation; jobs of different
-//! instances run beside each other.
+//! Jobs of one process instance run one at a time, in creation order; jobs of different instances
+//! run at the same time.
 //!
 //! ```sh
 //! cargo run -p jobwire-core --example exclusive -- sqlite:exclusive.db
@@ -36,7 +36,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<(String, String)>> {
     let transport = InProcessTransport::new();
     let hook = CommitHook::start(transport.publisher(), HookOptions::default());
 
-    // A job with an instance is exclusive in it, unless it says `.concurrent()`.
+    // A job with an instance is exclusive in it, unless it is created with `.concurrent()`.
     let mut tx = store.client(hook.clone()).begin().await?;
     for step in STEPS {
         for order in ORDERS {

@@ -4,7 +4,8 @@
 //! cargo run -p jobwire-amqp --example rabbitmq -- \
 //!     postgres://user:password@host/database amqps://user:password@host/virtual-host
 //! ```
-//! Both nodes live in this process so that the example is short; in earnest each is a process of its own.
+//! Both nodes run in this process to keep the example short; in production each is a process of its
+//! own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns which job ran where, in the order of their creation.
+/// Returns each job with the node that ran it, in creation order.
 pub(crate) async fn run(database: &str, broker: &str, prefix: &str) -> Result<Vec<(i64, char)>> {
     let store = PgStore::connect(database).await?;
     store.migrate().await?;

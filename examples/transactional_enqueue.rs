@@ -1,10 +1,10 @@
-//! A job that exists exactly when the order does that it belongs to.
+//! A job that exists if and only if its order exists.
 //!
 //! ```sh
 //! cargo run -p jobwire-core --example transactional_enqueue -- postgres://user:password@host/database
 //! ```
-//! Migrates the database, makes a table `example_orders`, and runs a node of its own over the
-//! in-process transport: no broker is needed.
+//! Migrates the database, creates a table `example_orders`, and runs a node over the in-process
+//! transport: no broker is needed.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<i64>> {
     tx.create(NewJob::of("send-invoice", &1)).await?;
     tx.commit().await?;
 
-    // Rolled back: neither the order nor the job exists, and no hint leaves.
+    // Rolled back: neither the order nor the job exists, and no hint is published.
     let mut tx = jobs.begin().await?;
     place(&mut tx, 2).await?;
     tx.create(NewJob::of("send-invoice", &2)).await?;

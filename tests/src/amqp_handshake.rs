@@ -1,4 +1,4 @@
-//! Whether a broker really takes connections, told without a client library.
+//! Checks that a broker answers connections, without a client library.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -6,8 +6,8 @@ use tokio::net::TcpStream;
 /// The first octet of a method frame: the broker's `connection.start`.
 const METHOD_FRAME: u8 = 1;
 
-/// RabbitMQ opens its listener as the last step of its start, but a port that
-/// accepts is not yet a broker that answers: this asks for the first frame.
+/// Returns when the broker has sent its first frame. RabbitMQ opens its listener as the last step
+/// of its start, but an accepted connection does not show that the broker answers.
 pub(crate) async fn answers(port: u16) -> Option<()> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     stream.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Takes away what cargo told *this* process about its own package. Build scripts
-/// that watch such variables (ring's does) would run again for each of us.
+/// Removes the variables in which cargo describes this process's own package. Build scripts that
+/// watch such variables (ring's does) would otherwise run again for each package.
 pub fn forget_package(command: &mut Command) {
     const OURS: [&str; 5] = [
         "CARGO_PKG_",
@@ -21,14 +21,15 @@ pub fn forget_package(command: &mut Command) {
     }
 }
 
-/// The program `name` of the workspace, from the same build as this process, brought
-/// up to date first: a test of yesterday's program proves nothing.
+/// Builds the program `name` of the workspace in this process's profile, and returns its path. An
+/// up-to-date program is not built again.
 ///
 /// # Panics
 /// If it does not compile.
 #[must_use]
 pub fn build(name: &str) -> PathBuf {
-    let this = std::env::current_exe().unwrap_or_else(|error| panic!("who am I: {error}"));
+    let this = std::env::current_exe()
+        .unwrap_or_else(|error| panic!("cannot find this program's path: {error}"));
     // target/PROFILE/deps/suite-HASH for a test, target/PROFILE/servers for a program.
     let profile = this
         .ancestors()
@@ -37,8 +38,8 @@ pub fn build(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{} is not in a target directory", this.display()));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut command);
-    // `--workspace` gives dependencies the features that `cargo test --workspace` gives
-    // them: nothing is compiled a second time.
+    // `--workspace` gives dependencies the features that `cargo test --workspace` gives them, so
+    // nothing is compiled twice.
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args([
         "build",
         "--quiet",

@@ -5,11 +5,11 @@
 //! let authority = Authority::new();
 //! let server = authority.server(); // for localhost and 127.0.0.1
 //! let client = authority.client("jobwire"); // its common name
-//! let stranger = Authority::new().client("jobwire"); // nobody here trusts it
+//! let stranger = Authority::new().client("jobwire"); // no server here trusts it
 //! ```
 //!
-//! The files live as long as the [`Authority`] that made them. Keys are not encrypted,
-//! of the kind EC P-256 and in the form PKCS#8, which every broker reads.
+//! The files exist as long as the [`Authority`] that made them. Keys are unencrypted EC P-256 keys
+//! in PKCS#8 form, which every broker reads.
 
 use crate::Scratch;
 use rcgen::{
@@ -19,7 +19,7 @@ use rcgen::{
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// A certificate authority of one test. Two of them know nothing of each other.
+/// A certificate authority of one test. Two authorities do not trust each other.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -37,7 +37,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Puts another's certificate and key into its files, as who renews certificates does.
+    /// Replaces the files with another identity's certificate and key, as a certificate renewal
+    /// does.
     ///
     /// # Panics
     /// If the files can't be written.
@@ -70,19 +71,20 @@ impl Authority {
         }
     }
 
-    /// The file with the authority's own certificate: who has it trusts what it signed.
+    /// The file with the authority's own certificate. A program that has it trusts what the
+    /// authority signed.
     #[must_use]
     pub fn certificate(&self) -> &Path {
         &self.certificate
     }
 
-    /// A server's identity, for `localhost`, `127.0.0.1` and `::1`.
+    /// Makes a server's identity for `localhost`, `127.0.0.1` and `::1`.
     #[must_use]
     pub fn server(&self) -> Identity {
         self.server_for(&["localhost", "127.0.0.1", "::1"])
     }
 
-    /// A server's identity for these names and addresses only.
+    /// Makes a server's identity for these names and addresses only.
     #[must_use]
     pub fn server_for(&self, names: &[&str]) -> Identity {
         let common_name = names.first().copied().unwrap_or("nobody");
@@ -90,7 +92,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// The same, out of date since 2001.
+    /// Makes a server's identity that expired in 2001.
     #[must_use]
     pub fn expired_server(&self) -> Identity {
         let mut params = params("localhost", &["localhost", "127.0.0.1", "::1"]);
@@ -99,7 +101,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client's identity; brokers take the common name for its user.
+    /// Makes a client's identity; brokers use the common name as its user.
     #[must_use]
     pub fn client(&self, common_name: &str) -> Identity {
         let params = params(common_name, &[]);
@@ -138,7 +140,7 @@ fn params(common_name: &str, names: &[&str]) -> CertificateParams {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names)
         .unwrap_or_else(|error| panic!("no certificate for {common_name}: {error}"));
-    // The library's own name for it would stand there otherwise.
+    // Replaces the library's default common name.
     params
         .distinguished_name
         .push(DnType::CommonName, common_name);

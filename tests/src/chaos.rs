@@ -1,12 +1,13 @@
-//! The chaos suite: real servers, real nodes, everything breaks, and then every promise is checked.
+//! The chaos suite: faults on real servers and real nodes, then a check of every promise.
 //!
-//! A run starts a PostgreSQL and a broker of its own, several nodes behind proxies ([`world`]), producers
-//! that commit, roll back and die ([`producer`]), and draws faults from its seed ([`faults`]). The database
-//! writes down by triggers what becomes of every job, the handlers add what they do ([`handlers`],
-//! [`recorder`]), the producers what they were told ([`ledger`]). When all is healed and drained, the
-//! history is read ([`reader`]) and judged ([`crate::history::Checker`]).
+//! A run starts its own PostgreSQL and broker, several nodes behind proxies ([`world`]), and
+//! producers that commit, roll back and die ([`producer`]). It draws faults from its seed
+//! ([`faults`]). Triggers of the database record every change of a job, the handlers record what
+//! they do ([`handlers`], [`recorder`]), and the producers record the outcome of each transaction
+//! ([`ledger`]). When all is healed and drained, the history is read ([`reader`]) and judged
+//! ([`crate::history::Checker`]).
 //!
-//! docs/internals/chaos.md says how to use it.
+//! See docs/internals/chaos.md for how to use it.
 
 pub mod deploys;
 pub mod faults;
@@ -37,13 +38,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use world::World;
 
-/// Elder exclusive jobs may be overtaken in the moment between a commit and its being seen.
+/// A younger job may overtake elder exclusive jobs in the moment between their commit and its
+/// visibility.
 const ORDER_SLACK: i64 = 500_000;
 
-/// Nodes put a job into quarantine after so many strikes.
+/// The number of strikes after which nodes put a job into quarantine.
 const QUARANTINE: usize = 3;
 
-/// Run it all.
+/// Runs the suite.
 ///
 /// # Panics
 /// If servers can't be started, stopped or read.
@@ -81,7 +83,7 @@ pub async fn run(options: Options) -> Outcome {
     world.say("drained; checking");
     let (hints, unbalanced) = world.hint_accounts().await;
     world.stop_nodes().await;
-    // A handler that had lost its lock may have created a job as late as when its node stopped.
+    // A handler that had lost its lease may have created a job until its node stopped.
     for _ in 0..5 {
         sessions_end(&world.url).await;
         if left(&world.url).await.is_ok_and(|left| left == 0) {
@@ -97,7 +99,8 @@ pub async fn run(options: Options) -> Outcome {
         drained: true,
         found: true,
         handlers: true,
-        // Each job may lose its hint and its lock now and then; a storm would be many times as much.
+        // A job may lose its hint and its lease now and then; a storm of hints would be many times
+        // as much.
         rehints: Some(2 * ledger.len() as u64 + 1_000),
         order_slack: ORDER_SLACK,
         quarantine: Some(QUARANTINE),
@@ -131,7 +134,8 @@ pub async fn run(options: Options) -> Outcome {
     }
 }
 
-/// How many jobs wait or run, every second; `i64::MAX` is never stored, so an outage keeps the last count.
+/// Counts every second the jobs that wait or run. After an outage the last count stays; `i64::MAX`
+/// is never stored.
 async fn watch(world: Arc<World>, backlog: Arc<AtomicI64>) {
     loop {
         let count = tokio::time::timeout(Duration::from_secs(5), left(&world.url)).await;
@@ -155,8 +159,8 @@ async fn left(url: &str) -> Result<i64, sqlx::Error> {
     Ok(count)
 }
 
-/// Waits for the transactions of nodes that have ended: what they sent last may still be under way in a proxy, or
-/// at work in the server.
+/// Waits for the transactions of nodes that have ended: their last statements may still be in a
+/// proxy, or run in the server.
 async fn sessions_end(url: &str) {
     within(Duration::from_secs(10), || async {
         let mut connection = PgConnection::connect(url).await.ok()?;
@@ -182,7 +186,7 @@ async fn rows(url: &str) -> i64 {
     count.await.unwrap_or(0)
 }
 
-/// Until nothing is left, or nothing has been finished for so long.
+/// Waits until no job is left, or until no job has been finished for `patience`.
 async fn drain(world: &World, backlog: &AtomicI64, patience: Duration) {
     let mut fewest = i64::MAX;
     let mut since = Instant::now();
@@ -213,7 +217,7 @@ async fn drain(world: &World, backlog: &AtomicI64, patience: Duration) {
     }
 }
 
-/// The raw histories of the first jobs in question.
+/// Returns the raw histories of the first jobs in violations.
 async fn evidence(world: &World, violations: &[Violation]) -> Vec<String> {
     let mut lines = Vec::new();
     for job in violations

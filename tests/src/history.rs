@@ -1,8 +1,8 @@
 //! Histories of jobs, and the checker that judges them.
 //!
-//! A history is what the database, the creators and the handlers recorded of every job. The chaos
-//! suite (`tests/src/chaos`) and the simulation feed the same checker; it needs no
-//! server. See [`Checker`] for what it verifies.
+//! A history is the record of every job by the database, the creators and the handlers. The chaos
+//! suite (`tests/src/chaos`) and the simulation feed the same checker; it needs no server. See
+//! [`Checker`] for the invariants that it verifies.
 
 mod account;
 mod calendar;

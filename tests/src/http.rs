@@ -1,4 +1,4 @@
-//! The smallest HTTP client that a test needs: one GET on the loopback.
+//! A minimal HTTP client: one GET on the loopback.
 
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,7 +13,7 @@ pub struct Response {
     pub body: String,
 }
 
-/// Where a node answers, by the line in which it says that it is ready.
+/// Returns a node's HTTP address from the line that it prints when it is ready.
 #[must_use]
 pub fn address_in(ready: &str) -> String {
     let address = ready.rsplit("http://").next().unwrap_or_default();
@@ -23,7 +23,7 @@ pub fn address_in(ready: &str) -> String {
 /// Gets `path` (with its query) from `address` (`host:port`).
 ///
 /// # Errors
-/// If nobody listens, the answer takes longer than half a minute or is not HTTP.
+/// If no server listens, or the answer takes longer than half a minute or is not HTTP.
 pub async fn get(address: &str, path: &str) -> std::io::Result<Response> {
     tokio::time::timeout(Duration::from_secs(30), exchange(address, path)).await?
 }

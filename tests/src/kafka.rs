@@ -1,4 +1,4 @@
-//! A private Kafka broker, to use and to abuse.
+//! A private Kafka broker for tests.
 
 use crate::kafka_security::{KafkaListener, Security};
 use crate::kafka_settings::{KafkaSettings, LOG4J};
@@ -9,13 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Java takes three seconds on two cores, and many more when the machine is busy.
+/// Java takes three seconds on two cores, and much longer on a busy machine.
 const START: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(60);
 
-/// One node, broker and controller in one, with directories and loopback ports of its
-/// own; all stay the same over [`Kafka::stop`], [`Kafka::kill`] and
-/// [`Kafka::start_again`].
+/// One node, broker and controller in one, with its own directories and loopback ports. They stay
+/// the same after [`Kafka::stop`], [`Kafka::kill`] and [`Kafka::start_again`].
 #[derive(Debug)]
 pub struct Kafka {
     // Before the directory: fields drop in this order.
@@ -34,14 +33,14 @@ impl Kafka {
         Kafka::start_with(KafkaSettings::new()).await
     }
 
-    /// The same with settings of the test's choice.
+    /// Starts a broker with the given settings.
     pub async fn start_with(settings: KafkaSettings) -> Kafka {
         let mut kafka = Kafka::prepare(settings, &new_cluster_id()).await;
         kafka.start_again().await;
         kafka
     }
 
-    /// Everything but the start.
+    /// Prepares a broker without starting it.
     pub(crate) async fn prepare(settings: KafkaSettings, cluster_id: &str) -> Kafka {
         let kafka = Kafka {
             node: None,
@@ -56,7 +55,7 @@ impl Kafka {
         kafka
     }
 
-    /// Makes its log directory a member of the cluster.
+    /// Formats the log directory as a member of the cluster.
     async fn format(&self) {
         let mut format = kafka_jars::command(self.scratch.path(), "kafka.tools.StorageTool");
         format
@@ -80,19 +79,19 @@ impl Kafka {
         self.settings.log_directory.clone().unwrap_or_else(own)
     }
 
-    /// The URL, without a prefix of topics.
+    /// Returns the URL, without a prefix of topics.
     #[must_use]
     pub fn url(&self) -> String {
         format!("kafka://{}", self.address())
     }
 
-    /// The address, as a bootstrap server.
+    /// Returns the address, as a bootstrap server.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.settings.port)
     }
 
-    /// The address of a secured listener, as a bootstrap server.
+    /// Returns the address of a secured listener, as a bootstrap server.
     ///
     /// # Panics
     /// If the broker was started without [`KafkaSettings::secured_by`].
@@ -104,7 +103,7 @@ impl Kafka {
         format!("127.0.0.1:{}", listener.port)
     }
 
-    /// The password of the user [`crate::kafka_security::USER`].
+    /// Returns the password of the user [`crate::kafka_security::USER`].
     ///
     /// # Panics
     /// If the broker was started without [`KafkaSettings::secured_by`].
@@ -118,13 +117,13 @@ impl Kafka {
         security.expect("the broker was started with KafkaSettings::secured_by")
     }
 
-    /// Its administrator.
+    /// Returns an administrator of the broker.
     #[must_use]
     pub fn admin(&self) -> KafkaAdmin {
         KafkaAdmin::of(&self.url())
     }
 
-    /// What the node logged (warnings and worse) since its last start.
+    /// Returns the node's log (warnings and worse) since its last start.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         self.node
@@ -133,14 +132,14 @@ impl Kafka {
             .unwrap_or_default()
     }
 
-    /// Starts it after [`Kafka::stop`], [`Kafka::kill`] or [`Kafka::wipe`], on the
-    /// same ports, and returns when it answers.
+    /// Starts it after [`Kafka::stop`], [`Kafka::kill`] or [`Kafka::wipe`], on the same ports, and
+    /// returns when it answers.
     pub async fn start_again(&mut self) {
         self.launch();
         self.wait_until_it_serves(1).await;
     }
 
-    /// Starts it and does not wait.
+    /// Starts it without waiting.
     pub(crate) fn launch(&mut self) {
         let mut kafka = kafka_jars::command(self.scratch.path(), "kafka.Kafka");
         kafka.arg("server.properties");
@@ -148,7 +147,7 @@ impl Kafka {
         self.node = Some(Server::start(&name, kafka));
     }
 
-    /// Returns when it names so many brokers, itself among them.
+    /// Waits until it lists at least `brokers` brokers, itself among them.
     pub(crate) async fn wait_until_it_serves(&mut self, brokers: usize) {
         let address = self.address();
         let node = i32::from(self.settings.node);
@@ -164,7 +163,7 @@ impl Kafka {
         .await;
     }
 
-    /// Stops it as an administrator would.
+    /// Stops it in an orderly way.
     pub async fn stop(&mut self) {
         if let Some(mut node) = self.node.take() {
             node.signal(Signal::SIGTERM);
@@ -172,19 +171,19 @@ impl Kafka {
         }
     }
 
-    /// Kills it, as a crash of the process would: what it wrote stays.
+    /// Kills it, as a crash of the process would. Written data stays.
     pub fn kill(&mut self) {
         self.node = None;
     }
 
-    /// Whether it ended, by itself or by [`Kafka::stop`] or [`Kafka::kill`].
+    /// Returns whether it ended, by itself or by [`Kafka::stop`] or [`Kafka::kill`].
     pub fn ended(&mut self) -> bool {
         let node = self.node.as_mut();
         node.is_none_or(|node| node.ended().is_some())
     }
 
-    /// Empties the log directory of a broker that does not run. It starts again as a
-    /// member of the same cluster and knows no topic, no group and no offset.
+    /// Empties the log directory of a stopped broker. It starts again as a member of the same
+    /// cluster, without topics, groups and offsets.
     ///
     /// # Panics
     /// If the broker runs.
@@ -204,12 +203,12 @@ impl Kafka {
         self.format().await;
     }
 
-    /// Freezes it with all its connections open, as an overloaded machine would.
+    /// Freezes it with all its connections open, as on an overloaded machine.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it run on after [`Kafka::freeze`].
+    /// Resumes it after [`Kafka::freeze`].
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -221,14 +220,14 @@ impl Kafka {
     }
 }
 
-/// Kafka writes 16 bytes in 22 letters, and wants no dash in front.
+/// Returns a new cluster id: Kafka expects 16 bytes in 22 characters, without a leading dash.
 pub(crate) fn new_cluster_id() -> String {
     let id = Uuid::new_v4().simple().to_string();
     id.chars().take(22).collect()
 }
 
-/// The brokers that a broker takes for living; none if it does not answer. A port that
-/// is open says nothing: a broker listens before the cluster has let it in.
+/// Returns the brokers that the broker at `address` considers alive; empty if it does not answer.
+/// An open port is not enough: a broker listens before it has joined the cluster.
 async fn living_brokers(address: String) -> Vec<i32> {
     let ask = move || {
         let client: Option<BaseConsumer> = ClientConfig::new()

@@ -1,4 +1,4 @@
-//! What a test does to topics and groups, and what it asks about them.
+//! An administrator's client: changes topics and groups, and queries them.
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use crate::eventually;
 
-/// How long Kafka may take over an answer, also while it elects a leader.
+/// The maximum time that Kafka may take to answer, also while it elects a leader.
 const ANSWER: Duration = Duration::from_secs(60);
-/// One question; asked again until [`ANSWER`] has passed.
+/// The timeout of one request, which is repeated until [`ANSWER`] has passed.
 const QUESTION: Duration = Duration::from_secs(5);
 
-/// The administrator of one Kafka. Every method panics when Kafka refuses, or does not
-/// answer within a minute.
+/// The administrator of one Kafka. Every method panics if Kafka refuses, or does not answer within
+/// a minute.
 #[derive(Clone)]
 pub struct KafkaAdmin {
     client: Arc<AdminClient<DefaultClientContext>>,
@@ -30,7 +30,7 @@ pub struct KafkaAdmin {
 }
 
 impl KafkaAdmin {
-    /// Of the brokers in a URL (`kafka://host:port,…`) that asks for no security.
+    /// Creates an administrator for the brokers in a URL (`kafka://host:port,…`) without security.
     #[must_use]
     pub fn of(url: &str) -> KafkaAdmin {
         let servers = url.strip_prefix("kafka://").unwrap_or(url);
@@ -44,13 +44,13 @@ impl KafkaAdmin {
         }
     }
 
-    /// Creates a topic with the broker's own number of replicas, and returns when each
+    /// Creates a topic with the broker's default number of replicas, and returns when each
     /// partition has a leader.
     pub async fn create_topic(&self, topic: &str, partitions: usize) {
         self.create_topic_with(topic, partitions, &[]).await;
     }
 
-    /// The same with settings of the topic, such as `retention.ms`.
+    /// Creates a topic with settings, such as `retention.ms`.
     pub async fn create_topic_with(
         &self,
         topic: &str,
@@ -67,7 +67,7 @@ impl KafkaAdmin {
         self.wait_for_partitions(topic, partitions).await;
     }
 
-    /// Deletes a topic, and returns when nobody is told of it any more.
+    /// Deletes a topic, and returns when the metadata no longer lists it.
     pub async fn delete_topic(&self, topic: &str) {
         let deleted = self.client.delete_topics(&[topic], &options()).await;
         succeed("delete", topic, deleted);
@@ -78,7 +78,7 @@ impl KafkaAdmin {
         .await;
     }
 
-    /// Gives a topic more partitions; `partitions` is their number afterwards.
+    /// Adds partitions to a topic; `partitions` is their number afterwards.
     pub async fn add_partitions(&self, topic: &str, partitions: usize) {
         let new = NewPartitions::new(topic, partitions);
         let added = self.client.create_partitions([&new], &options()).await;
@@ -96,7 +96,7 @@ impl KafkaAdmin {
         succeed("alter", topic, altered);
     }
 
-    /// Deletes what lies before `offset` in a partition, as retention would.
+    /// Deletes the records before `offset` in a partition, as retention would.
     pub async fn delete_records(&self, topic: &str, partition: i32, offset: i64) {
         let before = list(topic, [(partition, Offset::Offset(offset))]);
         let deleted = self.client.delete_records(&before, &options()).await;
@@ -113,13 +113,13 @@ impl KafkaAdmin {
         }
     }
 
-    /// Forgets the offsets of a group that has no members.
+    /// Deletes a group without members, with its offsets.
     pub async fn delete_group(&self, group: &str) {
         let deleted = self.client.delete_groups(&[group], &options()).await;
         succeed("delete the group", group, deleted);
     }
 
-    /// The names of all topics but Kafka's own, sorted.
+    /// Returns the names of all topics but Kafka's own, sorted.
     pub async fn topics(&self) -> Vec<String> {
         let metadata = self.metadata().await;
         let names = metadata.topics().iter().map(|topic| topic.name());
@@ -131,18 +131,18 @@ impl KafkaAdmin {
         names
     }
 
-    /// How many partitions a topic has; none if there is no such topic.
+    /// Returns the number of partitions of a topic; zero if there is no such topic.
     pub async fn partitions(&self, topic: &str) -> usize {
         self.leaders(topic).await.len()
     }
 
-    /// The broker that leads each partition of a topic, by number of partition; `None`
-    /// where there is no leader.
+    /// Returns the broker that leads each partition of a topic, by partition number; `None` where
+    /// there is no leader.
     pub async fn leaders(&self, topic: &str) -> Vec<Option<i32>> {
         leaders(&self.metadata().await, topic)
     }
 
-    /// How many replicas of each partition of a topic have all that its leader has.
+    /// Returns the number of in-sync replicas of each partition of a topic.
     pub async fn in_sync_replicas(&self, topic: &str) -> Vec<usize> {
         let metadata = self.metadata().await;
         let partitions = partitions(&metadata, topic);
@@ -150,7 +150,7 @@ impl KafkaAdmin {
         in_sync.collect()
     }
 
-    /// The brokers that are in the cluster.
+    /// Returns the brokers in the cluster.
     pub async fn brokers(&self) -> Vec<i32> {
         let metadata = self.metadata().await;
         metadata
@@ -160,23 +160,23 @@ impl KafkaAdmin {
             .collect()
     }
 
-    /// The offset of the oldest message of each partition: what retention has left.
+    /// Returns the offset of the oldest message that retention has left in each partition.
     pub async fn start_offsets(&self, topic: &str) -> Vec<i64> {
         let offsets = self.watermarks(topic).await;
         offsets.into_iter().map(|(start, _)| start).collect()
     }
 
-    /// The offset behind the newest message of each partition.
+    /// Returns the offset after the newest message of each partition.
     pub async fn end_offsets(&self, topic: &str) -> Vec<i64> {
         let offsets = self.watermarks(topic).await;
         offsets.into_iter().map(|(_, end)| end).collect()
     }
 
-    /// The offset that a group has committed for each partition of a topic, if any.
+    /// Returns the offset that a group has committed for each partition of a topic, if any.
     pub async fn committed(&self, group: &str, topic: &str) -> Vec<Option<i64>> {
         let count = i32::try_from(self.partitions(topic).await).expect("a number");
-        // Asked again: the group's coordinator may have to be elected, or to load.
-        eventually("Kafka to tell what was committed", ANSWER, || {
+        // Repeated: the group's coordinator may have to be elected, or to load.
+        eventually("Kafka to return committed offsets", ANSWER, || {
             let asked = list(topic, (0..count).map(|n| (n, Offset::Invalid)));
             let mut config = ClientConfig::new();
             config
@@ -191,7 +191,7 @@ impl KafkaAdmin {
         .await
     }
 
-    /// Whether members of a group wait for the answer to their join.
+    /// Returns whether members of a group wait for the answer to their join.
     pub async fn is_joining(&self, group: &str) -> bool {
         let (client, group) = (Arc::clone(&self.client), group.to_owned());
         let asked = blocking(move || {
@@ -204,7 +204,7 @@ impl KafkaAdmin {
 
     async fn watermarks(&self, topic: &str) -> Vec<(i64, i64)> {
         let count = i32::try_from(self.partitions(topic).await).expect("a number");
-        eventually("Kafka to tell the offsets of a topic", ANSWER, || {
+        eventually("Kafka to return the offsets of a topic", ANSWER, || {
             let (client, topic) = (Arc::clone(&self.client), topic.to_owned());
             let ask = move |n| client.inner().fetch_watermarks(&topic, n, QUESTION);
             let asked = blocking(move || (0..count).map(ask).collect::<KafkaResult<_>>());
@@ -222,7 +222,7 @@ impl KafkaAdmin {
     }
 
     async fn metadata(&self) -> Metadata {
-        eventually("Kafka to tell its topics", ANSWER, || {
+        eventually("Kafka to return its topics", ANSWER, || {
             let client = Arc::clone(&self.client);
             let asked = blocking(move || client.inner().fetch_metadata(None, QUESTION));
             async { asked.await.ok() }
@@ -237,7 +237,7 @@ fn leaders(metadata: &Metadata, topic: &str) -> Vec<Option<i32>> {
     leaders.map(|id| (id >= 0).then_some(id)).collect()
 }
 
-/// By their numbers; none if there is no such topic.
+/// Returns the partitions by number; none if there is no such topic.
 fn partitions<'a>(metadata: &'a Metadata, topic: &str) -> Vec<&'a MetadataPartition> {
     let topics = metadata.topics().iter();
     let mut partitions: Vec<_> = topics
@@ -257,7 +257,7 @@ fn list(topic: &str, offsets: impl IntoIterator<Item = (i32, Offset)>) -> TopicP
     list
 }
 
-/// By the partitions' numbers.
+/// Returns the offsets by partition number.
 fn offsets(list: &TopicPartitionList) -> Vec<Option<i64>> {
     let mut elements = list.elements();
     elements.sort_by_key(|element| element.partition());
@@ -274,7 +274,7 @@ fn options() -> AdminOptions {
         .operation_timeout(Some(ANSWER))
 }
 
-/// Every element of the answer has a result of its own.
+/// Panics if the request or any element of its answer failed.
 fn succeed<T: Debug, E: Debug>(what: &str, name: &str, answer: KafkaResult<Vec<Result<T, E>>>) {
     let answer = answer.unwrap_or_else(|error| panic!("Kafka cannot {what} {name}: {error}"));
     for result in answer {
@@ -284,7 +284,7 @@ fn succeed<T: Debug, E: Debug>(what: &str, name: &str, answer: KafkaResult<Vec<R
     }
 }
 
-/// The client library waits on the calling thread.
+/// Runs a request on a blocking thread, since the client library blocks.
 async fn blocking<T: Send + 'static>(
     ask: impl FnOnce() -> KafkaResult<T> + Send + 'static,
 ) -> KafkaResult<T> {

@@ -1,20 +1,19 @@
-//! Several private Kafka brokers that are one cluster.
+//! Several private Kafka brokers in one cluster.
 
 use crate::kafka::new_cluster_id;
 use crate::{Kafka, KafkaAdmin, KafkaSettings, port};
 use tokio::task::JoinSet;
 
-/// Brokers with the numbers 0, 1, 2 …, each of them a controller too. Topics have as
-/// many replicas as there are brokers, and take a message when all but one of the
-/// brokers have it: whichever one is missing, the others go on.
+/// Brokers with the numbers 0, 1, 2 …, each also a controller. Topics have one replica on each
+/// broker and accept a message when all brokers but one have it, so any one broker may be missing.
 #[derive(Debug)]
 pub struct KafkaCluster {
     nodes: Vec<Kafka>,
 }
 
 impl KafkaCluster {
-    /// Starts so many brokers and returns when all are in the cluster. Of three, one
-    /// may be missing.
+    /// Starts `brokers` brokers and returns when all are in the cluster. Of three, one may be
+    /// missing.
     ///
     /// # Panics
     /// If Java or Kafka is missing and cannot be installed, or does not start.
@@ -41,29 +40,29 @@ impl KafkaCluster {
         KafkaCluster { nodes }
     }
 
-    /// The URL with all brokers, without a prefix of topics.
+    /// Returns the URL with all brokers, without a prefix of topics.
     #[must_use]
     pub fn url(&self) -> String {
         let addresses = self.nodes.iter().map(Kafka::address);
         format!("kafka://{}", addresses.collect::<Vec<_>>().join(","))
     }
 
-    /// The cluster's administrator, through whichever broker answers.
+    /// Returns the cluster's administrator, which uses any broker that answers.
     #[must_use]
     pub fn admin(&self) -> KafkaAdmin {
         KafkaAdmin::of(&self.url())
     }
 
-    /// One of the brokers, to look at, freeze and thaw.
+    /// Returns one of the brokers, to inspect, freeze and thaw.
     #[must_use]
     pub fn broker(&self, number: usize) -> &Kafka {
         &self.nodes[number]
     }
 
-    /// The broker that leads a partition now.
+    /// Returns the broker that leads a partition now.
     ///
     /// # Panics
-    /// If no broker does.
+    /// If the partition has no leader.
     pub async fn leader(&self, topic: &str, partition: usize) -> usize {
         let leaders = self.admin().leaders(topic).await;
         let leader = leaders.get(partition).copied().flatten();
@@ -76,13 +75,13 @@ impl KafkaCluster {
         self.nodes[number].kill();
     }
 
-    /// Stops one broker as an administrator would: it hands its partitions over first.
+    /// Stops one broker in an orderly way: it hands its partitions over first.
     pub async fn stop(&mut self, number: usize) {
         self.nodes[number].stop().await;
     }
 
-    /// Empties one broker that was stopped or killed: it comes back and copies
-    /// everything from the others.
+    /// Empties one broker that was stopped or killed. When it starts again it copies everything
+    /// from the others.
     pub async fn wipe(&mut self, number: usize) {
         self.nodes[number].wipe().await;
     }

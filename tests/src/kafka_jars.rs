@@ -1,12 +1,12 @@
-//! Apache Kafka's programs: the jars that `scripts/setup kafka` fetched, run by Java.
+//! Apache Kafka's programs: the jars that `scripts/setup kafka` fetches, run by Java.
 
 use crate::need;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A main class with what every one of them needs. `home` takes what the Java virtual
-/// machine would otherwise leave in the system's place for temporary files.
+/// Returns a command that runs a main class with the common options. `home` also holds the Java
+/// virtual machine's temporary files.
 ///
 /// # Panics
 /// If Java or Kafka is missing and cannot be installed.
@@ -14,10 +14,11 @@ pub(crate) fn command(home: &Path, main_class: &str) -> Command {
     let mut command = Command::new(java("java", "default-jre-headless"));
     command
         .current_dir(home)
-        // Options that somebody set for other programs would be taken, and printed.
+        // Java would apply these options, meant for other programs, and print them.
         .env_remove("JAVA_TOOL_OPTIONS")
         .env_remove("JDK_JAVA_OPTIONS")
-        // Small and quick to start; nobody runs long enough for the better compiler.
+        // Small and quick to start; no program runs long enough to profit from the optimizing
+        // compiler.
         .args(["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC"])
         .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
         .arg("-XX:+ExitOnOutOfMemoryError")
@@ -32,7 +33,7 @@ pub(crate) fn command(home: &Path, main_class: &str) -> Command {
     command
 }
 
-/// A program of the JRE or JDK, which this Debian package brings.
+/// Returns the path of a program of the JRE or JDK; `package` is its Debian package.
 pub(crate) fn java(program: &str, package: &str) -> PathBuf {
     need::directory_of(program, package, java_home).join(program)
 }
@@ -44,13 +45,13 @@ fn java_home() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the jars are; fetched by whoever asks first.
+/// Returns the directory of the jars. The first call fetches them.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| fetch("kafka"))
 }
 
-/// What `scripts/setup` fetches with Maven; returns where it is.
+/// Fetches jars with `scripts/setup` and Maven, and returns their directory.
 pub(crate) fn fetch(what: &str) -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
     let output = Command::new(script).arg(what).output();
@@ -58,7 +59,7 @@ pub(crate) fn fetch(what: &str) -> PathBuf {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "the tests need what `scripts/setup {what}` fetches, and it failed:\n{said}"
+        "`scripts/setup {what}`, which the tests need, failed:\n{said}"
     );
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

@@ -1,4 +1,4 @@
-//! A broker's secured listeners, one for each way to be let in.
+//! A broker's secured listeners, one for each way of authentication.
 
 use crate::certificates::{Authority, Identity};
 use crate::kafka_settings::Listener;
@@ -6,13 +6,13 @@ use crate::port;
 use std::path::Path;
 use uuid::Uuid;
 
-/// The user that every SASL mechanism knows.
+/// The user of every SASL mechanism.
 pub const USER: &str = "jobwire";
 
-/// A way to be let in.
+/// A way of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KafkaListener {
-    /// TLS; anybody comes in.
+    /// TLS without authentication of clients.
     Tls,
     /// TLS, for clients with a certificate of the broker's authority.
     MutualTls,
@@ -29,8 +29,8 @@ const ALL: [(KafkaListener, &str, &str); 4] = [
     (KafkaListener::Token, "TOKEN", "SASL_PLAINTEXT"),
 ];
 
-/// What the four listeners need. Holds what the files said: they may go while the
-/// broker still restarts.
+/// The data of the four listeners. Holds the contents of the certificate files, which may be
+/// removed before the broker restarts.
 #[derive(Clone, Debug)]
 pub(crate) struct Security {
     certificate: String,
@@ -104,7 +104,7 @@ impl Security {
         ]
     }
 
-    /// SCRAM users live in the cluster's metadata: they are there from its beginning.
+    /// Returns arguments that create the SCRAM users when the cluster's metadata is formatted.
     pub(crate) fn format_arguments(&self) -> Vec<String> {
         let Security { password, .. } = self;
         ["SCRAM-SHA-256", "SCRAM-SHA-512"]

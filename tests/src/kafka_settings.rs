@@ -1,12 +1,12 @@
-//! What a private Kafka broker is told: its `server.properties`.
+//! The settings of a private Kafka broker: its `server.properties`.
 
 use crate::kafka_security::Security;
 use crate::{Authority, Identity, Proxy, port};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What makes a broker fit for the tests. Durability keeps its defaults: what a test
-/// measures or survives must be what a user gets.
+/// Settings for tests. Durability keeps its defaults, so that tests measure and survive the same as
+/// a user's broker.
 const SETTINGS: [(&str, &str); 29] = [
     ("process.roles", "broker,controller"),
     ("controller.listener.names", "CONTROLLER"),
@@ -19,18 +19,18 @@ const SETTINGS: [(&str, &str); 29] = [
     ("transaction.state.log.min.isr", "1"),
     ("share.coordinator.state.topic.replication.factor", "1"),
     ("share.coordinator.state.topic.min.isr", "1"),
-    // Fifty partitions of its own take long to make, and longer to load.
+    // Kafka's default of fifty partitions takes long to create, and longer to load.
     ("offsets.topic.num.partitions", "2"),
     ("transaction.state.log.num.partitions", "1"),
     ("share.coordinator.state.topic.num.partitions", "1"),
-    // A test waits for whatever waits for this.
+    // A test waits as long as this.
     ("group.initial.rebalance.delay.ms", "0"),
     ("group.min.session.timeout.ms", "1000"),
     ("log.retention.check.interval.ms", "500"),
     ("log.initial.task.delay.ms", "500"),
     ("log.segment.delete.delay.ms", "500"),
     ("log.cleaner.backoff.ms", "500"),
-    // A broker that was killed is let in again when its session has ended.
+    // A broker that was killed may join again when its session has ended.
     ("broker.session.timeout.ms", "3000"),
     ("broker.heartbeat.interval.ms", "500"),
     // Few threads and small buffers: several brokers share two cores.
@@ -43,7 +43,7 @@ const SETTINGS: [(&str, &str); 29] = [
     ("remote.log.manager.thread.pool.size", "1"),
 ];
 
-/// Warnings and worse; what happens at every start is not one.
+/// Logs warnings and worse, but not those of every start.
 pub(crate) const LOG4J: &str = "\
 status = error
 appender.console.type = Console
@@ -54,7 +54,7 @@ rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 ";
 
-/// Settings of a [`crate::Kafka`], for those who need other than the usual ones.
+/// Settings of a [`crate::Kafka`] that differ from the usual ones.
 ///
 /// ```no_run
 /// # use jobwire_tests::{Kafka, KafkaSettings};
@@ -62,7 +62,7 @@ rootLogger.appenderRef.console.ref = console
 /// let mut settings = KafkaSettings::new().set("log.segment.bytes", "1048576");
 /// let proxy = settings.proxy().await;
 /// let kafka = Kafka::start_with(settings).await;
-/// let url = proxy.url(&kafka.url()); // all traffic of whoever uses it is the proxy's
+/// let url = proxy.url(&kafka.url()); // clients of this URL use the proxy only
 /// # }
 /// ```
 #[derive(Clone, Debug)]
@@ -76,18 +76,18 @@ pub struct KafkaSettings {
     extra: Vec<(String, String)>,
 }
 
-/// Where a broker listens, besides the plain listener that every one has.
+/// A listener of a broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
     pub(crate) name: &'static str,
     pub(crate) protocol: &'static str,
     pub(crate) port: u16,
-    /// What clients are told to connect to.
+    /// The port that clients are told to connect to.
     pub(crate) advertised: u16,
 }
 
 impl KafkaSettings {
-    /// The usual ones: one node, which is broker and controller.
+    /// Returns the usual settings: one node, which is broker and controller.
     #[must_use]
     pub fn new() -> KafkaSettings {
         KafkaSettings {
@@ -101,24 +101,24 @@ impl KafkaSettings {
         }
     }
 
-    /// Sets a property of the broker, in place of the harness's or Kafka's own value.
+    /// Sets a property of the broker, overriding the harness's or Kafka's value.
     #[must_use]
     pub fn set(mut self, property: &str, value: impl ToString) -> KafkaSettings {
         self.extra.push((property.to_owned(), value.to_string()));
         self
     }
 
-    /// Keeps the log there instead of in a directory of the broker's own. Nobody else
-    /// may use it: [`crate::Kafka::wipe`] empties it.
+    /// Keeps the log in this directory instead of the broker's own. Nothing else may use it:
+    /// [`crate::Kafka::wipe`] empties it.
     #[must_use]
     pub fn log_directory(mut self, directory: &Path) -> KafkaSettings {
         self.log_directory = Some(directory.to_owned());
         self
     }
 
-    /// Starts a proxy that this broker will stand behind. Kafka tells clients where to
-    /// connect; whoever comes through the proxy is told the proxy's address. The
-    /// broker's own [`crate::Kafka::url`] leads past it.
+    /// Starts a proxy in front of this broker. Kafka tells clients where to connect; clients that
+    /// come through the proxy are told the proxy's address. The broker's own [`crate::Kafka::url`]
+    /// bypasses it.
     pub async fn proxy(&mut self) -> Proxy {
         let port = port::free();
         let proxy = Proxy::start(&format!("127.0.0.1:{port}")).await;
@@ -131,26 +131,26 @@ impl KafkaSettings {
         proxy
     }
 
-    /// Adds a listener for each [`crate::KafkaListener`], with a certificate of this
-    /// authority; it also decides which clients' certificates are taken.
+    /// Adds a listener for each [`crate::KafkaListener`], with a certificate of this authority. The
+    /// authority also decides which clients' certificates are accepted.
     #[must_use]
     pub fn secured_by(self, authority: &Authority) -> KafkaSettings {
         let server = authority.server();
         self.secured_as(authority, &server)
     }
 
-    /// The same with a certificate of the test's choice.
+    /// Adds the same listeners with the given certificate.
     #[must_use]
     pub fn secured_as(mut self, authority: &Authority, server: &Identity) -> KafkaSettings {
         self.security = Some(Security::new(authority, server));
         self
     }
 
-    /// The properties file; later lines win.
+    /// Returns the properties file; later lines win.
     pub(crate) fn properties(&self, log_directory: &Path) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
-            // Paths and PEM files hold what a properties file takes for an escape.
+            // Paths and PEM files contain escape characters of properties files.
             let value = value.replace('\\', "\\\\").replace('\n', "\\n");
             let _ = writeln!(text, "{name}={value}");
         };
@@ -178,7 +178,7 @@ impl KafkaSettings {
                 .collect::<Vec<_>>()
                 .join(","),
         );
-        // The controllers' listener is advertised by the list of voters.
+        // The list of voters advertises the controllers' listener.
         let advertised = &listeners[..listeners.len() - 1];
         line(
             "advertised.listeners",
@@ -193,7 +193,7 @@ impl KafkaSettings {
         text
     }
 
-    /// The controllers' is the last.
+    /// Returns all listeners, the controllers' last.
     fn all_listeners(&self) -> Vec<Listener> {
         let plain = |name, port| Listener {
             name,

@@ -1,38 +1,38 @@
-//! The harness that Jobwire's tests stand on.
+//! The harness of Jobwire's tests.
 //!
-//! Tests run against real servers. The harness starts them privately (own data
-//! directory, free loopback ports, nothing of the machine's own services is
-//! touched) and takes them away again, also when the test process crashes, is
-//! killed with `-9` or gets Ctrl-C (see `reaper.rs` for how).
+//! Tests run against real servers. The harness starts them privately, with their own data
+//! directories and free loopback ports, and does not touch the machine's own services. It removes
+//! them afterwards, also if the test process crashes, is killed with `-9` or gets Ctrl-C (see
+//! `reaper.rs`).
 //!
-//! | to get | use |
+//! | for | use |
 //! | --- | --- |
 //! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
 //! | a fresh space on the shared RabbitMQ | [`shared::rabbitmq`]`().await.space().await` |
 //! | a prefix of topics of its own on the shared Kafka | [`shared::kafka`]`().await.space()` |
 //! | topics, offsets and groups of a Kafka | [`KafkaAdmin`] |
-//! | a PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
+//! | a private PostgreSQL, RabbitMQ or Kafka to stop, kill and start again | [`Postgres::start`], [`RabbitMq::start`], [`Kafka::start`] |
 //! | a standby to promote | [`Postgres::start_standby`] |
 //! | a PostgreSQL whose clock jumps | [`Postgres::start_with_clock`] |
 //! | a pooler in front of a PostgreSQL | [`PgBouncer::start`] |
-//! | a broken network in front of one | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
-//! | a Prometheus that scrapes what the test runs | [`Prometheus::start`] |
+//! | a faulty network in front of a server | [`Proxy::start`]; for Kafka [`KafkaSettings::proxy`] |
+//! | a Prometheus that scrapes the test's nodes | [`Prometheus::start`] |
 //! | the `jobwire` program itself | [`Program::jobwire`] |
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
-//! | three Kafka brokers, of which one may be missing | [`KafkaCluster::start`] |
+//! | three Kafka brokers, one of which may be missing | [`KafkaCluster::start`] |
 //! | a disk to fill | [`SmallDisk::mount`] |
-//! | a history of jobs judged | [`history::Checker`] |
-//! | everything broken at once | [`chaos::run`] |
-//! | the sample for Spring, to run | [`SpringSample::compile`] |
-//! | to wait for something | [`eventually`], the only place where a test may pause |
+//! | a check of a history of jobs | [`history::Checker`] |
+//! | all faults at once | [`chaos::run`] |
+//! | the sample for Spring | [`SpringSample::compile`] |
+//! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!
 //! Environment variables point [`shared`] at servers that already run:
 //! `JOBWIRE_TEST_POSTGRES_URL` (a superuser's URL), `JOBWIRE_TEST_AMQP_URL` and
 //! `JOBWIRE_TEST_KAFKA_URL`. `cargo run -p jobwire-tests --bin servers -- COMMAND`
 //! starts all of them once and runs a command that finds them there.
 //!
-//! Everything here reports failure by panicking: a harness that cannot do its
-//! work must fail the test, never skip it.
+//! All functions report failures by panicking: a harness that cannot do its work must fail the
+//! test, never skip it.
 #![allow(
     clippy::panic,
     clippy::expect_used,

@@ -1,18 +1,18 @@
-//! What a process prints, kept in memory line by line.
+//! The output of a process, kept in memory line by line.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The lines of one process, both streams in the order in which they came.
+/// The lines of one process, both streams in the order of arrival.
 #[derive(Clone, Debug)]
 pub struct Lines {
     seen: watch::Receiver<Vec<String>>,
 }
 
 impl Lines {
-    /// Reads the streams on threads of their own until the process closes them.
+    /// Reads the streams on their own threads until the process closes them.
     pub(crate) fn follow(streams: Vec<Box<dyn Read + Send>>) -> Lines {
         let (sender, seen) = watch::channel(Vec::new());
         let sender = Arc::new(sender);
@@ -21,7 +21,7 @@ impl Lines {
             std::thread::spawn(move || {
                 let mut stream = BufReader::new(stream);
                 let mut line = Vec::new();
-                // Not `lines()`: a program may print what is not UTF-8.
+                // Not `lines()`: output may not be UTF-8.
                 while matches!(stream.read_until(b'\n', &mut line), Ok(1..)) {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
                     sender.send_modify(|lines| lines.push(text));
@@ -32,21 +32,21 @@ impl Lines {
         Lines { seen }
     }
 
-    /// All lines so far.
+    /// Returns all lines so far.
     #[must_use]
     pub fn all(&self) -> Vec<String> {
         self.seen.borrow().clone()
     }
 
-    /// The last 40 lines, for a failure's message.
+    /// Returns the last 100 lines, for a failure's message.
     #[must_use]
     pub fn tail(&self) -> String {
         let lines = self.seen.borrow();
         lines[lines.len().saturating_sub(100)..].join("\n")
     }
 
-    /// The first line, printed already or to come, that contains `pattern`.
-    /// `None` if the deadline passes or the streams close without it.
+    /// Returns the first line, printed already or to come, that contains `pattern`. `None` if the
+    /// deadline passes or the streams close without it.
     pub async fn find(&self, pattern: &str, deadline: Duration) -> Option<String> {
         let find = |lines: &Vec<String>| lines.iter().find(|line| line.contains(pattern)).cloned();
         let mut seen = self.seen.clone();
@@ -55,7 +55,7 @@ impl Lines {
         find(&lines)
     }
 
-    /// Waits until the process has closed its streams, so that [`Lines::all`] is all.
+    /// Waits until the process has closed its streams, so that [`Lines::all`] is complete.
     pub async fn end(&self, deadline: Duration) {
         let mut seen = self.seen.clone();
         let _ = tokio::time::timeout(deadline, seen.wait_for(|_| false)).await;

@@ -1,21 +1,20 @@
-//! Programs that the tests cannot do without.
+//! Programs that the tests require.
 //!
-//! A missing program is installed where that is possible (`scripts/setup`, which
-//! knows Debian and needs root); elsewhere the test fails with a sentence that says
-//! what to install. It is never skipped.
+//! A missing program is installed if possible (`scripts/setup`, which supports Debian and needs
+//! root). Otherwise the test fails with a message that says what to install. It is never skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The directory that holds `program`: the first of `places`, then of `PATH`.
-/// Installs the Debian package if there is none.
+/// Returns the directory that holds `program`: searches `places`, then `PATH`. Installs the Debian
+/// package if it is missing.
 ///
 /// # Panics
 /// If the program is missing and cannot be installed.
 #[must_use]
 pub fn directory_of(program: &str, package: &str, places: impl Fn() -> Vec<PathBuf>) -> PathBuf {
-    // One installation at a time in this process; scripts/setup sees to the others.
+    // One installation at a time in this process; scripts/setup handles other processes.
     static INSTALLING: Mutex<()> = Mutex::new(());
     let find = || {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -28,7 +27,7 @@ pub fn directory_of(program: &str, package: &str, places: impl Fn() -> Vec<PathB
         let said = find().is_none().then(|| install(package));
         find().unwrap_or_else(|| {
             let said = said.unwrap_or_default();
-            panic!("the tests need the program `{program}`: install the Debian package {package}, or its like on your system, and run them again.\n{said}")
+            panic!("the tests need the program `{program}`: install the Debian package {package}, or its equivalent on your system, and run the tests again.\n{said}")
         })
     })
 }
@@ -39,7 +38,8 @@ fn is_program(path: &Path) -> bool {
         .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns what the script said, for the message if the program is missing after all.
+/// Installs a package, and returns the script's output, for the message if the program is still
+/// missing.
 fn install(package: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
     match Command::new(script).args(["packages", package]).output() {

@@ -1,4 +1,4 @@
-//! PgBouncer, the pooler that stands in front of many a PostgreSQL.
+//! PgBouncer, a pooler in front of PostgreSQL.
 
 use crate::{Scratch, Server, Signal, eventually, need, port, postgres};
 use std::net::TcpStream;
@@ -11,16 +11,16 @@ use url::Url;
 
 const START: Duration = Duration::from_secs(60);
 
-/// What a client keeps while it is connected.
+/// The server session that a client keeps while it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// A session of the server.
+    /// A client keeps one session of the server.
     Sessions,
-    /// Nothing between two transactions.
+    /// A client keeps no session between two transactions.
     Transactions,
 }
 
-/// A PgBouncer with default settings but for [`Pooling`]; it ends when it is dropped.
+/// A PgBouncer with default settings but for [`Pooling`]. It ends when it is dropped.
 #[derive(Debug)]
 pub struct PgBouncer {
     // Before the directory: fields drop in this order.
@@ -30,7 +30,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one in front of the server of `url`, for every database there.
+    /// Starts a PgBouncer in front of the server of `url`, for every database there.
     ///
     /// # Panics
     /// If PgBouncer is missing and cannot be installed, or does not start.
@@ -57,7 +57,7 @@ impl PgBouncer {
         let file = scratch.write("pgbouncer.ini", &settings);
         let mut command = Command::new(programs.join("pgbouncer"));
         command.current_dir(scratch.path()).arg(&file);
-        // It refuses to run as root.
+        // PgBouncer refuses to run as root.
         if let Some(user) = postgres::unprivileged_user() {
             let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
             for path in [scratch.path(), &file] {
@@ -79,7 +79,7 @@ impl PgBouncer {
         }
     }
 
-    /// `url` of a database, through this.
+    /// Returns `url` of a database, through this PgBouncer.
     #[must_use]
     pub fn url(&self, url: &str) -> String {
         let mut url = Url::parse(url).unwrap_or_else(|error| panic!("not a URL: {error}"));

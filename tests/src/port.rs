@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::net::TcpListener;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Below the range that the kernel gives to outgoing connections: a server that a
-/// test stops must find its port still free when it starts again.
+/// Below the range that the kernel uses for outgoing connections: a server that a test stops must
+/// find its port still free when it starts again.
 const RANGE: std::ops::Range<u16> = 15_000..32_000;
 
-/// A port on 127.0.0.1 that nothing listens on and that this process has not
-/// handed out before.
+/// Returns a port on 127.0.0.1 that is not in use and that this process has not handed out before.
 #[must_use]
 pub fn free() -> u16 {
     static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);

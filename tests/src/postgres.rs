@@ -1,4 +1,4 @@
-//! A private PostgreSQL server, to use and to abuse.
+//! A private PostgreSQL server for tests.
 
 use crate::{
     Identity, Scratch, Server, ServerClock, Signal, database, eventually, need, port, processes,
@@ -14,33 +14,33 @@ use std::time::Duration;
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(60);
 
-/// What makes the server fit for the tests. `fsync` keeps its default, on: what a
-/// test measures or survives must be what a user gets.
+/// Settings for tests. `fsync` keeps its default, on, so that tests measure and survive the same as
+/// a user's server.
 const SETTINGS: [&str; 8] = [
     "listen_addresses=127.0.0.1",
     "shared_preload_libraries=pg_stat_statements",
-    // Every test has a database of its own; what is counted must not make room for the next one.
+    // Every test has its own database; the statistics of one must not evict those of another.
     "pg_stat_statements.max=100000",
     "max_connections=200",
     "wal_level=logical",
-    // The order of exclusive jobs is judged by when their transactions committed.
+    // The order of exclusive jobs is judged by the commit times of their transactions.
     "track_commit_timestamp=on",
-    // In the data directory, where it goes with the server even if that is killed.
+    // In the data directory, which is removed with the server even if that is killed.
     "dynamic_shared_memory_type=mmap",
     "log_line_prefix=%m [%p] ",
 ];
 
-/// How to stop.
+/// A way to stop the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Disconnects the clients, rolls back, writes a checkpoint.
+    /// Disconnects the clients, rolls back and writes a checkpoint.
     Fast,
-    /// Ends at once and recovers at the next start.
+    /// Ends at once; the next start recovers.
     Immediate,
 }
 
-/// A cluster in a directory of its own, on a loopback port of its own; both stay
-/// the same over [`Postgres::stop`], [`Postgres::kill`] and [`Postgres::start_again`].
+/// A cluster with its own directory and loopback port. Both stay the same after [`Postgres::stop`],
+/// [`Postgres::kill`] and [`Postgres::start_again`].
 #[derive(Debug)]
 pub struct Postgres {
     // Before the directory: fields drop in this order.
@@ -50,14 +50,14 @@ pub struct Postgres {
     user: Option<User>,
     port: u16,
     password: String,
-    /// Settings beside [`SETTINGS`]; these win.
+    /// Additional settings, which override [`SETTINGS`].
     more: Vec<String>,
     clock: ServerClock,
 }
 
 impl Postgres {
-    /// Makes a cluster and starts it. Its superuser is `postgres`, with a password
-    /// that the URLs contain.
+    /// Creates a cluster and starts it. Its superuser is `postgres`, with a password that the URLs
+    /// contain.
     ///
     /// # Panics
     /// If PostgreSQL is missing and cannot be installed, or does not start.
@@ -65,7 +65,7 @@ impl Postgres {
         Postgres::start_with(&[]).await
     }
 
-    /// The same with settings (`name=value`) that differ from those of the other tests.
+    /// Starts a server with additional settings (`name=value`).
     pub async fn start_with(settings: &[&str]) -> Postgres {
         let mut postgres = Postgres::stopped(settings);
         postgres.make_cluster().await;
@@ -86,7 +86,7 @@ impl Postgres {
         }
     }
 
-    /// A server that speaks TLS with this certificate to whoever asks for it.
+    /// Starts a server that accepts TLS with this certificate, beside plain connections.
     pub async fn start_with_tls(identity: &Identity) -> Postgres {
         let mut postgres = Postgres::stopped(&[]);
         postgres.make_cluster().await;
@@ -97,7 +97,7 @@ impl Postgres {
             let text = std::fs::read(file)
                 .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
             let copy = postgres.scratch.write(name, text);
-            // The server reads no key that others may read.
+            // The server refuses a key that other users may read.
             let private = std::fs::Permissions::from_mode(0o600);
             std::fs::set_permissions(&copy, private).expect("rights of a copy");
             postgres.give_away(&copy);
@@ -108,10 +108,10 @@ impl Postgres {
         postgres
     }
 
-    /// A server whose [`clock`](Self::clock) can be set ahead while it runs.
+    /// Starts a server whose [`clock`](Self::clock) can be set ahead while it runs.
     ///
     /// # Panics
-    /// As [`Postgres::start`]; if there is no C compiler.
+    /// As [`Postgres::start`], and if there is no C compiler.
     pub async fn start_with_clock() -> Postgres {
         let mut postgres = Postgres::stopped(&[]);
         postgres.make_cluster().await;
@@ -120,14 +120,14 @@ impl Postgres {
         postgres
     }
 
-    /// What its clock shows.
+    /// Returns the server's clock.
     #[must_use]
     pub fn clock(&self) -> &ServerClock {
         &self.clock
     }
 
-    /// A standby of this server, on a port of its own, with everything that is here now. It follows by
-    /// `address` (`host:port`): this server's own, or a proxy's. It answers questions and writes nothing
+    /// Starts a standby of this server, with a port of its own and a copy of the current data. It
+    /// follows through `address` (`host:port`), this server's own or a proxy's. It is read-only
     /// until [`Postgres::promote`].
     pub async fn start_standby(&self, address: &str) -> Postgres {
         let mut standby = Postgres {
@@ -156,7 +156,7 @@ impl Postgres {
         standby
     }
 
-    /// Makes a standby a server of its own, and returns when it writes.
+    /// Promotes a standby, and returns when it accepts writes.
     pub async fn promote(&self) {
         let url = self.url("postgres");
         let mut connection = PgConnection::connect(&url)
@@ -189,7 +189,8 @@ impl Postgres {
         assert!(output.status.success(), "initdb failed:\n{said}");
     }
 
-    /// PostgreSQL refuses to run as root.
+    /// Returns a command of PostgreSQL, run as another user if this process is root: PostgreSQL
+    /// refuses to run as root.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.programs.join(program));
         command
@@ -212,25 +213,25 @@ impl Postgres {
         self.scratch.join("data")
     }
 
-    /// The superuser's URL of a database.
+    /// Returns the superuser's URL of a database.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         let Postgres { password, port, .. } = self;
         format!("postgres://postgres:{password}@127.0.0.1:{port}/{database}")
     }
 
-    /// The address, for a [`crate::Proxy`].
+    /// Returns the address, for a [`crate::Proxy`].
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The URL of a fresh, empty database.
+    /// Creates an empty database and returns its URL.
     pub async fn create_database(&self) -> String {
         database::create(&self.url("postgres")).await
     }
 
-    /// What the server logged since its last start.
+    /// Returns the server's log since its last start.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         self.server
@@ -239,8 +240,8 @@ impl Postgres {
             .unwrap_or_default()
     }
 
-    /// Starts it after [`Postgres::stop`] or [`Postgres::kill`], with the same data
-    /// on the same port, and returns when it answers.
+    /// Starts it after [`Postgres::stop`] or [`Postgres::kill`], with the same data on the same
+    /// port, and returns when it answers.
     pub async fn start_again(&mut self) {
         let url = self.url("postgres");
         let mut postgres = self.command("postgres");
@@ -254,7 +255,7 @@ impl Postgres {
             postgres.args(["-c", setting]);
         }
         postgres.envs(self.clock.environment());
-        // When dropped: an immediate stop, which takes the backends along.
+        // Dropping the server stops it immediately, with its backends.
         let server = Server::start("PostgreSQL", postgres).farewell(Signal::SIGQUIT);
         let server = self.server.insert(server);
         eventually("PostgreSQL to take connections", START, || {
@@ -265,7 +266,7 @@ impl Postgres {
         .await;
     }
 
-    /// Stops it as an administrator would.
+    /// Stops it in an orderly way or immediately.
     pub async fn stop(&mut self, how: Stop) {
         if let Some(mut server) = self.server.take() {
             server.signal(match how {
@@ -276,7 +277,8 @@ impl Postgres {
         }
     }
 
-    /// Kills one process of the server, as the kernel does when memory is short. The server recovers by itself.
+    /// Kills one process of the server, as the kernel does when memory is short. The server
+    /// recovers by itself.
     pub fn kill_process(&self, id: i32) {
         processes::kill(nix::unistd::Pid::from_raw(id));
     }
@@ -284,9 +286,9 @@ impl Postgres {
     /// Kills the server and every backend at the same moment, as a power cut would.
     pub async fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // Stopped, it can neither start backends nor react to their deaths.
+            // A stopped postmaster can neither start backends nor react to their deaths.
             server.signal(Signal::SIGSTOP);
-            // Backends sit in sessions of their own, out of reach of a group's kill.
+            // Backends have their own sessions, so a kill of the group does not reach them.
             let backends = processes::children_of(server.id());
             for &backend in &backends {
                 processes::kill(backend);
@@ -304,8 +306,8 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// A killed server leaves a segment of shared memory, which its next start would
-    /// have removed; the last line but one of its pid file names it.
+    /// Removes the segment of shared memory that a killed server leaves; its next start would have
+    /// removed it. The last line but one of its pid file names it.
     fn drop(&mut self) {
         let Ok(file) = std::fs::read_to_string(self.data().join("postmaster.pid")) else {
             return;
@@ -320,7 +322,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Debian keeps each major version's programs out of `PATH`; the newest comes first.
+/// Returns the directories of PostgreSQL's programs, newest version first. Debian keeps each major
+/// version's programs out of `PATH`.
 fn debian_directories() -> Vec<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -337,7 +340,7 @@ fn debian_directories() -> Vec<PathBuf> {
     versions.into_iter().map(|(_, programs)| programs).collect()
 }
 
-/// Whom to run as when we are root.
+/// Returns the user to run PostgreSQL as, if this process is root.
 pub(crate) fn unprivileged_user() -> Option<User> {
     if !Uid::effective().is_root() {
         return None;
@@ -347,7 +350,7 @@ pub(crate) fn unprivileged_user() -> Option<User> {
         .find_map(|name| User::from_name(name).ok().flatten());
     assert!(
         user.is_some(),
-        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`"
+        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor a user `nobody`"
     );
     user
 }

@@ -1,9 +1,9 @@
-//! Other processes of this machine, as `/proc` shows them.
+//! Other processes of this machine, read from `/proc`.
 
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-/// The processes whose parent is `parent`.
+/// Returns the processes whose parent is `parent`.
 pub(crate) fn children_of(parent: u32) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -12,7 +12,8 @@ pub(crate) fn children_of(parent: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// A zombie is not running: it only waits for its parent to ask how it ended.
+/// Returns whether a process runs. A zombie does not: it only waits for its parent to read its exit
+/// status.
 pub(crate) fn is_running(id: Pid) -> bool {
     stat(id).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
@@ -21,10 +22,10 @@ pub(crate) fn kill(id: Pid) {
     let _ = signal::kill(id, Signal::SIGKILL);
 }
 
-/// State and parent.
+/// Returns the state and the parent of a process.
 fn stat(id: Pid) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // `pid (name) state parent …`, and the name may contain anything.
+    // The format is `pid (name) state parent …`, and the name may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.next()?.parse().ok()?))

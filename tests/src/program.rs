@@ -1,4 +1,4 @@
-//! The `jobwire` program, run as its users run it.
+//! The `jobwire` program, run as by its users.
 
 use crate::wait::patience;
 use crate::{Server, Signal, cargo, lines::Lines};
@@ -28,8 +28,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The `jobwire` of this workspace, built when it is first asked for. It finds no
-    /// `JOBWIRE_…` setting in its environment, only what the test gives it.
+    /// The `jobwire` of this workspace, built by the first call. Its environment holds no
+    /// `JOBWIRE_…` setting but those of the test.
     #[must_use]
     pub fn jobwire() -> Program {
         static PATH: OnceLock<PathBuf> = OnceLock::new();
@@ -68,14 +68,14 @@ impl Program {
         self
     }
 
-    /// Sets its working directory, where the default database is made.
+    /// Sets its working directory, where the default database is created.
     #[must_use]
     pub fn in_directory(mut self, directory: impl AsRef<Path>) -> Program {
         self.command.current_dir(directory);
         self
     }
 
-    /// Gives it this on its standard input, which is empty otherwise.
+    /// Sets its standard input, which is empty by default.
     #[must_use]
     pub fn input(mut self, file: std::fs::File) -> Program {
         self.input = file.into();
@@ -92,7 +92,7 @@ impl Program {
         ))
     }
 
-    /// Runs it to its end and returns its status and everything that it printed.
+    /// Runs it to its end, and returns its status and its output.
     pub async fn run(self, deadline: Duration) -> (ExitStatus, Vec<String>) {
         let mut running = self.start();
         let status = running.exit(deadline).await;
@@ -100,38 +100,38 @@ impl Program {
     }
 }
 
-/// A program that runs until it ends, or until this is dropped.
+/// A program that is killed when this is dropped.
 #[derive(Debug)]
 pub struct Running(Server);
 
 impl Drop for Running {
-    /// A failed test shows the end of what it said.
+    /// Prints the end of its output if the test failed.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("process {} said:\n{}", self.id(), self.lines().tail());
+            eprintln!("output of process {}:\n{}", self.id(), self.lines().tail());
         }
     }
 }
 
 impl Running {
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.0.ended()
     }
 
-    /// What it printed, on either stream.
+    /// Returns its output, on either stream.
     #[must_use]
     pub fn lines(&self) -> &Lines {
         self.0.output()
     }
 
-    /// The first line, printed already or to come, that contains `pattern`.
+    /// Returns the first line, printed already or to come, that contains `pattern`.
     ///
     /// # Panics
     /// With the end of its output, if the deadline passes or the program ends first.
@@ -140,7 +140,7 @@ impl Running {
         let line = self.lines().find(pattern, deadline).await;
         line.unwrap_or_else(|| {
             let tail = self.lines().tail();
-            panic!("waited {deadline:?} for a line with {pattern:?}, in vain; it said:\n{tail}")
+            panic!("waited {deadline:?} for a line with {pattern:?} without success; its output:\n{tail}")
         })
     }
 
@@ -150,13 +150,13 @@ impl Running {
         self.0.signal(signal);
     }
 
-    /// Waits for its end; all its output is in [`Running::lines`] then.
+    /// Waits for its end. All its output is then in [`Running::lines`].
     ///
     /// # Panics
     /// With the end of its output, if it still runs after `deadline`.
     pub async fn exit(&mut self, deadline: Duration) -> ExitStatus {
         let status = self.0.exit(deadline).await;
-        // A grandchild may hold the streams open: that is not worth a failure.
+        // A grandchild may hold the streams open; this must not fail the test.
         self.lines().end(patience(Duration::from_secs(5))).await;
         status
     }

@@ -1,4 +1,4 @@
-//! A private Prometheus that scrapes what the test runs.
+//! A private Prometheus that scrapes a test's nodes.
 
 use crate::{Scratch, Server, eventually, http, need, port};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const START: Duration = Duration::from_secs(30);
 
-/// Scrapes every second and evaluates rules every second.
+/// A Prometheus that scrapes and evaluates rules every second.
 #[derive(Debug)]
 pub struct Prometheus {
     // Before the directory: fields drop in this order.
@@ -19,8 +19,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it on these targets (`host:port`, scraped at `/metrics`) and with these
-    /// files of recording and alerting rules.
+    /// Starts a Prometheus with these targets (`host:port`, scraped at `/metrics`) and these files
+    /// of recording and alerting rules.
     ///
     /// # Panics
     /// If Prometheus is missing and cannot be installed, or does not start.
@@ -53,14 +53,14 @@ impl Prometheus {
         }
     }
 
-    /// The address of its HTTP API.
+    /// Returns the address of its HTTP API.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Evaluates an expression now and returns `data.result`: for a vector, an array
-    /// of `{"metric": {…}, "value": [time, "text"]}`.
+    /// Evaluates an expression now and returns `data.result`: for a vector, an array of `{"metric":
+    /// {…}, "value": [time, "text"]}`.
     ///
     /// # Panics
     /// If the expression is wrong.
@@ -83,10 +83,10 @@ impl Prometheus {
     }
 }
 
-/// Lets `promtool` check a file of rules.
+/// Checks a file of rules with `promtool`.
 ///
 /// # Errors
-/// What `promtool` complained of.
+/// The complaints of `promtool`.
 ///
 /// # Panics
 /// If `promtool` (of the Debian package `prometheus`) is missing.

@@ -1,21 +1,21 @@
-//! A TCP proxy that breaks on demand.
+//! A TCP proxy that simulates network faults.
 //!
-//! It stands between a client and a server (PostgreSQL, RabbitMQ) and does to their
-//! connections what networks do:
+//! The proxy stands between a client and a server (PostgreSQL, RabbitMQ) and simulates these faults
+//! on their connections:
 //!
 //! | fault | call | what the client sees |
 //! | --- | --- | --- |
-//! | a cable pulled, a firewall that forgot | `set(…, Flow::Stall)` | a connection that stays open and says nothing |
-//! | the same, but a new connection gets through | [`Proxy::forget`] | the open ones say nothing for ever |
+//! | a cable pulled, a firewall that lost its state | `set(…, Flow::Stall)` | an open connection that carries nothing |
+//! | the same, but new connections work | [`Proxy::forget`] | open connections never carry anything again |
 //! | a load balancer that chose another server | [`Proxy::lead_to`] | the next connection leads there |
-//! | answers lost, requests delivered | `set(Direction::ToClient, Flow::Stall)` | the same, but the server has done the work |
+//! | answers lost, requests delivered | `set(Direction::ToClient, Flow::Stall)` | an open connection without answers; the server has done the work |
 //! | a slow line | `set(…, Flow::Delay(…))` | the same bytes, later |
 //! | a crash, a failover | [`Proxy::cut`] | connection reset |
 //! | a server that is down | [`Proxy::refuse`] | connection refused |
 //!
-//! A change holds for open and for new connections. Stalled bytes are not lost: they
-//! go on when the flow passes again, as TCP would repeat them. The end of a stream
-//! keeps its place behind them, so that a half-open connection stays half-open.
+//! A change applies to open and to new connections. Stalled bytes are not lost: they pass when the
+//! flow passes again, as TCP would repeat them. The end of a stream waits behind them, so that a
+//! half-open connection stays half-open.
 
 use crate::port;
 use std::io;
@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server: requests.
@@ -37,28 +37,28 @@ pub enum Direction {
     ToClient,
 }
 
-/// How bytes go.
+/// The flow of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flow {
-    /// As they come.
+    /// Bytes pass at once.
     #[default]
     Pass,
-    /// Each after this time; the line keeps its bandwidth.
+    /// Each byte passes after this time; the line keeps its bandwidth.
     Delay(Duration),
-    /// Not at all, until this changes.
+    /// No byte passes until this changes.
     Stall,
 }
 
-/// Everything that can be changed while connections are open.
+/// The settings that can change while connections are open.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     to_server: Flow,
     to_client: Flow,
     refuse: bool,
-    /// How often all connections were cut: one that sees another number than at its
-    /// start ends.
+    /// The number of times that all connections were cut. A connection ends when the number differs
+    /// from the one at its start.
     cuts: u64,
-    /// The same for connections that were forgotten: they carry nothing from then on.
+    /// The same for forgotten connections: they carry nothing from then on.
     forgotten: u64,
 }
 
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-/// The proxy; it and all its connections end when it is dropped.
+/// The proxy. It and all its connections end when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -83,7 +83,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts to pass connections on to `server` (`host:port`), on a port of its own.
+    /// Starts a proxy on its own port that passes connections on to `server` (`host:port`).
     pub async fn start(server: &str) -> Proxy {
         let address = SocketAddr::from(([127, 0, 0, 1], port::free()));
         let (state, changes) = watch::channel(State::default());
@@ -110,13 +110,13 @@ impl Proxy {
         }
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `url` with the proxy in place of its host and port.
+    /// Returns `url` with the proxy in place of its host and port.
     #[must_use]
     pub fn url(&self, url: &str) -> String {
         let mut url = url::Url::parse(url).unwrap_or_else(|error| panic!("not a URL: {error}"));
@@ -126,13 +126,13 @@ impl Proxy {
         url.into()
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         *self.open.borrow()
     }
 
-    /// Lets bytes of one direction pass, or not.
+    /// Sets the flow of one direction.
     pub fn set(&self, direction: Direction, flow: Flow) {
         self.state.send_modify(|state| match direction {
             Direction::ToServer => state.to_server = flow,
@@ -140,19 +140,19 @@ impl Proxy {
         });
     }
 
-    /// The same for both directions.
+    /// Sets the flow of both directions.
     pub fn set_both(&self, flow: Flow) {
         self.set(Direction::ToServer, flow);
         self.set(Direction::ToClient, flow);
     }
 
-    /// Resets all connections that are open now; new ones are served.
+    /// Resets all open connections. New ones are accepted.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Drops what the connections that are open now carry, from now on and for ever, without a word to
-    /// either end; new ones are served.
+    /// Drops all further bytes of the open connections and leaves both ends open. New connections
+    /// are served.
     pub fn forget(&self) {
         self.state.send_modify(|state| state.forgotten += 1);
     }
@@ -162,13 +162,13 @@ impl Proxy {
         self.server.send_replace(server.to_owned());
     }
 
-    /// Refuses new connections from the moment this returns; open ones live on.
+    /// Refuses new connections from its return on. Open ones stay.
     pub async fn refuse(&self) {
         self.state.send_modify(|state| state.refuse = true);
         let _ = self.listening.clone().wait_for(|&listens| !listens).await;
     }
 
-    /// Takes new connections again.
+    /// Accepts new connections again.
     pub async fn accept(&self) {
         self.state.send_modify(|state| state.refuse = false);
         let mut listening = self.listening.clone();
@@ -184,7 +184,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The side that listens.
+/// The listening side.
 struct Gate {
     address: SocketAddr,
     server: watch::Receiver<String>,
@@ -198,7 +198,7 @@ impl Gate {
         let mut connections = JoinSet::new();
         let mut changes = self.changes.clone();
         loop {
-            // Closing the listener is what makes the kernel refuse.
+            // The kernel refuses connections when the listener is closed.
             let refuse = changes.borrow_and_update().refuse;
             let listener = if refuse {
                 None
@@ -233,7 +233,7 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
     listener?.accept().await.ok().map(|(client, _)| client)
 }
 
-/// One connection, until both directions have ended or it is cut.
+/// Carries one connection until both directions have ended or it is cut.
 async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver<State>) {
     let (cuts, forgotten) = (changes.borrow().cuts, changes.borrow().forgotten);
     let mut cut = changes.clone();
@@ -266,16 +266,16 @@ async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver
         _ = both => false,
     };
     if was_cut {
-        // Closing is then a reset, not an orderly end of the stream.
+        // Without lingering, closing resets the connection.
         let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
 }
 
-/// Bytes, with the time at which they came; none are the end of the stream.
+/// Bytes with the time of their arrival. No bytes mark the end of the stream.
 type Parcel = (Instant, Vec<u8>);
 
-/// Carries one direction. Reader and writer are apart so that a delay holds each
-/// parcel for its time without holding up the ones behind it.
+/// Carries one direction. Reader and writer are separate, so that a delay holds each parcel for its
+/// time without holding up the following ones.
 async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,

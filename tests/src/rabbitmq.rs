@@ -1,4 +1,4 @@
-//! A private RabbitMQ node, to use and to abuse.
+//! A private RabbitMQ node for tests.
 
 pub mod tls;
 
@@ -10,12 +10,12 @@ use std::process::Command;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Erlang takes six seconds on two cores, and many more when the machine is busy.
+/// Erlang takes six seconds on two cores, and much longer on a busy machine.
 const START: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(60);
 
-/// One node without plugins (but for what TLS needs), with an epmd, a cookie, directories and loopback ports
-/// of its own; all stay the same over [`RabbitMq::stop`], [`RabbitMq::kill`] and
+/// One node without plugins (except for TLS), with its own epmd, cookie, directories and loopback
+/// ports. They stay the same after [`RabbitMq::stop`], [`RabbitMq::kill`] and
 /// [`RabbitMq::start_again`].
 #[derive(Debug)]
 pub struct RabbitMq {
@@ -25,7 +25,7 @@ pub struct RabbitMq {
     ctl: RabbitMqCtl,
     port: u16,
     distribution_port: u16,
-    /// With its port.
+    /// TLS and its port.
     tls: Option<(Tls, u16)>,
     password: String,
     scratch: Scratch,
@@ -40,7 +40,7 @@ impl RabbitMq {
         RabbitMq::start_with(None).await
     }
 
-    /// The same, with a TLS listener beside the plain one.
+    /// Starts a node with a TLS listener beside the plain one.
     ///
     /// # Panics
     /// As [`RabbitMq::start`].
@@ -52,7 +52,7 @@ impl RabbitMq {
         let scratch = Scratch::in_memory();
         let epmd_port = port::free();
         let ctl = RabbitMqCtl::new(scratch.path(), epmd_port);
-        // Finding the server first: its package brings epmd along.
+        // Finds the server first: installing its package also installs epmd.
         drop(ctl.command("rabbitmq-server"));
         let mut rabbitmq = RabbitMq {
             node: None,
@@ -93,20 +93,20 @@ impl RabbitMq {
         let _ = self.scratch.write("rabbitmq.conf", settings);
     }
 
-    /// The URL of the default virtual host, as the node's administrator.
+    /// Returns the URL of the default virtual host, as the node's administrator.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(USER, &self.password, "%2F")
     }
 
-    /// The URL of a virtual host for a user.
+    /// Returns the URL of a virtual host for a user.
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str, vhost: &str) -> String {
         format!("amqp://{user}:{password}@127.0.0.1:{}/{vhost}", self.port)
     }
 
-    /// The URL over TLS of a virtual host, as the node's administrator, under this name of
-    /// the machine; `None` without TLS.
+    /// Returns the TLS URL of a virtual host, as the node's administrator, with this host name;
+    /// `None` without TLS.
     #[must_use]
     pub fn tls_url(&self, host: &str, vhost: &str) -> Option<String> {
         let (_, port) = self.tls.as_ref()?;
@@ -114,30 +114,30 @@ impl RabbitMq {
         Some(format!("amqps://{USER}:{password}@{host}:{port}/{vhost}"))
     }
 
-    /// The port of the TLS listener, if there is one.
+    /// Returns the port of the TLS listener, if there is one.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
         self.tls.as_ref().map(|(_, port)| *port)
     }
 
-    /// The address, for a [`crate::Proxy`].
+    /// Returns the address, for a [`crate::Proxy`].
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The URL of a fresh virtual host.
+    /// Creates a virtual host and returns its URL.
     pub async fn create_vhost(&self) -> String {
         self.url_of(USER, &self.password, &self.ctl.create_vhost().await)
     }
 
-    /// `rabbitmqctl` on this node.
+    /// Returns `rabbitmqctl` for this node.
     #[must_use]
     pub fn ctl(&self) -> &RabbitMqCtl {
         &self.ctl
     }
 
-    /// What the node logged (warnings and worse) since its last start.
+    /// Returns the node's log (warnings and worse) since its last start.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         self.node
@@ -146,8 +146,8 @@ impl RabbitMq {
             .unwrap_or_default()
     }
 
-    /// Starts it after [`RabbitMq::stop`] or [`RabbitMq::kill`], with the same queues
-    /// on the same port, and returns when it answers.
+    /// Starts it after [`RabbitMq::stop`] or [`RabbitMq::kill`], with the same queues on the same
+    /// port, and returns when it answers.
     pub async fn start_again(&mut self) {
         let mut server = self.ctl.command("rabbitmq-server");
         let home = &self.scratch;
@@ -162,8 +162,8 @@ impl RabbitMq {
             .env("RABBITMQ_LOG_BASE", home.join("log"))
             .env("RABBITMQ_PID_FILE", home.join("pid"))
             .env("RABBITMQ_DIST_PORT", self.distribution_port.to_string())
-            // With this the script becomes the node instead of watching over it, so
-            // that a signal reaches the node itself.
+            // With this the script becomes the node instead of supervising it, so that signals
+            // reach the node itself.
             .env("RABBITMQ_ALLOW_INPUT", "1")
             .env(
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
@@ -180,7 +180,7 @@ impl RabbitMq {
         .await;
     }
 
-    /// Stops it as an administrator would.
+    /// Stops it in an orderly way.
     pub async fn stop(&mut self) {
         if let Some(mut node) = self.node.take() {
             node.signal(Signal::SIGTERM);
@@ -188,24 +188,24 @@ impl RabbitMq {
         }
     }
 
-    /// Kills it, as a crash would. It may then have lost what was declared in the last
-    /// moments, durable or not, unless [`RabbitMq::flush`] came between.
+    /// Kills it, as a crash would. It may lose the latest declarations, durable or not, unless
+    /// [`RabbitMq::flush`] ran in between.
     pub fn kill(&mut self) {
-        // Its few helpers end by themselves when their pipes close.
+        // Its few helper processes end by themselves when their pipes close.
         self.node = None;
     }
 
-    /// Brings everything declared so far to the disk.
+    /// Writes everything declared so far to the disk.
     pub async fn flush(&self) {
         self.ctl.run(&["eval", "ok = mnesia:sync_log()."]).await;
     }
 
-    /// Freezes it with all its connections open, as an overloaded machine would.
+    /// Freezes it with all its connections open, as on an overloaded machine.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it run on after [`RabbitMq::freeze`].
+    /// Resumes it after [`RabbitMq::freeze`].
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -217,7 +217,7 @@ impl RabbitMq {
     }
 }
 
-/// Erlang would start an epmd of its own accord, as a daemon that outlives the node.
+/// Starts an epmd. Otherwise Erlang would start one, as a daemon that outlives the node.
 fn start_epmd(port: u16) -> Server {
     let directory = need::directory_of("epmd", "erlang-base", Vec::new);
     let mut command = Command::new(directory.join("epmd"));

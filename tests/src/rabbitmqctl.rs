@@ -1,4 +1,4 @@
-//! `rabbitmqctl` on a private node: virtual hosts, users, anything else.
+//! `rabbitmqctl` on a private node: virtual hosts, users, any other command.
 
 use crate::need;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,20 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-/// The user whom a private node starts with, and its password.
+/// The user that a private node starts with.
 pub const USER: &str = "jobwire";
 
-/// The node's name. It need not be unique: every node has an epmd of its own.
+/// The node's name. It need not be unique: every node has its own epmd.
 pub(crate) const NODE: &str = "jobwire@localhost";
 
-/// A call of `rabbitmqctl` takes a second, a virtual host 20 ms: make some in stock.
+/// The number of virtual hosts made at once: a call of `rabbitmqctl` takes a second, a virtual host
+/// 20 ms.
 const VHOSTS_PER_CALL: usize = 16;
 
-/// How often a node is called that can't be reached.
+/// The number of attempts to reach a node.
 const ATTEMPTS: usize = 5;
 
-/// Everything that a command-line tool needs in order to reach one node.
+/// The data with which a command-line tool reaches one node.
 #[derive(Clone, Debug)]
 pub struct RabbitMqCtl {
     home: PathBuf,
@@ -37,19 +38,19 @@ impl RabbitMqCtl {
         }
     }
 
-    /// Reaches, from another process, the node whose [`RabbitMqCtl::address`] this is.
+    /// Returns the tool for the node with this [`RabbitMqCtl::address`], also from another process.
     pub(crate) fn at(address: &str) -> Option<RabbitMqCtl> {
         let (port, home) = address.split_once(':')?;
         Some(RabbitMqCtl::new(Path::new(home), port.parse().ok()?))
     }
 
-    /// What another process needs in order to reach the node.
+    /// Returns the address with which another process reaches the node.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{}:{}", self.epmd_port, self.home.display())
     }
 
-    /// One of RabbitMQ's programs, in the environment of this node.
+    /// Returns a command of one of RabbitMQ's programs, in the environment of this node.
     pub(crate) fn command(&self, program: &str) -> Command {
         let places = || vec![PathBuf::from("/usr/lib/rabbitmq/bin")];
         // Debian's programs in PATH are wrappers that change user and directory.
@@ -75,7 +76,7 @@ impl RabbitMqCtl {
         command
     }
 
-    /// Runs `rabbitmqctl` and returns what it printed.
+    /// Runs `rabbitmqctl` and returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -87,7 +88,8 @@ impl RabbitMqCtl {
             let output = tokio::process::Command::from(command).output().await;
             let output = output.unwrap_or_else(|error| panic!("cannot start rabbitmqctl: {error}"));
             attempts += 1;
-            // On a busy machine the two take too long to find each other; then nothing was done.
+            // On a busy machine the tool may time out before it reaches the node; then it did
+            // nothing.
             let said = String::from_utf8_lossy(&output.stderr);
             if !said.contains("unable to perform an operation on node") || attempts == ATTEMPTS {
                 break output;
@@ -101,7 +103,7 @@ impl RabbitMqCtl {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The name of a fresh virtual host in which [`USER`] may do everything.
+    /// Creates a virtual host in which [`USER`] has all rights, and returns its name.
     pub async fn create_vhost(&self) -> String {
         let mut stock = self.vhosts.lock().await;
         if stock.is_empty() {
@@ -128,8 +130,8 @@ impl RabbitMqCtl {
         names
     }
 
-    /// Adds a user with these rights (regular expressions for the names of queues
-    /// and exchanges) in one virtual host.
+    /// Adds a user with these rights (regular expressions for the names of queues and exchanges) in
+    /// one virtual host.
     pub async fn add_user(&self, user: &User<'_>) {
         let User {
             name,
@@ -152,12 +154,12 @@ pub struct User<'a> {
     pub name: &'a str,
     /// Its password.
     pub password: &'a str,
-    /// Where it may do the following.
+    /// The virtual host in which the rights apply.
     pub vhost: &'a str,
-    /// What it may declare and delete; "" is nothing, ".*" everything.
+    /// The names that it may declare and delete; "" is none, ".*" all.
     pub configure: &'a str,
-    /// What it may publish to and bind.
+    /// The names that it may publish to and bind.
     pub write: &'a str,
-    /// What it may consume from.
+    /// The names that it may consume from.
     pub read: &'a str,
 }

@@ -1,18 +1,16 @@
-//! Nothing outlives the test process.
+//! Ends every child when the test process ends.
 //!
-//! `Drop` is not enough: it does not run for statics, on Ctrl-C, on `kill -9` or
-//! on a crash. So the first thing that a test process starts is a *reaper*: a
-//! small shell (`reaper.sh`) that reads from a pipe whose other end only this
-//! process holds. However this process ends, the kernel closes the pipe; the
-//! reaper then kills every process group it was told of, and unmounts and removes
-//! every scratch directory. It sits in a process group of its own, so that Ctrl-C, which reaches
-//! the whole group of the test, does not reach it.
+//! `Drop` does not suffice: it does not run for statics, on Ctrl-C, on `kill -9` or on a crash. So
+//! a test process first starts a *reaper*: a small shell (`reaper.sh`) that reads from a pipe whose
+//! other end only this process holds. However this process ends, the kernel closes the pipe. The
+//! reaper then kills every announced process group, and unmounts and removes every scratch
+//! directory. It has its own process group, because Ctrl-C reaches the whole group of the test.
 //!
-//! A child announces itself between `fork` and `exec`. There is no moment at which
-//! it runs and the reaper does not know it.
+//! A child announces itself between `fork` and `exec`, so the reaper has its group before the
+//! program runs.
 //!
-//! Why not `PR_SET_PDEATHSIG`: it follows the *thread* that forked, is not passed
-//! on to grandchildren, knows no directories, and exists on Linux only.
+//! `PR_SET_PDEATHSIG` is no alternative: it follows the *thread* that forked, is not inherited by
+//! grandchildren, covers no directories, and exists on Linux only.
 
 use nix::libc;
 use std::io::Write;
@@ -31,7 +29,7 @@ static REAPER: LazyLock<Mutex<Reaper>> = LazyLock::new(|| {
     let mut process = Command::new("sh")
         .args(["-c", include_str!("reaper.sh"), "jobwire-test-reaper"])
         .stdin(Stdio::piped())
-        // Not the test's own output: whoever reads that waits for its last holder.
+        // Not the test's own output: its reader waits until the last process has closed it.
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .current_dir("/")
@@ -40,7 +38,7 @@ static REAPER: LazyLock<Mutex<Reaper>> = LazyLock::new(|| {
         .expect("sh can be started");
     let pipe = process.stdin.take();
     #[allow(unsafe_code)]
-    // SAFETY: `at_exit` is a plain function that touches statics which never drop.
+    // SAFETY: `at_exit` is a plain function that uses statics which are never dropped.
     let registered = unsafe { libc::atexit(at_exit) };
     assert_eq!(registered, 0, "no exit handler can be registered");
     Mutex::new(Reaper { process, pipe })
@@ -50,14 +48,14 @@ fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// On an ordinary end, waits until the reaper has done its work: when the test
-/// command returns, nothing of it is left.
+/// Waits at an ordinary end until the reaper has finished: when the test command returns,
+/// everything is removed.
 extern "C" fn at_exit() {
     let mut reaper = reaper();
     reaper.pipe = None;
     #[allow(unsafe_code)]
-    // SAFETY: no handler is installed. Ignored, the servers that the reaper ends
-    // leave no zombies behind, which it would take for running processes.
+    // SAFETY: no handler is installed. With the signal ignored, the servers that the reaper ends
+    // leave no zombies, which it would count as running processes.
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
@@ -71,7 +69,7 @@ fn tell(notice: &str) {
     }
 }
 
-/// Gives `command` a process group of its own, which ends with this process.
+/// Gives `command` its own process group, which ends with this process.
 pub fn adopt(command: &mut Command) {
     let pipe = reaper().pipe.as_ref().map(AsRawFd::as_raw_fd);
     command.process_group(0);
@@ -82,7 +80,7 @@ pub fn adopt(command: &mut Command) {
     }
 }
 
-/// Runs in the forked child, where allocating could dead-lock.
+/// Announces the group. Runs in the forked child, where an allocation could deadlock.
 fn announce(pipe: RawFd) -> std::io::Result<()> {
     let mut notice = [0_u8; 32];
     let free = {
@@ -92,8 +90,8 @@ fn announce(pipe: RawFd) -> std::io::Result<()> {
     };
     let length = notice.len() - free;
     #[allow(unsafe_code)]
-    // SAFETY: the buffer is ours and `length` bytes of it are written. So short a
-    // write to a pipe is atomic.
+    // SAFETY: the buffer is ours and `length` bytes of it are written. A write to a pipe that is
+    // this short is atomic.
     let written = unsafe { libc::write(pipe, notice.as_ptr().cast(), length) };
     if written < 0 {
         return Err(std::io::Error::last_os_error());
@@ -101,7 +99,7 @@ fn announce(pipe: RawFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The group of this process id has ended: its number may be reused.
+/// Removes a process group that has ended: its id may be reused.
 pub fn forget(group: u32) {
     tell(&format!("gone {group}\n"));
 }
@@ -116,7 +114,7 @@ pub(crate) fn unmount_at_end(directory: &Path) {
     tell(&format!("mount {}\n", directory.display()));
 }
 
-/// It has been unmounted.
+/// Records that a file system has been unmounted.
 pub(crate) fn unmounted(directory: &Path) {
     tell(&format!("unmounted {}\n", directory.display()));
 }

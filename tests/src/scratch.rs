@@ -3,23 +3,22 @@
 use crate::reaper;
 use std::path::{Path, PathBuf};
 
-/// Less room in memory than this is left to others.
+/// The free memory, in bytes, below which directories are not made in memory.
 const ROOM: u64 = 4 << 30;
 
-/// A directory of one test, removed when it is dropped or when the process ends,
-/// however it ends.
+/// A directory of one test. It is removed when it is dropped or when the process ends, in any way.
 #[derive(Debug)]
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    /// Makes an empty directory in the system's place for temporary files.
+    /// Creates an empty directory in the system's directory for temporary files.
     #[must_use]
     pub fn new() -> Scratch {
         Scratch::within(&std::env::temp_dir())
     }
 
-    /// The same in memory, where that can be done and has room: a server of which little is written
-    /// does not wait for a disk that others keep busy.
+    /// Creates a directory in memory, if possible and if there is room. A server that writes little
+    /// then does not wait for a busy disk.
     #[must_use]
     pub fn in_memory() -> Scratch {
         let memory = Path::new("/dev/shm");
@@ -42,13 +41,13 @@ impl Scratch {
         Scratch(directory)
     }
 
-    /// The directory itself.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// A path inside the directory.
+    /// Returns a path inside the directory.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)

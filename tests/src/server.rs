@@ -1,4 +1,4 @@
-//! A supervised child process with a process group of its own.
+//! A supervised child process with its own process group.
 
 use crate::lines::Lines;
 use crate::{reaper, wait};
@@ -8,11 +8,11 @@ use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How long a server may take over its farewell before it is killed.
+/// The time after the farewell signal after which the server is killed.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A process that ends when it is dropped, and its whole group with it; also when
-/// the test process dies without dropping anything.
+/// A process that ends with its whole group when it is dropped, or when the test process dies
+/// without dropping it.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command` without input; `name` is what failures call it.
+    /// Starts `command` without input. Failures use `name`.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -31,7 +31,7 @@ impl Server {
         Server::start_with_input(name, command, Stdio::null())
     }
 
-    /// The same with an input.
+    /// Starts `command` with an input.
     pub(crate) fn start_with_input(name: &str, mut command: Command, input: Stdio) -> Server {
         reaper::adopt(&mut command);
         command
@@ -56,20 +56,20 @@ impl Server {
         }
     }
 
-    /// Sends this signal first when the server is dropped, instead of killing it.
+    /// Sets the signal that is sent when the server is dropped, instead of killing it.
     #[must_use]
     pub fn farewell(mut self, signal: Signal) -> Server {
         self.farewell = signal;
         self
     }
 
-    /// What it printed.
+    /// Returns its output.
     #[must_use]
     pub fn output(&self) -> &Lines {
         &self.output
     }
 
-    /// Its process id, which is also the id of its group.
+    /// Returns its process id, which is also the id of its group.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -79,16 +79,18 @@ impl Server {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Sends a signal to the process alone; nothing happens if it has ended.
+    /// Sends a signal to the process alone. Does nothing if it has ended.
     pub fn signal(&self, signal: Signal) {
         let _ = signal::kill(self.pid(), signal);
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Checks that it runs.
+    ///
     /// # Panics
     /// With the end of its output, if it has ended.
     pub fn assert_running(&mut self) {
@@ -116,7 +118,7 @@ impl Server {
 
     /// Kills the process and its group, as a crash would, and waits until it is gone.
     pub fn kill(&mut self) {
-        // The group first: its id is the process's own, ours until it is waited for.
+        // The group first: its id is the process id, which is not reused until it is waited for.
         let _ = signal::killpg(self.pid(), Signal::SIGKILL);
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The clock of a server, which can be set ahead while the server runs.
+//! A server's clock, which can be set ahead while the server runs.
 
 use crate::{Scratch, need};
 use chrono::{DateTime, Utc};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 const LIBRARY: &str = include_str!("server_clock.c");
 
-/// What a server's clock shows. Cheap to clone. The default is the right time, for ever.
+/// The clock of a server. Cheap to clone. The default is always the correct time.
 #[derive(Clone, Debug, Default)]
 pub struct ServerClock(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// In seconds.
+    /// The offset in seconds.
     ahead: AtomicI64,
     preloaded: Option<Preloaded>,
 }
@@ -25,12 +25,13 @@ struct Inner {
 #[derive(Debug)]
 struct Preloaded {
     library: PathBuf,
-    /// By how many seconds the server's clock is ahead, in the machine's byte order.
+    /// The file with the clock's offset in seconds, in the machine's byte order.
     file: PathBuf,
 }
 
 impl ServerClock {
-    /// A clock that can jump, for a server that starts with its [`environment`](Self::environment). Compiles a library.
+    /// Creates a clock that can jump, for a server that starts with its
+    /// [`environment`](Self::environment). Compiles a library.
     ///
     /// # Panics
     /// If there is no C compiler.
@@ -57,7 +58,7 @@ impl ServerClock {
         }))
     }
 
-    /// What makes a server's processes follow this clock.
+    /// Returns the environment variables that make a server's processes follow this clock.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let preloaded = self.0.preloaded.iter();
         preloaded.flat_map(|preloaded| {
@@ -68,13 +69,14 @@ impl ServerClock {
         })
     }
 
-    /// What the server's clock shows. During a jump it may say the later time a moment earlier than the server.
+    /// Returns the server's time. During a jump it may return the later time a moment earlier than
+    /// the server.
     #[must_use]
     pub fn now(&self) -> DateTime<Utc> {
         Utc::now() + chrono::Duration::seconds(self.0.ahead.load(Ordering::SeqCst))
     }
 
-    /// Set it ahead by so many whole seconds.
+    /// Sets the clock ahead by `by`, in whole seconds.
     ///
     /// # Panics
     /// If it is the default clock.

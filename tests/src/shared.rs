@@ -1,26 +1,25 @@
 //! One PostgreSQL, one RabbitMQ and one Kafka for all tests of a process.
 //!
-//! Started when the first test asks. Tests keep out of each other's way by a
-//! database, a virtual host or a prefix of topics of their own. A test that stops or
-//! kills a server starts its own with [`crate::Postgres::start`],
-//! [`crate::RabbitMq::start`] or [`crate::Kafka::start`].
+//! A server starts when the first test asks for it. Each test has its own database, virtual host or
+//! prefix of topics. A test that stops or kills a server starts its own with
+//! [`crate::Postgres::start`], [`crate::RabbitMq::start`] or [`crate::Kafka::start`].
 
 use crate::{Kafka, KafkaAdmin, Postgres, RabbitMq, RabbitMqCtl, database};
 use tokio::sync::OnceCell;
 use url::Url;
 use uuid::Uuid;
 
-/// A superuser's URL of a PostgreSQL server that already runs.
+/// The variable with a superuser's URL of a PostgreSQL server that already runs.
 pub const POSTGRES_URL: &str = "JOBWIRE_TEST_POSTGRES_URL";
 
-/// The URL of a RabbitMQ that already runs.
+/// The variable with the URL of a RabbitMQ that already runs.
 pub const AMQP_URL: &str = "JOBWIRE_TEST_AMQP_URL";
 
-/// The URL of a Kafka that already runs, without a prefix of topics.
+/// The variable with the URL of a Kafka that already runs, without a prefix of topics.
 pub const KAFKA_URL: &str = "JOBWIRE_TEST_KAFKA_URL";
 
-/// How the program `servers` tells tests the way to `rabbitmqctl`: with it, they make
-/// virtual hosts on the node that `servers` started.
+/// The variable in which the program `servers` passes the address for `rabbitmqctl` to tests. With
+/// it they create virtual hosts on the node that `servers` started.
 pub const RABBITMQCTL: &str = "JOBWIRE_TEST_RABBITMQCTL";
 
 /// The PostgreSQL server that tests share.
@@ -31,13 +30,13 @@ pub struct SharedPostgres {
 }
 
 impl SharedPostgres {
-    /// The superuser's URL of the server's own database.
+    /// Returns the superuser's URL of the server's own database.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The URL of a fresh, empty database.
+    /// Creates an empty database and returns its URL.
     pub async fn create_database(&self) -> String {
         database::create(&self.url).await
     }
@@ -51,36 +50,35 @@ pub struct SharedRabbitMq {
     _node: Option<RabbitMq>,
 }
 
-/// A part of a broker in which a test is alone.
+/// A part of a broker that only one test uses.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// On RabbitMQ a virtual host of its own, if this broker lets us make one.
+    /// On RabbitMQ, a virtual host of its own if the broker allows one to be created.
     pub url: String,
-    /// Begins the names of the test's queues or topics: they are then alone in any
-    /// case.
+    /// The prefix of the names of the test's queues or topics, which keeps them apart in any case.
     pub prefix: String,
 }
 
 impl SharedRabbitMq {
-    /// The URL of the default virtual host.
+    /// Returns the URL of the default virtual host.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// `rabbitmqctl`; `None` on a node that the environment names.
+    /// Returns `rabbitmqctl`; `None` on a node that the environment names.
     #[must_use]
     pub fn ctl(&self) -> Option<&RabbitMqCtl> {
         self.ctl.as_ref()
     }
 
-    /// The URL of a fresh virtual host; `None` where there is no `rabbitmqctl`.
+    /// Creates a virtual host and returns its URL; `None` without `rabbitmqctl`.
     pub async fn create_vhost(&self) -> Option<String> {
         let vhost = self.ctl.as_ref()?.create_vhost().await;
         Some(database::with_name(&self.url, &vhost))
     }
 
-    /// A place where a test is alone, on any broker.
+    /// Returns a space for one test, on any broker.
     pub async fn space(&self) -> Space {
         let url = self
             .create_vhost()
@@ -99,19 +97,19 @@ pub struct SharedKafka {
 }
 
 impl SharedKafka {
-    /// The URL, without a prefix of topics.
+    /// Returns the URL, without a prefix of topics.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its administrator.
+    /// Returns an administrator of the broker.
     #[must_use]
     pub fn admin(&self) -> KafkaAdmin {
         KafkaAdmin::of(&self.url)
     }
 
-    /// A place where a test is alone.
+    /// Returns a space for one test.
     #[must_use]
     pub fn space(&self) -> Space {
         Space {
@@ -125,7 +123,7 @@ fn prefix() -> String {
     format!("test-{}-", Uuid::new_v4().simple())
 }
 
-/// The shared PostgreSQL, started if it is not there yet.
+/// Returns the shared PostgreSQL. The first call starts it, unless the environment names one.
 pub async fn postgres() -> &'static SharedPostgres {
     static SHARED: OnceCell<SharedPostgres> = OnceCell::const_new();
     SHARED
@@ -142,7 +140,7 @@ pub async fn postgres() -> &'static SharedPostgres {
         .await
 }
 
-/// The shared RabbitMQ, started if it is not there yet.
+/// Returns the shared RabbitMQ. The first call starts it, unless the environment names one.
 pub async fn rabbitmq() -> &'static SharedRabbitMq {
     static SHARED: OnceCell<SharedRabbitMq> = OnceCell::const_new();
     SHARED
@@ -166,7 +164,7 @@ pub async fn rabbitmq() -> &'static SharedRabbitMq {
         .await
 }
 
-/// The shared Kafka, started if it is not there yet.
+/// Returns the shared Kafka. The first call starts it, unless the environment names one.
 pub async fn kafka() -> &'static SharedKafka {
     static SHARED: OnceCell<SharedKafka> = OnceCell::const_new();
     SHARED
@@ -183,7 +181,8 @@ pub async fn kafka() -> &'static SharedKafka {
         .await
 }
 
-/// An empty variable counts as none. A URL is checked here, where its name is known.
+/// Returns a variable of the environment; an empty one counts as unset. Checks URLs, so that an
+/// error names the variable.
 fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
     if name != RABBITMQCTL

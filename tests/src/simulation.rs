@@ -1,12 +1,12 @@
 //! The simulation: real nodes in a simulated world, replayed from a seed.
 //!
-//! What is real: everything of `jobwire_core` above the two traits, as it runs in production: consumer,
-//! executor, leases and their renewal, completion, commit hook, leader, timers, sweeper, shutdown. What is
-//! simulated: the database ([`Database`], held to the store conformance suite), the broker, the processes'
-//! deaths, freezes and clean stops, and time, which tokio's paused clock moves on when nothing can happen
-//! any more. A whole run is one thread, so a seed decides everything, and the same seed is the same run.
+//! Everything of `jobwire_core` above the two traits is real and runs as in production: consumer,
+//! executor, leases and their renewal, completion, commit hook, leader, timers, sweeper, shutdown.
+//! Simulated are the database ([`Database`], tested by the store conformance suite), the broker,
+//! the deaths, freezes and clean stops of processes, and time, which tokio's paused clock advances
+//! when no task can run. A whole run is one thread, so the seed determines the run.
 //!
-//! docs/internals/simulation.md says how to run and replay it.
+//! See docs/internals/simulation.md for how to run and replay it.
 
 mod bug;
 mod clock;
@@ -30,30 +30,30 @@ pub use world::Outcome;
 use scenario::Scenario;
 use world::World;
 
-/// Who works.
+/// The nodes of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Nodes that share a broker.
     Fleet,
-    /// One node, within whose process hints stay.
+    /// One node with an in-process transport.
     EmbeddedNode,
 }
 
 /// One run of a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
-    /// Who works in it.
+    /// The nodes.
     pub who: Who,
-    /// Decides everything.
+    /// The seed, which determines everything.
     pub seed: u64,
-    /// A mistake to be found.
+    /// A seeded bug that the run should find.
     pub bug: Option<Bug>,
-    /// Write down all that happens.
+    /// Whether to record a trace.
     pub traced: bool,
 }
 
 impl Simulation {
-    /// This seed, without a mistake.
+    /// Returns the run of this seed, without a bug.
     #[must_use]
     pub fn of(seed: u64) -> Simulation {
         Simulation {
@@ -64,7 +64,7 @@ impl Simulation {
         }
     }
 
-    /// This seed, of a node without a broker whose database goes away.
+    /// Returns the run of this seed with an embedded node whose database fails.
     #[must_use]
     pub fn of_an_embedded_node(seed: u64) -> Simulation {
         Simulation {
@@ -73,7 +73,7 @@ impl Simulation {
         }
     }
 
-    /// Run it.
+    /// Runs the simulation.
     #[must_use]
     pub fn run(self) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -85,7 +85,7 @@ impl Simulation {
             Who::Fleet => Scenario::of(self.seed),
             Who::EmbeddedNode => Scenario::of_an_embedded_node(self.seed),
         };
-        // Other tests of the process count their own nodes.
+        // Other tests of the process record metrics of their own nodes.
         metrics::with_local_recorder(&metrics::NoopRecorder, || {
             runtime.block_on(async { World::new(scenario, self.bug, self.traced).run().await })
         })

@@ -1,4 +1,4 @@
-//! A disk so small that a test can fill it.
+//! A small disk that a test can fill.
 
 use crate::{Scratch, reaper};
 use nix::unistd::Uid;
@@ -7,23 +7,23 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A file system in memory, mounted in a directory of its own, with room for a few
-/// megabytes. It is unmounted when it is dropped and when the test process ends,
-/// however that ends.
+/// A file system in memory, mounted in its own directory, with room for a few megabytes. It is
+/// unmounted when it is dropped and when the test process ends, in any way.
 #[derive(Debug)]
 pub struct SmallDisk {
     path: PathBuf,
-    // Empty behind the mount.
+    // The mount point.
     _scratch: Scratch,
 }
 
 impl SmallDisk {
-    /// Mounts one; where that is not allowed (it takes root, and a container may forbid it) it says so on
-    /// standard error, and the test that asked is left out.
+    /// Mounts a small disk. Where mounting is not allowed (it needs root, and a container may
+    /// forbid it), prints this to standard error and returns `None`; the caller then skips its
+    /// test.
     #[must_use]
     pub fn mount(megabytes: u32) -> Option<SmallDisk> {
         if !Uid::effective().is_root() {
-            eprintln!("left out: to mount a small disk (tmpfs) takes root");
+            eprintln!("skipped: mounting a small disk (tmpfs) needs root");
             return None;
         }
         let scratch = Scratch::new();
@@ -38,7 +38,7 @@ impl SmallDisk {
             .unwrap_or_else(|error| panic!("cannot start mount: {error}"));
         if !mounted.status.success() {
             let said = String::from_utf8_lossy(&mounted.stderr);
-            eprintln!("left out: a small disk (tmpfs) can't be mounted here: {said}");
+            eprintln!("skipped: cannot mount a small disk (tmpfs): {said}");
             return None;
         }
         Some(SmallDisk {
@@ -47,13 +47,13 @@ impl SmallDisk {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns the path of the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes what room is left.
+    /// Fills the free space.
     pub fn fill(&self) {
         let mut ballast = File::create(self.ballast()).expect("a file");
         let chunk = vec![1; 64 * 1024];
@@ -67,7 +67,7 @@ impl SmallDisk {
         }
     }
 
-    /// Gives back what [`SmallDisk::fill`] took.
+    /// Frees the space that [`SmallDisk::fill`] took.
     pub fn make_room(&self) {
         std::fs::remove_file(self.ballast()).expect("it was filled");
     }

@@ -1,5 +1,5 @@
-//! The sample for Spring (`examples/jvm`), compiled and run with the jars that
-//! `scripts/setup jvm` fetched. Maven is not asked again, so no network is needed.
+//! The sample for Spring (`examples/jvm`), compiled and run with the jars that `scripts/setup jvm`
+//! fetched. It needs no Maven and no network.
 
 use crate::shared::Space;
 use crate::{Program, Scratch, kafka_jars};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use url::Url;
 
-/// Java and Spring take four seconds on two cores, and many more when the machine is busy.
+/// Java and Spring take four seconds on two cores, and much longer on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The program, compiled.
+/// The compiled program.
 #[derive(Debug)]
 pub struct SpringSample {
     classes: Scratch,
@@ -19,10 +19,10 @@ pub struct SpringSample {
 }
 
 impl SpringSample {
-    /// Compiles it. A warning fails, as everywhere here.
+    /// Compiles it. A warning is a failure.
     ///
     /// # Panics
-    /// If it does not compile; if Java or its jars are missing and cannot be had.
+    /// If it does not compile, or if Java or its jars are missing and cannot be installed.
     pub async fn compile() -> SpringSample {
         let jars = tokio::task::spawn_blocking(|| kafka_jars::fetch("jvm"));
         let sample = SpringSample {
@@ -43,7 +43,7 @@ impl SpringSample {
         sample
     }
 
-    /// Places these orders, each in a transaction of its own; returns what it said.
+    /// Places these orders, each in its own transaction, and returns the output.
     ///
     /// # Panics
     /// If it fails.
@@ -58,7 +58,7 @@ impl SpringSample {
             .env("SPRING_DATASOURCE_URL", jdbc)
             .env("SPRING_DATASOURCE_USERNAME", user)
             .env("SPRING_DATASOURCE_PASSWORD", password)
-            // The sample gives a hint up after seconds; on a busy machine that may be too soon.
+            // The sample gives a hint up after seconds, which may be too soon on a busy machine.
             .args(["--spring.kafka.producer.properties.max.block.ms=60000"])
             .args(["--spring.kafka.producer.properties.delivery.timeout.ms=60000"])
             .args(["--spring.rabbitmq.connection-timeout=60s"])
@@ -92,14 +92,14 @@ fn source(part: &str) -> PathBuf {
     Path::new(sources).join(part)
 }
 
-/// Options that somebody set for other programs would be taken, and printed.
+/// Clears Java's option variables: Java would apply and print options meant for other programs.
 fn undisturbed(program: Program) -> Program {
     program
         .env("JAVA_TOOL_OPTIONS", "")
         .env("JDK_JAVA_OPTIONS", "")
 }
 
-/// The URL that Java wants, the user and the password.
+/// Returns the URL for Java, the user and the password.
 fn jdbc(database: &str) -> (String, String, String) {
     let url = Url::parse(database).unwrap_or_else(|error| panic!("the database's URL: {error}"));
     let host = url.host_str().unwrap_or("localhost");

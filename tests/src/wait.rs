@@ -1,32 +1,34 @@
-//! Waiting for something to become true: the only place where a test may pause.
+//! Waiting for a condition: the only place where a test may pause.
 //!
-//! A pause elsewhere is either too short (the test fails on a slow machine) or too
-//! long (the suite is slow on all of them). Here a condition is looked at again and
-//! again until a deadline, and the failure says what was waited for, and where.
+//! A fixed pause is either too short (the test fails on a slow machine) or too long (the suite is
+//! slow on every machine). These functions check a condition repeatedly until a deadline; a failure
+//! names the condition and the place.
 
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// The first look comes at once, the next ones after growing pauses.
+/// The first check is immediate; the next ones follow after growing pauses.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A deadline is what an idle machine needs, and then some. One that does other things too may be so much
-/// slower, and a test that passes never waits for it.
+/// The factor by which deadlines are extended for busy machines. A deadline is generous for an idle
+/// machine, a busy one may be this much slower, and a test that passes never waits for the
+/// deadline.
 const SLOWER: u32 = 4;
 
-/// What a deadline of a test means on a busy machine.
+/// Returns a test's deadline, extended for a busy machine.
 #[must_use]
 pub fn patience(deadline: Duration) -> Duration {
     deadline.saturating_mul(SLOWER)
 }
 
-/// Waits until `check` returns a value, and returns it; on a busy machine four times as long as asked for.
+/// Waits until `check` returns a value, and returns it. Waits four times as long as `deadline`, for
+/// busy machines.
 ///
 /// `what` completes the sentence "waited 20s for …".
 ///
 /// # Panics
-/// When `deadline` has passed, with the place that called.
+/// When the deadline has passed, naming the caller's place.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,11 +58,11 @@ where
     let found = within(deadline, check);
     async move {
         let found = found.await;
-        found.unwrap_or_else(|| panic!("waited {deadline:?} for {what}, in vain ({caller})"))
+        found.unwrap_or_else(|| panic!("waited {deadline:?} for {what} without success ({caller})"))
     }
 }
 
-/// Like [`eventually`], but a deadline that passes is an answer, not a failure.
+/// Like [`eventually`], but returns `None` when the deadline passes, which is not extended.
 pub async fn within<T, F>(deadline: Duration, mut check: impl FnMut() -> F) -> Option<T>
 where
     F: Future<Output = Option<T>>,
@@ -68,7 +70,7 @@ where
     let end = Instant::now() + deadline;
     let mut pause = FIRST_PAUSE;
     loop {
-        // A check that hangs must not outlive the deadline either.
+        // A check that hangs must not outlast the deadline either.
         let left = end
             .saturating_duration_since(Instant::now())
             .max(FIRST_PAUSE);

@@ -4,7 +4,8 @@
 //! cargo run -p jobwire-tests --bin chaos -- --minutes 60 --seed 7 --broker rabbitmq --nodes 3 --rate 150 --report chaos.md
 //! ```
 //!
-//! Exit code 0: every promise was kept; 1: some were broken, and the report says which; 2: called wrongly.
+//! Exit codes: 0, every promise was kept; 1, a promise was broken (see the report); 2, wrong
+//! arguments.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

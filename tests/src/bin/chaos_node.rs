@@ -1,9 +1,10 @@
 //! A node of the chaos suite: `jobwire run` with the handlers of the workload.
 //!
-//! All settings come from the environment, as they do for `jobwire run`. `CHAOS_DATABASE_URL` says where
-//! the handlers write their history, past the proxies that stand before the node's own database. With `CHAOS_GATE`
-//! handlers wait for a row in `chaos.gate`; `CHAOS_BUG` names a bug for the node to have. `CHAOS_TYPES` names the types that
-//! the node serves (all of them without it), with commas.
+//! All settings come from the environment, as for `jobwire run`. `CHAOS_DATABASE_URL` is the
+//! database to which the handlers write their history, past the proxies in front of the node's own
+//! database. With `CHAOS_GATE`, handlers wait for a row in `chaos.gate`. `CHAOS_BUG` names a bug to
+//! inject into the node. `CHAOS_TYPES` lists the types that the node serves, separated by commas;
+//! without it the node serves all.
 #![allow(clippy::print_stderr, reason = "a program of the tests")]
 
 use jobwire_cli::Settings;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
         .build();
     let result = runtime.map_err(Into::into).and_then(|runtime| {
         let result = runtime.block_on(run());
-        // As `jobwire run`: a thread that waits for a broker must not keep the program alive.
+        // As in `jobwire run`: a thread that waits for a broker must not keep the program alive.
         runtime.shutdown_background();
         result
     });

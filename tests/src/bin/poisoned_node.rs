@@ -1,5 +1,5 @@
-//! A node that one of its job types takes down: `poison` ends the process as an out-of-memory kill would,
-//! `innocent` sleeps a moment. For the tests of quarantine.
+//! A node for the tests of quarantine. The type `poison` ends the process as an out-of-memory kill
+//! would; the type `innocent` sleeps a moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let transport: Arc<dyn Transport> = Arc::new(transport);
     let mut options = NodeOptions::default();
     options.concurrency = 8;
-    // A machine that stands still for longer looks like a death, also to an innocent job that runs alone.
+    // A machine that stalls for longer than this counts as a death, also against an innocent job
+    // that runs alone.
     options.lease = Duration::from_secs(10);
     options.sweep_interval = Duration::from_millis(500);
     options.suspect_after = Duration::from_secs(2);

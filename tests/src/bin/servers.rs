@@ -4,10 +4,9 @@
 //! cargo run -p jobwire-tests --bin servers -- COMMAND ARGUMENTS…
 //! ```
 //!
-//! The command, and every test that it runs, finds them through
-//! `JOBWIRE_TEST_POSTGRES_URL`, `JOBWIRE_TEST_AMQP_URL` and `JOBWIRE_TEST_KAFKA_URL`;
-//! it has no standard input. The servers are stopped when it ends, and its exit code
-//! is passed on.
+//! The command, and every test that it runs, finds them through `JOBWIRE_TEST_POSTGRES_URL`,
+//! `JOBWIRE_TEST_AMQP_URL` and `JOBWIRE_TEST_KAFKA_URL`. It has no standard input. When it ends,
+//! the servers are stopped and its exit code is passed on.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -22,7 +21,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a server said last is shown when the command fails.
+/// The number of a server's last lines that are shown when the command fails.
 const LINES: usize = 40;
 
 #[tokio::main]
@@ -43,8 +42,8 @@ async fn main() -> ExitCode {
 
     let mut command = Command::new(&program);
     cargo::forget_package(&mut command);
-    // In a group of its own it ends with us, and all that it started, even if we are
-    // killed. A terminal's Ctrl-C does not reach such a group: we pass it on.
+    // Its own group ends with this process, even if this process is killed. A terminal's Ctrl-C
+    // does not reach that group, so this program passes it on.
     reaper::adopt(&mut command);
     command
         .args(arguments)
@@ -69,7 +68,7 @@ async fn main() -> ExitCode {
     };
     if !status.success() {
         for (server, log) in [("RabbitMQ", rabbitmq.log()), ("Kafka", kafka.log())] {
-            eprintln!("== the last that {server} said:");
+            eprintln!("== last lines of {server}:");
             for line in log.iter().skip(log.len().saturating_sub(LINES)) {
                 eprintln!("{line}");
             }
@@ -84,7 +83,8 @@ fn pass_on(signal: Signal, child: &Child) {
     }
 }
 
-/// As a shell has it: 128 and the signal's number for a command that a signal ended.
+/// Returns the exit code as a shell would: 128 plus the signal's number for a command that a signal
+/// ended.
 fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

@@ -1,8 +1,8 @@
 //! Runs seeds of the simulation, or replays one: see docs/internals/simulation.md.
 //!
 //! ```text
-//! simulate FROM COUNT    run so many seeds
-//! simulate SEED          run one and print all that happens
+//! simulate FROM COUNT    run COUNT seeds, beginning with FROM
+//! simulate SEED          run one and print its trace
 //! simulate               find every seeded bug
 //! ```
 #![allow(clippy::print_stdout, reason = "it is a program")]
@@ -31,7 +31,7 @@ fn main() -> std::process::ExitCode {
                 println!("{bug:?}: {broken:?}");
                 broken.is_none()
             });
-            // All of them are tried, also behind one that was missed.
+            // `count` also tries the bugs after one that was missed.
             missed.count() == 0
         }
         _ => {

@@ -1,8 +1,8 @@
-//! A fleet whose nodes differ and change all the time, and creators who take their time.
+//! Nodes that serve different types and are redeployed all the time, and slow creators.
 //!
-//! Every few seconds one node is stopped in good order and starts again with other handlers, as in a
-//! rolling deployment. Every second start of a node serves all kinds but a part of them, another part
-//! for each node, so that each kind has a node. [`Kind::Rare`] is served by the first node only.
+//! Every few seconds one node shuts down and starts again with other handlers, as in a rolling
+//! deployment. Every second start of a node omits some kinds, different ones for each node, so that
+//! each kind has a node. [`Kind::Rare`] is served by the first node only.
 //!
 //! Slow creators keep transactions open for up to a minute, and create their jobs in savepoints.
 
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// From one deployment to the next.
+/// The time between two deployments.
 const EVERY: Duration = Duration::from_secs(5);
-/// A slow creator's transaction is open for so long at most.
+/// The longest time that a slow creator keeps a transaction open.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a node serves, of so many, when it starts for the n-th time.
+/// Returns the kinds that node `number` of `nodes` serves at its start number `start`.
 pub(super) fn served(number: usize, nodes: usize, start: u64) -> impl Iterator<Item = Kind> {
     let lacks = move |at: usize| start.is_multiple_of(2) && at % nodes == number - 1;
     let kinds = Kind::ALL.into_iter().enumerate();
@@ -35,14 +35,13 @@ pub(super) fn served(number: usize, nodes: usize, start: u64) -> impl Iterator<I
     served.map(|(_, kind)| kind)
 }
 
-/// Wait for so long. True when the run ends before.
+/// Waits for `time`. Returns true if the run ends before.
 async fn ends_within(time: Duration, stop: &AtomicBool) -> bool {
     let stopped = || std::future::ready(stop.load(Ordering::Relaxed).then_some(()));
     within(time, stopped).await.is_some()
 }
 
-/// Deploy one node after the other, until the run ends. A node that something else has happened to is
-/// left alone.
+/// Deploys one node after the other until the run ends. Skips a node that has another fault.
 pub async fn deploy(world: Arc<World>, stop: Arc<AtomicBool>) {
     for node in world.nodes.iter().cycle() {
         if ends_within(EVERY, &stop).await {
@@ -83,7 +82,7 @@ impl SlowCreator {
         }
     }
 
-    /// Half of the jobs at once, the others at the end, all of them in savepoints.
+    /// Creates half of the jobs at once and the others at the end, all of them in savepoints.
     async fn create(&self, mut jobs: Vec<NewJob>, time: Duration) -> Result<(), StoreError> {
         let later = jobs.split_off(jobs.len() / 2);
         let mut transaction = self.jobs.begin().await?;
@@ -95,7 +94,7 @@ impl SlowCreator {
     }
 }
 
-/// After a savepoint that was undone.
+/// Creates the jobs in a savepoint, after a savepoint that is rolled back.
 async fn create_in_savepoint(
     transaction: &mut JobTransaction<PgStore>,
     jobs: Vec<NewJob>,

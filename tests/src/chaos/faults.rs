@@ -1,7 +1,7 @@
 //! The faults that a chaos run injects.
 //!
-//! Each fault is a task: it breaks a node or a server, waits, and repairs it. Faults overlap; but a node or server that
-//! is broken already gets no second fault.
+//! Each fault is a task: it breaks a node or a server, waits, and repairs it. Faults overlap, but a
+//! node or server that is broken gets no second fault.
 
 use super::flood::flood;
 use super::ledger::Ledger;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// What can go wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
     /// A node gets SIGKILL; a new process takes its place, perhaps with a shifted clock.
@@ -55,7 +55,7 @@ pub enum Fault {
     Purge,
     /// The queue or topic of the lane is deleted.
     DeleteQueue,
-    /// RabbitMQ takes no messages: its limit for free disk space is set above what there is.
+    /// RabbitMQ blocks publishers: its limit for free disk space is set above the free space.
     NextTimer,
     /// The database shuts down in good order, and starts again.
     RestartDatabase,
@@ -65,7 +65,7 @@ pub enum Fault {
     LoseDatabase,
     /// The clock of the database jumps ahead, most often by more than a lease.
     JumpClock,
-    /// A foreign program writes rows that make no sense.
+    /// A foreign program writes invalid rows.
     WriteNonsense,
     /// Jobs are created that keep all nodes busy for many seconds.
     Flood,
@@ -82,7 +82,7 @@ use Fault::{
     StopBroker, StopNode, TerminateBackends, WriteNonsense,
 };
 
-/// The lots to draw from; a fault that stands here twice is drawn twice as often.
+/// The faults to draw from. A fault that is listed twice is drawn twice as often.
 const LOTS: [Fault; 40] = [
     KillNode,
     KillNode,
@@ -126,7 +126,7 @@ const LOTS: [Fault; 40] = [
     ForgeHints,
 ];
 
-/// How often each fault was injected.
+/// The number of injections of each fault.
 pub type Injected = BTreeMap<Fault, u64>;
 
 /// Draws faults and injects them.
@@ -141,7 +141,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// From a seed.
+    /// Creates the faults of a seed.
     #[must_use]
     pub fn new(world: Arc<World>, ledger: Ledger, seed: u64, pace: Duration) -> Faults {
         Faults {
@@ -154,10 +154,10 @@ impl Faults {
         }
     }
 
-    /// Wait a while, then inject a fault.
+    /// Waits a while, then injects a fault.
     ///
     /// # Panics
-    /// If something could not be healed.
+    /// If a fault could not be healed.
     pub async fn next(&mut self) {
         let pace = self.pace.as_secs_f64();
         let pause = Duration::from_secs_f64(self.random.random_range(0.1..1.9) * pace);
@@ -199,10 +199,10 @@ impl Faults {
         Some(shift.to_owned())
     }
 
-    /// Wait until the faults under way have ended, and repair the network.
+    /// Waits until the current faults have ended, and repairs the network.
     ///
     /// # Panics
-    /// If something could not be healed.
+    /// If a fault could not be healed.
     pub async fn heal(mut self) -> Injected {
         while let Some(ended) = self.running.join_next().await {
             ended.unwrap_or_else(|error| panic!("a fault could not be healed: {error}"));
@@ -218,7 +218,7 @@ struct Injection {
     ledger: Ledger,
     injected: Arc<Mutex<Injected>>,
     victim: Arc<tokio::sync::Mutex<Node>>,
-    /// How long the fault lasts, as a share of its longest time: from 0.2 to 1.
+    /// The duration of the fault as a share of its longest time: from 0.2 to 1.
     length: f64,
     shift: Option<String>,
     random: SmallRng,
@@ -447,7 +447,7 @@ impl Injection {
     async fn write_nonsense(mut self) {
         self.began(WriteNonsense, "");
         let rows = 5 + (45.0 * self.length) as usize;
-        // Where the database goes away the rows that were written before are enough.
+        // If the connection is lost, the rows written before suffice.
         if let Ok(mut connection) = PgConnection::connect(&self.world.url).await {
             let written = nonsense::write(&mut connection, &mut self.random, rows);
             let _ = tokio::time::timeout(Duration::from_secs(20), written).await;
@@ -465,7 +465,7 @@ impl Injection {
         let lane = Lane::default();
         for hints in jobs.chunks(200) {
             let hints = hints.iter().map(|id| Hint {
-                // Some hints name an instance, whether their job belongs to it or not.
+                // Some hints name an instance, whether or not their job belongs to it.
                 instance: self.random.random_bool(0.1).then(|| "p0-0-1".to_owned()),
                 ..Hint::new(*id)
             });

@@ -1,4 +1,5 @@
-//! More jobs at once than the nodes can run in many seconds, and what becomes of a dead node's jobs among them.
+//! Floods: more jobs at once than the nodes can run in many seconds, and the takeover of a dead
+//! node's jobs among them.
 
 use super::ledger::Ledger;
 use super::workload::Kind;
@@ -10,11 +11,11 @@ use std::time::Duration;
 
 /// Jobs for each slot of the fleet.
 const DEPTH: usize = 12;
-/// More at once would be a test of something else.
+/// The maximum number of jobs in a flood. More would test something else.
 const MOST: usize = 2_000;
 
-/// Create a backlog of jobs that take up to so many leases each. No hint leaves with them: the sweeper finds them, as
-/// those of a foreign writer.
+/// Creates a backlog of jobs that take up to `leases` leases each. They have no hint; the sweeper
+/// finds them, like those of a foreign writer.
 pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
     let count = (DEPTH * world.slots()).min(MOST);
     let longest = world.lease().mul_f64(leases).as_secs_f64() * 1_000.0;
@@ -38,7 +39,8 @@ pub async fn flood(world: &World, ledger: &Ledger, leases: f64) {
     store.close().await;
 }
 
-/// Kill one node while a backlog waits and nothing else is broken: the time of these takeovers has no excuse.
+/// Kills one node while a backlog waits and nothing else is broken. These takeovers are always
+/// judged by their time.
 pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
     world.quiet().await;
     flood(world, ledger, 0.3).await;
@@ -49,7 +51,8 @@ pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
             WHERE l.owner IS NOT NULL AND j.type = $1";
         let leases = sqlx::query_scalar(leases).bind(Kind::Long.job_type());
         let leases: i64 = leases.fetch_one(store.pool()).await.ok()?;
-        // More than the other nodes can hold; nodes of many slots take all there is.
+        // More than the other nodes can hold. Nodes of many slots take all jobs, so the limit is
+        // half of the flood.
         let enough = (world.slots() * 3 / 4).min(MOST / 2);
         usize::try_from(leases)
             .ok()
@@ -59,7 +62,7 @@ pub async fn kill_a_busy_node(world: &World, ledger: &Ledger) {
         world.surprise("the nodes did not take the backlog".to_owned());
     }
     store.close().await;
-    // Nodes of many slots leave nothing to the others.
+    // Nodes of many slots leave no jobs to the others.
     let mut node = world.busiest_node().await.lock().await;
     world.say("KillNode, and nothing else");
     node.kill();

@@ -1,5 +1,6 @@
-//! The handlers of a chaos node. Each records its start and its end (see [`Recorder`]); those that work in
-//! the completing transaction write a row there too: the proof that it committed exactly once.
+//! The handlers of a chaos node. Each records its start and its end (see [`Recorder`]). Those that
+//! work in the completing transaction also write a row there, which proves that it committed
+//! exactly once.
 
 use super::recorder::{Recorder, Step};
 use super::workload::{Kind, TIMEOUT, moment};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The handlers of these kinds. With `gate` each waits, after it began, until a row stands in `chaos.gate`.
+/// Returns the handlers of these kinds. With `gate`, each waits after its start until `chaos.gate`
+/// has a row.
 #[must_use]
 pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool) -> Handlers {
     let mut handlers = Handlers::default();
@@ -95,17 +97,17 @@ impl Recorded {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {
                     () = tokio::time::sleep(time) => {}
-                    // Asked to stop: no attempt is to be spent.
+                    // Asked to stop: no attempt may be spent.
                     () = job.stop.cancelled() => return Err(HandlerError::conflict("asked to stop")),
                 }
             }
             Kind::Failing if f64::from(job.job.failures) < number("fails") => {
-                return Err(HandlerError::retry("fails as it was told to"));
+                return Err(HandlerError::retry("fails on purpose"));
             }
             Kind::Panicking if f64::from(job.job.failures) < number("fails") => {
                 #[allow(clippy::panic, reason = "what this job is for")]
                 {
-                    panic!("panics as it was told to");
+                    panic!("panics on purpose");
                 }
             }
             Kind::Hanging if f64::from(job.job.failures) < number("fails") => {
@@ -134,7 +136,7 @@ impl Recorded {
                 created.map_err(|error| HandlerError::conflict(error.to_string()))?;
             }
             Kind::Outside => {
-                // Its creator may run twice, and then so do its jobs: each of them once.
+                // This job may run twice and then creates two jobs, each of which runs once.
                 let job = NewJob::of(Kind::Noop.job_type(), &json!({ "outside": true }));
                 self.jobs.create(job).await.map_err(|error| {
                     HandlerError::conflict(format!("the job could not be created: {error}"))
@@ -155,7 +157,7 @@ async fn leave_row(job: &Running) -> Result<(), HandlerError> {
     .bind(job.fence.number())
     .execute(&mut *guard)
     .await;
-    // The database being away is nobody's failed attempt.
+    // An outage of the database must not count as a failed attempt.
     written.map_err(|error| HandlerError::conflict(error.to_string()))?;
     Ok(())
 }

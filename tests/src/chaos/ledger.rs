@@ -1,5 +1,5 @@
-//! What the producers of a chaos run know of their jobs: they were told that a COMMIT went through, they
-//! undid it, or the answer was lost; and when a hint left.
+//! The outcomes of the producers' transactions, and the times at which hints were published. A
+//! producer got an answer to its COMMIT, or rolled back, or the answer was lost.
 
 use crate::ServerClock;
 use crate::history::{Micros, Outcome};
@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What is known of one job.
+/// The producer's record of one job.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// What became of its transaction; `None` while that is open.
+    /// The outcome of its transaction; `None` while that is open.
     pub outcome: Option<Outcome>,
-    /// When its first hint left.
+    /// The time at which its first hint was published.
     pub published: Option<Micros>,
 }
 
@@ -28,7 +28,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// By the clock of the database.
+    /// Creates a ledger that uses the clock of the database.
     #[must_use]
     pub fn by(clock: ServerClock) -> Ledger {
         Ledger {
@@ -41,8 +41,8 @@ impl Ledger {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Their transaction is open. What is not [settled](Self::settle) later came to no end: a producer
-    /// that was killed.
+    /// Records that the jobs' transaction is open. Jobs that are not [settled](Self::settle) later
+    /// belong to a producer that was killed.
     pub fn open(&self, ids: &[JobId]) {
         let mut jobs = self.jobs();
         for id in ids {
@@ -53,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// Their transaction has ended.
+    /// Records the outcome of the jobs' transaction.
     pub fn settle(&self, ids: &[JobId], outcome: Outcome) {
         let mut jobs = self.jobs();
         for id in ids {
@@ -65,7 +65,8 @@ impl Ledger {
         }
     }
 
-    /// Their transaction has ended with this answer, to its COMMIT or to a statement before.
+    /// Records the end of the jobs' transaction with this answer, to its COMMIT or to a statement
+    /// before.
     pub fn ended<T>(&self, ids: &[JobId], answer: &Result<T, StoreError>) {
         let outcome = match answer {
             Ok(_) => Outcome::Committed,
@@ -85,39 +86,39 @@ impl Ledger {
         }
     }
 
-    /// How many jobs are known.
+    /// Returns the number of recorded jobs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.jobs().len()
     }
 
-    /// None yet.
+    /// Returns whether no job is recorded yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// So many jobs, any of them.
+    /// Returns up to `count` jobs, in any order.
     #[must_use]
     pub fn some(&self, count: usize) -> Vec<JobId> {
         self.jobs().keys().take(count).copied().collect()
     }
 
-    /// Everything, at the end.
+    /// Takes all records, at the end of a run.
     #[must_use]
     pub fn take(&self) -> HashMap<JobId, Known> {
         std::mem::take(&mut *self.jobs())
     }
 }
 
-/// A publisher that notes in the ledger when hints leave.
+/// A publisher that records in the ledger when hints are published.
 pub struct NotingPublisher {
     inner: Arc<dyn Publisher>,
     ledger: Ledger,
 }
 
 impl NotingPublisher {
-    /// In front of another one.
+    /// Wraps another publisher.
     #[must_use]
     pub fn new(inner: Arc<dyn Publisher>, ledger: Ledger) -> NotingPublisher {
         NotingPublisher { inner, ledger }

@@ -1,7 +1,7 @@
-//! Stores and transports with a bug, to see that the checker sees it.
+//! Stores and transports with a bug, to test that the checker finds it.
 //!
-//! Each bug is put in front of the real store or transport, at its trait; the product knows nothing of it.
-//! A node of the chaos suite takes one from `CHAOS_BUG`.
+//! Each bug wraps the real store or transport at its trait; the product has no code for it. A node
+//! of the chaos suite reads its bug from `CHAOS_BUG`.
 
 use async_trait::async_trait;
 use chrono::Duration as Span;
@@ -32,24 +32,25 @@ use uuid::Uuid;
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Not a bug: completions come only after another node has taken the job over. They must change nothing.
+    /// Not a bug: completions arrive only after another node has taken the job over. They must
+    /// change nothing.
     LateCompletion,
-    /// The same, and the completion does not name its fence.
+    /// Like `LateCompletion`, and the completion does not name its own fence.
     NoFence,
-    /// Not a bug: the lock statement never comes back, as in a node that hangs.
+    /// Not a bug: the lock statement never returns, as in a node that hangs.
     HangingLock,
-    /// The same, and hints are settled before the lock.
+    /// Like `HangingLock`, and hints are settled before the lock.
     AckBeforeLock,
-    /// The sweeper takes locks off without looking at their leases.
+    /// The sweeper ends leases without a check of their expiry.
     UnguardedSweeper,
-    /// The lock statement does not look at the instance.
+    /// The lock statement does not check the instance.
     NoInstanceCheck,
-    /// The sweeper takes every job that waits for a second for an orphan.
+    /// The sweeper treats every job that has waited for a second as an orphan.
     OrphansByAge,
-    /// Hints leave while their transaction is open. Only for producers.
+    /// Hints are published while their transaction is open. Only for producers.
     PublishBeforeCommit,
-    /// Not a bug: PostgreSQL gave the transaction's id to a later one, which committed, as it may after a
-    /// crash. Only for producers.
+    /// Not a bug: PostgreSQL reused the transaction's id for a later transaction, which committed,
+    /// as may happen after a crash. Only for producers.
     ReusedTransaction,
 }
 
@@ -66,14 +67,14 @@ impl Bug {
         (Bug::ReusedTransaction, "reused-transaction"),
     ];
 
-    /// Its name in `CHAOS_BUG`.
+    /// Returns its name in `CHAOS_BUG`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let found = Bug::ALL.iter().find(|(bug, _)| *bug == self);
         found.map_or("", |(_, name)| name)
     }
 
-    /// The bug of this name.
+    /// Returns the bug of this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Bug> {
         let found = Bug::ALL.iter().find(|(_, its)| *its == name);
@@ -86,7 +87,7 @@ impl Bug {
 pub struct Mutant {
     bug: Bug,
     inner: Arc<dyn Store>,
-    /// For statements of its own, and for producers.
+    /// For the mutant's own statements, and for producers.
     direct: PgStore,
     publisher: Option<Arc<dyn Publisher>>,
 }
@@ -101,7 +102,7 @@ const LEASE_OF: &str =
     "SELECT owner, fence FROM jobwire.job_lease WHERE job_id = $1 AND owner IS NOT NULL";
 
 impl Mutant {
-    /// Put a bug in front of a store.
+    /// Wraps a store with a bug.
     #[must_use]
     pub fn new(bug: Bug, inner: Arc<dyn Store>, direct: PgStore) -> Mutant {
         Mutant {
@@ -112,7 +113,7 @@ impl Mutant {
         }
     }
 
-    /// A producer's store that publishes while its transaction is open.
+    /// Returns a producer's store that publishes while its transaction is open.
     #[must_use]
     pub fn hasty(direct: PgStore, publisher: Arc<dyn Publisher>) -> Mutant {
         Mutant {
@@ -123,7 +124,7 @@ impl Mutant {
         }
     }
 
-    /// Wait until somebody else holds the job, and say who.
+    /// Waits until another node holds the job, and returns that node and its fence.
     async fn taken_over(&self, held: &LockToken) -> Result<(NodeId, Fence)> {
         loop {
             let lease: Option<(Uuid, i64)> = sqlx::query_as(LEASE_OF)
@@ -137,7 +138,7 @@ impl Mutant {
         }
     }
 
-    /// Lock what is named, and nothing but that.
+    /// Locks the jobs that the hints name, without any other check.
     async fn lock_blindly(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         let ids: Vec<Uuid> = hints.iter().map(|hint| hint.id.uuid()).collect();
         let rows: Vec<(Uuid, i64)> = sqlx::query_as(
@@ -204,7 +205,8 @@ impl Store for Mutant {
     }
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         match self.bug {
-            // Else nobody would take its job over; and a node that can't renew takes no more work.
+            // If the mutant renewed, no other node would take its job over. A node that can't renew
+            // takes no more work.
             Bug::LateCompletion | Bug::NoFence => {
                 Err(StoreError::Config("this mutant renews nothing".to_owned()))
             }
@@ -240,7 +242,8 @@ impl Store for Mutant {
         };
         let (heir, fence) = self.taken_over(&one.held).await?;
         let completion = if self.bug == Bug::NoFence {
-            // The run under the new lock has to be under way, so that nothing explains the end of the job.
+            // The run under the new lock has to be under way, so that nothing explains the end of
+            // the job.
             until_started(&self.direct, one.held.id, fence).await?;
             let held = LockToken {
                 fence,
@@ -376,7 +379,7 @@ impl Store for Mutant {
     }
 }
 
-/// What the test waits for.
+/// Prints an event that the test waits for.
 #[allow(clippy::print_stdout, reason = "the test reads it")]
 fn say(what: &str) {
     println!("mutant: {what}");
@@ -448,7 +451,7 @@ impl SqlStore for Mutant {
     }
 }
 
-/// A transport that settles what it receives at once.
+/// A transport that settles deliveries on receipt.
 pub struct HastyTransport(pub Arc<dyn Transport>);
 
 #[async_trait]

@@ -1,6 +1,8 @@
-//! A foreign writer: rows that no program of ours would write, among the honest ones, in every table.
+//! A foreign writer: invalid rows, which no program of this project would write, among the valid
+//! ones in every table.
 //!
-//! What becomes of them is not judged: they may be run, set aside or left. The promise is about their neighbours.
+//! Their fate is not judged: they may run, be set aside or stay. The promise is about the other
+//! jobs.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -11,10 +13,11 @@ use uuid::{Uuid, uuid};
 
 use super::workload::Kind;
 
-/// The correlation id of all nonsense: by it the reader leaves these rows out.
+/// The correlation id of all nonsense rows, by which the reader leaves them out.
 pub const NONSENSE: Uuid = uuid!("00000000-0000-4000-8000-006e6f6e7365");
 
-/// Fields of a job's row, as JSON; each makes one row hostile. What a check refuses is tried all the same.
+/// Returns fields of a job's row, as JSON; each makes one row hostile. Fields that a check
+/// constraint refuses are tried all the same.
 fn oddities(random: &mut SmallRng) -> Vec<Value> {
     let noise = |random: &mut SmallRng, length: usize| -> String {
         (0..length)
@@ -59,13 +62,14 @@ fn oddities(random: &mut SmallRng) -> Vec<Value> {
         json!({ "ready_at": "4000-01-01 BC" }),
         json!({ "ready_at": "262142-12-31 23:59:59+00" }),
         json!({ "custom_values": noise(random, 100_000) }),
-        // Rows that a trigger will not let go, as a foreign key of somebody else's table would not.
+        // Rows whose deletion a trigger refuses, as a foreign key of another table would.
         json!({ "execution": "refused as a row's fault" }),
         json!({ "execution": "refused as the database's fault" }),
     ]
 }
 
-/// Payloads that are not what a handler wants; JSON as text, since no decoder would let all of them through.
+/// Payloads that handlers do not expect. They are JSON as text, since no decoder would accept all
+/// of them.
 const PAYLOADS: [&str; 8] = [
     r#""\u0000""#,
     r#""\\u0000""#,
@@ -80,10 +84,10 @@ const PAYLOADS: [&str; 8] = [
 /// The row as JSON; missing fields are null.
 const ROW: &str = "json_populate_record(NULL::jobwire.job, $1::json)";
 
-/// Write about so many rows; those that the database refuses are not there.
+/// Writes about `rows` rows, without those that the database refuses.
 ///
 /// # Errors
-/// When the database is away.
+/// If the database is away.
 pub async fn write(
     connection: &mut PgConnection,
     random: &mut SmallRng,
@@ -153,7 +157,7 @@ async fn insert(
     refused_is_fine(inserted)
 }
 
-/// A lease that no node wrote.
+/// Writes a lease that no node wrote.
 async fn lease(
     connection: &mut PgConnection,
     random: &mut SmallRng,

@@ -1,11 +1,11 @@
-//! What a chaos run is told.
+//! The options of a chaos run.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
 
-/// Which broker carries the hints.
+/// The broker that carries the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broker {
     /// RabbitMQ.
@@ -14,47 +14,50 @@ pub enum Broker {
     Kafka,
 }
 
-/// What a chaos run is told.
+/// The options of a chaos run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Everything that is drawn by lot is drawn from this.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How long jobs are created and faults injected.
+    /// The time during which jobs are created and faults injected.
     pub time: Duration,
-    /// Which broker.
+    /// The broker.
     pub broker: Broker,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Jobs created in a second.
+    /// The number of jobs created per second.
     pub rate: u32,
     /// The lease of the nodes.
     pub lease: Duration,
-    /// A job is locked again so soon after the lease of its dead holder ended, at p99. Rule 24 counts from the death, at
-    /// most a lease earlier, so a sweep interval and two seconds are left.
+    /// The maximum time, at p99, from the end of a dead holder's lease until the job is locked
+    /// again. Rule 24 counts from the death, which is at most a lease earlier, so a sweep interval
+    /// and two seconds are left.
     pub takeover: Duration,
-    /// How many jobs a node runs at once.
+    /// The number of jobs that a node runs at once.
     pub concurrency: usize,
     /// Whether locks wait for the database's disk.
     pub durable_locks: bool,
-    /// How many hints leave in one message at most; now and then that many jobs and more are created in one
-    /// transaction.
+    /// The maximum number of hints in one message. Now and then a transaction creates up to twice
+    /// as many jobs.
     pub hints_per_message: usize,
-    /// Nodes differ and are deployed every few seconds, and creators are slow: see [`super::deploys`].
+    /// Whether nodes differ and are deployed every few seconds, and some creators are slow: see
+    /// [`super::deploys`].
     pub deploys: bool,
-    /// Faults are injected, and producers die. Without them each job leaves a hint, once.
+    /// Whether faults are injected and producers die. Without them each job has one hint, which is
+    /// published once.
     pub faults: bool,
-    /// From one fault to the next, on average.
+    /// The average time from one fault to the next.
     pub pace: Duration,
-    /// Give up when nothing was finished for so long after all was healed.
+    /// The time without progress, after all was healed, after which the run gives up.
     pub patience: Duration,
-    /// Where the report goes.
+    /// The file for the report.
     pub report: Option<PathBuf>,
     /// The program that nodes run; `None` builds it.
     pub node: Option<PathBuf>,
-    /// Another version of that program. Every node but the first runs the one and the other in turn, from one start to the
-    /// next.
+    /// Another version of that program. Every node but the first alternates between the two
+    /// versions from one start to the next.
     pub other_node: Option<PathBuf>,
-    /// Say what happens on standard error.
+    /// Whether events are printed to standard error.
     pub talk: bool,
 }
 
@@ -83,13 +86,13 @@ impl Default for Options {
     }
 }
 
-/// More a node refuses.
+/// The maximum that a node accepts.
 const MOST_SLOTS: usize = 100_000;
 
-/// What the command line says.
+/// Parses the command line.
 ///
 /// # Errors
-/// What can't be read, for people.
+/// The first argument that can't be read, as text for people.
 pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         talk: true,
@@ -99,17 +102,17 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         let value = arguments
             .next()
             .ok_or_else(|| format!("{name} needs a value"))?;
-        let bad = |_| format!("{name} {value}: not a number");
+        let bad = |_| format!("{name} {value}: must be a number");
         let switch = || {
             let switch = value.parse::<bool>();
-            switch.map_err(|_| format!("{name} {value}: true or false"))
+            switch.map_err(|_| format!("{name} {value}: must be true or false"))
         };
         match &*name {
             "--seed" => options.seed = value.parse().map_err(bad)?,
             "--minutes" => {
                 let minutes: f64 = value
                     .parse()
-                    .map_err(|_| format!("{name} {value}: not a number"))?;
+                    .map_err(|_| format!("{name} {value}: must be a number"))?;
                 options.time = Duration::try_from_secs_f64(minutes * 60.0)
                     .map_err(|error| format!("{name} {value}: {error}"))?;
             }
@@ -128,10 +131,10 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
                 options.broker = match &*value {
                     "rabbitmq" => Broker::RabbitMq,
                     "kafka" => Broker::Kafka,
-                    _ => return Err(format!("{name} {value}: rabbitmq or kafka")),
+                    _ => return Err(format!("{name} {value}: must be rabbitmq or kafka")),
                 }
             }
-            _ => return Err(format!("{name}: unknown; there are {USAGE}")),
+            _ => return Err(format!("{name}: unknown option; use {USAGE}")),
         }
     }
     if options.deploys && options.nodes < 2 {
@@ -151,5 +154,5 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
     Ok(options)
 }
 
-/// The arguments there are.
+/// The arguments.
 pub const USAGE: &str = "--minutes M --seed N --broker rabbitmq|kafka --nodes N --rate JOBS_PER_SECOND --lease SECONDS --concurrency N --durable-locks true|false --hints-per-message N --deploys true|false --faults true|false --report FILE --node PROGRAM --other-node PROGRAM";

@@ -1,9 +1,10 @@
-//! Those who create jobs while everything around them breaks.
+//! The producers, which create jobs during the faults.
 //!
-//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and ends it in one of these
-//! ways: it commits and the hints leave; it commits and the process "dies" before they do (a hook that never fires); it
-//! rolls back; it dies in the middle. One writes plain SQL. One goes through a proxy that cuts connections in the
-//! middle of a COMMIT, so that the answer is lost. Whatever it was told goes into the ledger.
+//! Each producer creates a few jobs in a transaction, now and then enough to fill messages, and
+//! ends it in one of these ways: it commits and the hints are published; it commits and "dies"
+//! before they are published (the hook never fires); it rolls back; it dies in the middle. One
+//! producer writes plain SQL. One goes through a proxy that cuts connections in the middle of a
+//! COMMIT, so that the answer is lost. The outcome that a producer sees goes into the ledger.
 
 use super::deploys::{SlowCreator, deploy};
 use super::ledger::{Ledger, NotingPublisher};
@@ -20,23 +21,23 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How a producer reaches the database.
+/// The way in which a producer reaches the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Library,
-    /// By the library, and each commit is answered and hinted.
+    /// Through the library; each commit is answered and hinted.
     Well,
-    /// Behind a proxy that cuts.
+    /// Through a proxy that cuts connections.
     Cut,
     /// Plain SQL.
     Sql,
 }
 
-/// More jobs than this many seconds' worth waiting: the producers wait too.
+/// Producers wait while the backlog exceeds the jobs of this many seconds.
 const BACKLOG_SECONDS: u32 = 45;
-/// Nothing that a producer does takes longer.
+/// The deadline of each transaction.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// One transaction of fifty may be large enough to fill messages.
+/// The share of transactions that may be large enough to fill messages.
 const BULK: f64 = 0.02;
 const TICK: Duration = Duration::from_millis(100);
 
@@ -48,7 +49,7 @@ pub struct Producers {
 }
 
 impl Producers {
-    /// Start them. `backlog` is how many jobs wait, as far as is known.
+    /// Starts the producers. `backlog` is the last known number of waiting jobs.
     pub async fn start(
         world: &Arc<World>,
         options: &Options,
@@ -77,7 +78,7 @@ impl Producers {
                 ledger: ledger.clone(),
                 maker: Maker::new(random, number, options, world.clock.clone()),
                 bulk: 2 * options.hints_per_message,
-                // The one that cuts connections creates fewer.
+                // The producer whose connections are cut creates fewer jobs.
                 per_tick: f64::from(options.rate) / 10.0 * if way == Way::Cut { 0.1 } else { 0.3 },
                 most: i64::from(options.rate * BACKLOG_SECONDS),
                 backlog: backlog.clone(),
@@ -111,7 +112,7 @@ impl Producers {
         Producers { stop, tasks }
     }
 
-    /// Let them come to an end.
+    /// Stops the producers and waits for their end.
     pub async fn stop(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -122,7 +123,7 @@ impl Producers {
     }
 }
 
-/// Cuts the connections of the producer behind the proxy, often in the middle of something.
+/// Cuts the connections of the producer behind the proxy, often during a statement.
 struct Cutter {
     world: Arc<World>,
     random: SmallRng,
@@ -144,7 +145,7 @@ struct Producer {
     jobs: Client<PgStore>,
     ledger: Ledger,
     maker: Maker,
-    /// The most jobs in one transaction.
+    /// The maximum number of jobs in one transaction.
     bulk: usize,
     per_tick: f64,
     most: i64,
@@ -164,10 +165,10 @@ impl Producer {
                 owed = 0.0;
                 continue;
             }
-            // What an outage held up is made up for, within limits.
+            // After an outage the producer catches up, up to a limit.
             owed = (owed + self.per_tick).min(self.per_tick * 100.0);
             while owed >= 1.0 && !self.stop.load(Ordering::Relaxed) {
-                // Many at once are paid for later.
+                // A large transaction makes the debt negative: the producer pauses afterwards.
                 let many = self.maker.random().random_bool(BULK);
                 let most = if many {
                     self.bulk
@@ -195,7 +196,7 @@ impl Producer {
         }
     }
 
-    /// False where the database could not be reached.
+    /// Returns false if the database could not be reached.
     async fn by_library(&self, jobs: Vec<NewJob>, fate: f64) -> bool {
         let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
         self.ledger.open(&ids);
@@ -209,7 +210,7 @@ impl Producer {
             return false;
         }
         if fate < 0.14 {
-            // Undone, by rolling back or by dropping it, as a process that is killed would.
+            // Rolls back, or drops the transaction as a killed process would.
             if fate < 0.11 {
                 let _ = transaction.rollback().await;
             }
@@ -220,7 +221,7 @@ impl Producer {
         true
     }
 
-    /// A hook that never fires: the process died right after its commit.
+    /// Commits without firing the hook, like a process that dies right after its commit.
     async fn without_firing(&self, jobs: Vec<NewJob>, ids: &[JobId]) -> bool {
         let Ok(mut transaction) = self.jobs.store().pool().begin().await else {
             return false;
@@ -236,7 +237,7 @@ impl Producer {
         true
     }
 
-    /// One statement a job, as another language would.
+    /// Creates each job with one statement, like a program in another language.
     async fn by_sql(&self, jobs: Vec<NewJob>, fate: f64) -> bool {
         const CREATE: &str =
             "SELECT jobwire.create_job(type => $1, payload => $2::json, process_instance => $3,

@@ -1,7 +1,7 @@
-//! From the rows of `chaos.history` to the events of [`crate::history`].
+//! Turns the rows of `chaos.history` into the events of [`crate::history`].
 //!
-//! A transition of a job is one transaction that changes several rows: all changes that one transaction
-//! made to one job are read together, and become one or two events.
+//! A transition of a job is one transaction that changes several rows. All changes that one
+//! transaction made to one job are read together and become one or two events.
 
 use super::ledger::Known;
 use super::nonsense::NONSENSE;
@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// One job after the other, each in its order. A server that does not keep the times of commits (`visible`) is judged
-/// by the times of the changes. Jobs of a foreign writer ([`NONSENSE`]) are left out.
+/// The history job by job, each in its order. If a server does not keep the times of commits
+/// (`visible`), the times of the changes are used. Jobs of a foreign writer ([`NONSENSE`]) are left
+/// out.
 const HISTORY: &str = "
 SELECT number, micros(at) AS at, micros(began) AS began,
     micros(coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean
@@ -30,7 +31,7 @@ FROM chaos.history h
 WHERE NOT EXISTS (SELECT FROM chaos.history f WHERE f.job = h.job AND f.correlation = 'NONSENSE')
 ORDER BY job, number";
 
-/// Microseconds since 1970, exactly.
+/// Converts a time to microseconds since 1970, exactly.
 const MICROS: &str = "
 CREATE OR REPLACE FUNCTION pg_temp.micros(timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT (extract(epoch FROM $1) * 1000000)::bigint $$";
@@ -61,7 +62,7 @@ struct Change {
     answer: Option<String>,
 }
 
-/// What only a new job's row has.
+/// The columns that only a new job's row has.
 #[derive(Debug)]
 struct Created {
     seq: i64,
@@ -73,14 +74,14 @@ struct Created {
     repeat: Option<String>,
 }
 
-/// How many jobs of each type there were, and how many handlers ran.
+/// The number of jobs of each type.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(pub BTreeMap<String, u64>);
 
-/// Read the whole history and judge it. `ledger` is what the producers know.
+/// Reads the whole history and judges it. `ledger` holds the producers' records.
 ///
 /// # Errors
-/// What the database says.
+/// If the database fails.
 pub async fn check(
     url: &str,
     mut ledger: HashMap<JobId, Known>,
@@ -98,7 +99,8 @@ pub async fn check(
         };
         found.insert(JobId::from_uuid(row.try_get(0)?), place);
     }
-    // A function of a temporary schema needs its name, and the declaration of a cursor takes no parameters.
+    // A function of a temporary schema must be qualified, and the declaration of a cursor takes no
+    // parameters.
     let history = HISTORY
         .replace("micros(", "pg_temp.micros(")
         .replace("NONSENSE", &NONSENSE.to_string());
@@ -137,17 +139,17 @@ pub async fn check(
     }
     judge(job, &mut changes);
     pages.rollback().await?;
-    // Jobs that the database never saw.
+    // Jobs without a row in the history.
     for (id, known) in ledger {
         checker.job(&unseen(id, known));
     }
     Ok((checker.finish(), kinds))
 }
 
-/// Everything that the database recorded of one job, for people.
+/// Returns all records of one job, as text for people.
 ///
 /// # Errors
-/// What the database says.
+/// If the database fails.
 pub async fn dump(url: &str, job: JobId) -> Result<Vec<String>, sqlx::Error> {
     let mut connection = PgConnection::connect(url).await?;
     let rows = sqlx::query(
@@ -208,9 +210,9 @@ fn change(row: &PgRow) -> Result<Change, sqlx::Error> {
     })
 }
 
-/// The outcome of an intention that left nothing in the database.
+/// Returns the history of a job without a row.
 fn unseen(id: JobId, known: Known) -> Vec<Entry> {
-    // A transaction that nobody ended was undone by the database.
+    // The database rolled back a transaction that did not end.
     let outcome = known.outcome.unwrap_or(Outcome::RolledBack);
     let creation = Creation {
         outcome,
@@ -223,7 +225,7 @@ fn unseen(id: JobId, known: Known) -> Vec<Entry> {
     entries
 }
 
-/// All events of one job.
+/// Returns all events of one job.
 fn entries(
     id: JobId,
     changes: &[Change],
@@ -231,7 +233,7 @@ fn entries(
     found: Option<&Place>,
     kinds: &mut Kinds,
 ) -> Vec<Entry> {
-    // By transaction; a record of a handler stands for itself.
+    // Groups by transaction; a record of a handler is a group of its own.
     let mut groups: Vec<Vec<&Change>> = Vec::new();
     for change in changes {
         let by_handler = matches!(&*change.what, "start" | "end" | "effect");
@@ -289,9 +291,9 @@ fn held_by_row(changes: &[Change]) -> bool {
     kinds.any(|kind| Kind::BY_ROW.contains(&kind))
 }
 
-/// A lock of a row writes nothing. A start under a lock that no lease has shown yet was made under one; and a deletion
-/// without a lease, in a history in which no operator deletes, was made by the last such run that had said that it was
-/// done.
+/// Adds the events of row locks, which write nothing. A start under a lock that no lease has shown
+/// was made under a row lock. No operator deletes jobs in such a history, so a deletion without a
+/// lease was made by the last such run that had recorded that it was done.
 fn conclude_row_locks(entries: &mut Vec<Entry>) {
     let mut leases = HashSet::new();
     let mut runs: Vec<(NodeId, Fence, bool)> = Vec::new();
@@ -332,7 +334,7 @@ fn conclude_row_locks(entries: &mut Vec<Entry>) {
     *entries = seen;
 }
 
-/// What one transaction did to one job.
+/// Returns the effects of one transaction on one job.
 fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Event> {
     let get = |what: &str| group.iter().copied().find(|change| change.what == what);
     let holder = |change: &Change| {
@@ -358,7 +360,8 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
             _ => {}
         }
     }
-    // A lease that was taken off its owner stays until the job goes; its end says nothing.
+    // A lease that was taken off its owner stays until the job is deleted; its deletion is no
+    // event.
     let given_up = get("job_lease delete").filter(|change| change.owner.is_some());
     let (gone, ready) = (get("job delete"), get("job insert"));
     let (waits, woken) = (get("timer_job insert"), get("timer_job delete"));
@@ -391,7 +394,8 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
         });
         return events;
     }
-    // What makes it executable comes before a lock in the same transaction, as of a timer that is due alone.
+    // The event that makes a job executable comes before a lock in the same transaction, as with a
+    // single due timer.
     let moved = match (ready.or(waits), gone.or(woken).or(back).or(revived)) {
         (Some(new), None) => Some(created(new, waits.is_some(), known, kinds)),
         (Some(_), Some(_)) if back.is_some() => Some(Event::Activated {
@@ -463,8 +467,8 @@ fn created(new: &Change, waits: bool, known: Option<Known>, kinds: &mut Kinds) -
         Some(Kind::Parent) => row.payload["children"].as_u64().unwrap_or(0),
         _ => 0,
     };
-    // The row is there, so what the producer could not learn is known now; but one that says it undid the
-    // transaction is believed.
+    // The row exists, so an unknown outcome is a commit. But a rollback that the producer recorded
+    // counts as one, which the checker then reports.
     let outcome = match known.and_then(|known| known.outcome) {
         Some(Outcome::RolledBack) => Outcome::RolledBack,
         _ => Outcome::Committed,

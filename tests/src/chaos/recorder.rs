@@ -1,8 +1,8 @@
-//! Writes down what handlers do, over a connection of its own, before they go on.
+//! Records what handlers do, over its own connection, before they continue.
 //!
-//! A record that the database has not taken is tried again until it has, so a handler that ended has
-//! both its records there: a completion without them would be a lie. Records that come at the same time
-//! share a statement.
+//! A record that the database has not stored is tried again until it is stored. So both records of
+//! a handler that ended are there, and a completion without them is a fault. Records that come at
+//! the same time share a statement.
 
 use crate::history::Answer;
 use jobwire_core::{Fence, JobId, NodeId};
@@ -12,17 +12,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-/// The most records in one statement.
+/// The maximum number of records in one statement.
 const BATCH: usize = 256;
-/// The database answers, or it is asked again on another connection.
+/// A write that takes longer is tried again on another connection.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What a handler does.
+/// A step of a handler.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// It begins.
+    /// The handler starts.
     Start,
-    /// It ends.
+    /// The handler ends.
     End(Answer),
 }
 
@@ -41,10 +41,10 @@ struct Record {
 pub struct Recorder(mpsc::Sender<Record>);
 
 impl Recorder {
-    /// Over a connection of its own.
+    /// Starts a recorder with its own connection.
     ///
     /// # Errors
-    /// A URL that is none.
+    /// If the URL is invalid.
     pub fn start(url: &str) -> Result<Recorder, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
         let options = options.application_name("chaos-recorder");
@@ -53,7 +53,8 @@ impl Recorder {
         Ok(Recorder(send))
     }
 
-    /// Write one record and wait until it is there. Who stops waiting may find it there all the same.
+    /// Writes one record and waits until it is stored. A caller that stops waiting may still find
+    /// it stored.
     pub async fn write(&self, step: Step, run: Uuid, job: JobId, owner: NodeId, fence: Fence) {
         let (written, wait) = oneshot::channel();
         let record = Record {
@@ -75,7 +76,7 @@ async fn write_all(options: PgConnectOptions, mut records: mpsc::Receiver<Record
     let mut batch = Vec::with_capacity(BATCH);
     while records.recv_many(&mut batch, BATCH).await > 0 {
         loop {
-            // A handler that was dropped meanwhile is not said to have begun.
+            // A handler that was dropped meanwhile must not be recorded as started.
             batch.retain(|record: &Record| !record.written.is_closed());
             let written = tokio::time::timeout(DEADLINE, write(&options, &mut connection, &batch));
             if matches!(written.await, Ok(Ok(()))) {
@@ -128,7 +129,7 @@ async fn write(
     transaction.commit().await
 }
 
-/// An answer as it is stored.
+/// Returns the stored form of an answer.
 #[must_use]
 pub fn word(answer: Answer) -> &'static str {
     match answer {
@@ -139,7 +140,7 @@ pub fn word(answer: Answer) -> &'static str {
     }
 }
 
-/// The answer that a word stands for.
+/// Returns the answer of a stored word.
 #[must_use]
 pub fn answer(word: &str) -> Option<Answer> {
     [

@@ -8,41 +8,42 @@ use crate::history::Report;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What a run led to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was asked for.
+    /// The options of the run.
     pub options: Options,
     /// The verdict on the history.
     pub verdict: Report,
     /// Jobs by type.
     pub kinds: Kinds,
-    /// Hints that the last nodes took, each decided or returned.
+    /// Hints that the last nodes received, each decided or returned.
     pub hints: u64,
     /// Faults by kind.
     pub faults: Injected,
-    /// What happened that no fault explains: nodes that ended by themselves, a backlog that did not drain.
+    /// Events that no fault explains: nodes that ended by themselves, a backlog that did not drain.
     pub surprises: Vec<String>,
-    /// Raw histories of the jobs in question.
+    /// Raw histories of the jobs in violations.
     pub evidence: Vec<String>,
-    /// How long jobs were created.
+    /// The time during which jobs were created.
     pub ran: Duration,
-    /// How long it then took until all were done.
+    /// The time that it then took until all jobs were done.
     pub drained: Duration,
     /// Rows of the history.
     pub rows: i64,
-    /// How often nodes were started.
+    /// The number of starts of nodes.
     pub starts: u64,
 }
 
 impl Outcome {
-    /// Nothing was broken.
+    /// Returns whether every promise was kept.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.verdict.holds() && self.surprises.is_empty()
     }
 
-    /// What is wrong, a line each, without histories: what a log keeps that is cut at its start.
+    /// Returns the violations and surprises, one per line, without histories. A log that is cut at
+    /// its start keeps them.
     #[must_use]
     pub fn wrongs(&self) -> String {
         let violations = (self.verdict.kept.iter())
@@ -51,7 +52,7 @@ impl Outcome {
         lines.join("\n")
     }
 
-    /// The page, in Markdown.
+    /// Returns the page, in Markdown.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
     pub fn page(&self) -> String {
@@ -77,7 +78,7 @@ impl Outcome {
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
         let rows: [(&str, String); 27] = [
             (
-                "nodes, and how often one was started",
+                "nodes, starts of nodes",
                 format!("{}, {}", self.options.nodes, self.starts),
             ),
             (
@@ -85,22 +86,22 @@ impl Outcome {
                 format!("{:?}, 1s", self.options.lease),
             ),
             (
-                "jobs that a node runs at once; locks wait for the disk",
+                "jobs that a node runs at once; durable locks",
                 format!(
                     "{}; {}",
                     self.options.concurrency, self.options.durable_locks
                 ),
             ),
             (
-                "hints in a message, at most",
+                "maximum hints per message",
                 self.options.hints_per_message.to_string(),
             ),
             (
-                "jobs created for",
+                "time during which jobs were created",
                 format!("{:.0} s", self.ran.as_secs_f64()),
             ),
             (
-                "then drained in",
+                "time until drained",
                 format!("{:.0} s", self.drained.as_secs_f64()),
             ),
             (
@@ -116,46 +117,46 @@ impl Outcome {
                 counts.rolled_back.to_string(),
             ),
             (
-                "jobs whose COMMIT was not answered and had not happened",
+                "jobs whose COMMIT had no answer and did not take effect",
                 counts.unknown.to_string(),
             ),
             ("jobs completed", counts.completed.to_string()),
-            ("dead letters, as they should be", counts.dead.to_string()),
+            ("dead letters, all expected", counts.dead.to_string()),
             (
                 "jobs lost",
                 (counts.committed - finished.min(counts.committed)).to_string(),
             ),
             (
-                "locks granted, of them with the move of a timer; leases renewed",
+                "locks granted, of these with the move of a timer; leases renewed",
                 format!(
                     "{}, {}; {}",
                     counts.locks, counts.timer_locks, counts.renewals
                 ),
             ),
             (
-                "jobs held by row locks: begun, completed",
+                "jobs held by row locks: started, completed",
                 format!("{}, {}", counts.row_locks, counts.row_completions),
             ),
             ("handlers run", counts.runs.to_string()),
             (
-                "attempts that failed, that cost nothing",
+                "attempts that failed, attempts that did not count",
                 format!("{}, {}", counts.failures, counts.free_attempts),
             ),
-            ("jobs given back", counts.releases.to_string()),
+            ("jobs released", counts.releases.to_string()),
             (
-                "locks taken over after they had expired",
+                "locks taken over after their lease had expired",
                 counts.takeovers.to_string(),
             ),
             (
-                "runs beside another run of the same job, whose lease had expired",
+                "runs concurrent with a run of the same job whose lease had expired",
                 counts.duplicate_runs.to_string(),
             ),
             (
-                "from the end of a lease to the takeover: mean, slowest",
+                "time from the end of a lease to the takeover: mean, longest",
                 format!("{mean:.2} s, {:.2} s", counts.slowest_takeover as f64 / 1e6),
             ),
             (
-                "the same at p99; takeovers in the calm; beside an outage, a jump of the clock or a second hurt node: not judged",
+                "the same at p99; takeovers in the calm; takeovers not judged (during an outage, a jump of the clock or a second fault of a node)",
                 format!(
                     "{:.2} s; {}; {}",
                     counts.takeover_p99 as f64 / 1e6,
@@ -168,11 +169,11 @@ impl Outcome {
                 counts.exclusive_locks.to_string(),
             ),
             (
-                "hints that the nodes of the end took, each decided or returned",
+                "hints received by the last nodes, each decided or returned",
                 self.hints.to_string(),
             ),
             (
-                "jobs hinted again by the sweeper; of them of the type that one node serves",
+                "jobs hinted again by the sweeper; of these of the type that one node serves",
                 format!(
                     "{} ({:.2} %); {}",
                     counts.rehints,
@@ -182,7 +183,10 @@ impl Outcome {
             ),
             ("rows of history checked", self.rows.to_string()),
             ("violations", self.verdict.violations.to_string()),
-            ("what no fault explains", self.surprises.len().to_string()),
+            (
+                "events that no fault explains",
+                self.surprises.len().to_string(),
+            ),
         ];
         let _ = writeln!(page, "| | |\n| --- | --- |");
         for (what, value) in rows {

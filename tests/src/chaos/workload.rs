@@ -1,4 +1,4 @@
-//! The jobs of a chaos run: their types, what each does, and in what proportion they are made.
+//! The jobs of a chaos run: their types, their work and their proportions.
 
 use super::options::Options;
 use crate::ServerClock;
@@ -14,19 +14,19 @@ use std::time::Duration;
 pub enum Kind {
     /// Does nothing.
     Noop,
-    /// Takes a part of the lease; comes in floods only.
+    /// Takes a part of the lease; created in floods only.
     Long,
     /// Takes longer than a third of the lease, or than the lease.
     Slow,
-    /// Fails some times, then is done; or fails until it is a dead letter.
+    /// Fails one to three times. Three failures make it a dead letter; otherwise it is then done.
     Failing,
-    /// Must never be tried again: a dead letter at once.
+    /// Fails as unrecoverable: a dead letter at once.
     Doomed,
-    /// Panics some times, then is done.
+    /// Panics once or twice, then is done.
     Panicking,
-    /// Hangs until its timeout some times, then is done.
+    /// Hangs until its timeout once or twice, then is done.
     Hanging,
-    /// Snoozes until a moment has come.
+    /// Snoozes until a given time.
     Snoozing,
     /// Writes a row in the transaction that completes it.
     Effect,
@@ -36,16 +36,16 @@ pub enum Kind {
     Outside,
     /// Exclusive in its process instance.
     Exclusive,
-    /// The same, writing a row in the transaction that completes it.
+    /// Exclusive in its process instance; writes a row in the transaction that completes it.
     ExclusiveEffect,
-    /// Comes again.
+    /// Repeats.
     Repeating,
-    /// Served by one node only; comes where nodes differ.
+    /// Served by one node only; created where nodes differ.
     Rare,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 15] = [
         Kind::Noop,
         Kind::Long,
@@ -64,7 +64,8 @@ impl Kind {
         Kind::Rare,
     ];
 
-    /// Those that nodes hold by locks of their rows: some end within moments, and some outlast that and get leases.
+    /// The kinds that nodes hold by row locks: some end at once; others outlast the row lock and
+    /// get leases.
     pub const BY_ROW: [Kind; 5] = [
         Kind::Noop,
         Kind::Slow,
@@ -73,7 +74,7 @@ impl Kind {
         Kind::Snoozing,
     ];
 
-    /// The handler type.
+    /// Returns the job type.
     #[must_use]
     pub fn job_type(self) -> &'static str {
         match self {
@@ -95,7 +96,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a handler type.
+    /// Returns the kind of a job type.
     #[must_use]
     pub fn of(job_type: &str) -> Option<Kind> {
         Kind::ALL
@@ -103,13 +104,14 @@ impl Kind {
             .find(|kind| kind.job_type() == job_type)
     }
 
-    /// Whether it runs in the transaction that completes it.
+    /// Returns whether it runs in the transaction that completes it.
     #[must_use]
     pub fn in_transaction(self) -> bool {
         matches!(self, Kind::Effect | Kind::Parent | Kind::ExclusiveEffect)
     }
 
-    /// Of a thousand jobs, so many; where nodes differ, of a few more.
+    /// Returns its weight, in thousandths of all jobs. With `deploys` the weights add up to
+    /// slightly more.
     fn weight(self, deploys: bool) -> u32 {
         match self {
             Kind::Noop => 400,
@@ -137,10 +139,10 @@ impl Kind {
     }
 }
 
-/// How long an attempt of [`Kind::Hanging`] may take.
+/// The timeout of an attempt of [`Kind::Hanging`].
 pub const TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// The longest job where nodes are deployed: many deployments see it.
+/// The duration of the longest job where nodes are deployed: many deployments happen while it runs.
 const LONGEST_MS: f64 = 60_000.0;
 
 /// Makes jobs from a seed.
@@ -149,20 +151,21 @@ pub struct Maker {
     random: SmallRng,
     lease: Duration,
     deploys: bool,
-    /// The database's: due dates go by it.
+    /// The database's clock, which due dates use.
     clock: ServerClock,
-    /// Names the process instances; they change as time goes by, so that each has a few dozen jobs.
+    /// The prefix of process instances. Instances change over time, so that each has a few dozen
+    /// jobs.
     prefix: String,
     made: u64,
 }
 
-/// Exclusive jobs that share an instance come from so many neighbours.
+/// The number of instances that exclusive jobs use at the same time.
 const INSTANCES_AT_ONCE: u64 = 24;
-/// And after so many exclusive jobs the instances are others.
+/// The number of exclusive jobs after which the instances change.
 const INSTANCES_LAST: u64 = 480;
 
 impl Maker {
-    /// For one producer.
+    /// Creates the maker of one producer.
     #[must_use]
     pub fn new(random: SmallRng, producer: usize, options: &Options, clock: ServerClock) -> Maker {
         Maker {
@@ -175,7 +178,7 @@ impl Maker {
         }
     }
 
-    /// The next job. Some are due later.
+    /// Makes the next job. Some are due later.
     pub fn make(&mut self) -> NewJob {
         let kind = self.kind();
         let random = &mut self.random;
@@ -193,7 +196,7 @@ impl Maker {
                 };
                 json!({ "ms": (lease * times).round() })
             }
-            // Of three attempts.
+            // A job has three attempts.
             Kind::Failing => json!({ "fails": random.random_range(1..=3) }),
             Kind::Panicking | Kind::Hanging => json!({ "fails": random.random_range(1..=2) }),
             Kind::Snoozing => {
@@ -240,13 +243,13 @@ impl Maker {
         Kind::Noop
     }
 
-    /// Chance and choice, from the same seed.
+    /// Returns the source of random choices, from the same seed.
     pub fn random(&mut self) -> &mut SmallRng {
         &mut self.random
     }
 }
 
-/// The payload of a [`Kind::Snoozing`] job as a moment.
+/// Returns the time in the payload of a [`Kind::Snoozing`] job.
 #[must_use]
 pub fn moment(micros: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(micros).unwrap_or_default()

@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Begins the names of queues and topics.
+/// The prefix of the names of queues and topics.
 pub const PREFIX: &str = "chaos";
 /// The schema of the history.
 const SCHEMA: &str = include_str!("schema.sql");
-/// After an outage clients come back to a server with growing distances.
+/// The time within which clients reconnect after an outage. They try again at growing intervals.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
-/// A program that has been started is ready, or has ended, before this.
+/// The time within which a started program is ready or has ended.
 const READY: Duration = Duration::from_secs(120);
 
 /// A broker of either kind.
@@ -36,7 +36,7 @@ const READY: Duration = Duration::from_secs(120);
 pub enum AnyBroker {
     /// RabbitMQ, behind a proxy for each node.
     RabbitMq(RabbitMq),
-    /// Kafka, behind one proxy: it tells its clients where to connect.
+    /// Kafka, behind one proxy, since it tells its clients where to connect.
     Kafka(Kafka),
 }
 
@@ -49,13 +49,13 @@ pub struct Node {
     pub database: Proxy,
     /// The network between it and the broker.
     pub broker: Arc<Proxy>,
-    /// It was stopped with SIGSTOP.
+    /// Whether it was stopped with SIGSTOP.
     frozen: bool,
-    /// How often a process was started for it.
+    /// The number of processes that were started for it.
     starts: u64,
 }
 
-/// Everything that a chaos run abuses.
+/// Everything that a chaos run breaks.
 #[derive(Debug)]
 pub struct World {
     /// The database server.
@@ -70,21 +70,21 @@ pub struct World {
     pub url: String,
     /// The URL of the broker, past all proxies.
     pub broker_url: String,
-    /// What the database's clock shows.
+    /// The database's clock.
     pub clock: ServerClock,
     calendar: StdMutex<Calendar>,
     /// Events that no fault explains.
     surprises: StdMutex<Vec<String>>,
-    /// How often nodes were started.
+    /// The number of starts of nodes.
     pub starts: AtomicU64,
     program: PathBuf,
     options: Options,
-    /// Shifts the clock of a process, where that can be done.
+    /// Shifts the clock of a process, where that is possible.
     pub clock_library: Option<&'static PathBuf>,
 }
 
 impl World {
-    /// Start everything but the nodes.
+    /// Starts everything but the nodes.
     pub async fn start(options: &Options) -> World {
         let (postgres, (broker, kafka_proxy)) =
             tokio::join!(Postgres::start_with_clock(), start_broker(options.broker));
@@ -129,19 +129,19 @@ impl World {
         }
     }
 
-    /// The lease of the nodes.
+    /// Returns the lease of the nodes.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.options.lease
     }
 
-    /// How many jobs all nodes together run at once.
+    /// Returns the number of jobs that all nodes together run at once.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.options.nodes * self.options.concurrency
     }
 
-    /// The disturbances so far: outages, jumps of the clock, faults of nodes.
+    /// Returns the disturbances so far: outages, jumps of the clock, faults of nodes.
     #[must_use]
     pub fn calendar(&self) -> Calendar {
         self.with_calendar(|calendar| calendar.clone())
@@ -152,7 +152,8 @@ impl World {
         work(&mut calendar.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wait until the last disturbance in the calendar has ended, and note the beginning of the calm.
+    /// Waits until the last disturbance in the calendar has ended, and records the beginning of the
+    /// calm.
     pub async fn quiet(&self) {
         let end = self.with_calendar(|calendar| calendar.end());
         let left = end.unwrap_or(0) - self.clock.now().timestamp_micros();
@@ -161,7 +162,8 @@ impl World {
         self.with_calendar(|calendar| calendar.calm(now));
     }
 
-    /// A server was away from this moment until now. The outage counts until its clients are back.
+    /// Records that a server was away from `from` until now. The outage counts until its clients
+    /// are back.
     pub fn outage_since(&self, from: DateTime<Utc>) {
         let until = self.clock.now() + self.options.lease + BACK_WITHIN;
         self.with_calendar(|calendar| {
@@ -169,7 +171,7 @@ impl World {
         });
     }
 
-    /// A node was hurt from this moment until now.
+    /// Records that a node was broken from `from` until now.
     pub fn hurt_since(&self, node: usize, from: DateTime<Utc>) {
         let until = self.clock.now() + BACK_WITHIN;
         self.with_calendar(|calendar| {
@@ -177,32 +179,32 @@ impl World {
         });
     }
 
-    /// Set the clock of the database ahead.
+    /// Sets the clock of the database ahead.
     pub fn jump(&self, by: Duration) {
         let before = self.clock.now();
         self.clock.jump(by);
         let to = (before + by).timestamp_micros();
         let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
-        // For one lease no leader ends a lease.
+        // No leader ends a lease for the length of one lease.
         let doubted = i64::try_from((2 * self.options.lease).as_micros()).unwrap_or(i64::MAX);
         self.with_calendar(|calendar| calendar.jump(to, by, doubted));
     }
 
-    /// Note an event that no fault explains.
+    /// Records an event that no fault explains.
     pub fn surprise(&self, what: String) {
         self.say(&what);
         let surprises = self.surprises.lock();
         surprises.unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// The events that no fault explains.
+    /// Returns the events that no fault explains.
     #[must_use]
     pub fn surprises(&self) -> Vec<String> {
         let surprises = self.surprises.lock();
         surprises.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Say what happens.
+    /// Prints an event.
     #[allow(clippy::print_stderr, reason = "for who watches a long run")]
     pub fn say(&self, what: &str) {
         if self.options.talk {
@@ -210,8 +212,8 @@ impl World {
         }
     }
 
-    /// Start the process of a node, and wait until it is ready. While the database is away the process ends, and is
-    /// started again.
+    /// Starts the process of a node, and waits until it is ready. While the database is away the
+    /// process ends, and is started again.
     pub async fn start_node(&self, node: &mut Node, shift: Option<&str>) {
         for _ in 0..200 {
             self.starts.fetch_add(1, Ordering::Relaxed);
@@ -287,14 +289,14 @@ impl World {
         program
     }
 
-    /// Start all nodes.
+    /// Starts all nodes.
     pub async fn start_nodes(&self) {
         for node in &self.nodes {
             self.start_node(&mut *node.lock().await, None).await;
         }
     }
 
-    /// Start each node again that ended by itself, and note a surprise.
+    /// Restarts each node that ended by itself, and records a surprise.
     pub async fn look_after_nodes(&self) {
         for node in &self.nodes {
             let Ok(mut node) = node.try_lock() else {
@@ -309,7 +311,8 @@ impl World {
         }
     }
 
-    /// How many hints the living nodes took, and what is wrong with their accounts (I9). Nothing may be under way.
+    /// Returns the number of hints that the living nodes received, and the errors in their accounts
+    /// (I9). No hint may be under way.
     pub async fn hint_accounts(&self) -> (u64, Vec<String>) {
         let (mut hints, mut wrong) = (0, Vec::new());
         for node in &self.nodes {
@@ -329,7 +332,7 @@ impl World {
         (hints, wrong)
     }
 
-    /// The node that holds the most jobs, by its own metrics.
+    /// Returns the node that holds the most jobs, by its own metrics.
     pub async fn busiest_node(&self) -> &Arc<Mutex<Node>> {
         let mut busiest = (&self.nodes[0], 0);
         for shared in &self.nodes {
@@ -346,7 +349,7 @@ impl World {
         busiest.0
     }
 
-    /// End all nodes as an operator would, at once.
+    /// Shuts down all nodes, one after the other.
     pub async fn stop_nodes(&self) {
         for node in &self.nodes {
             let mut node = node.lock().await;
@@ -354,7 +357,7 @@ impl World {
         }
     }
 
-    /// SIGTERM, and the wait for its end.
+    /// Sends SIGTERM to a node and waits for its end.
     pub async fn terminate(&self, node: &mut Node) {
         let number = node.number;
         let Some(mut running) = node.running.take() else {
@@ -379,7 +382,7 @@ impl World {
         }
     }
 
-    /// Let every byte pass again.
+    /// Lets every byte pass again.
     pub async fn heal_network(&self) {
         for node in &self.nodes {
             let node = node.lock().await;
@@ -392,7 +395,7 @@ impl World {
         self.producers.accept().await;
     }
 
-    /// A store of this process, straight to the database.
+    /// Connects a store of this process to the database, directly or through a proxy.
     pub async fn store(&self, through: Option<&Proxy>) -> PgStore {
         let url = through.map_or_else(|| self.url.clone(), |proxy| proxy.url(&self.url));
         let mut options = jobwire_core::PgOptions::default();
@@ -404,7 +407,7 @@ impl World {
         .await
     }
 
-    /// A transport of this process, straight to the broker.
+    /// Connects a transport of this process directly to the broker.
     pub async fn transport(&self) -> Arc<dyn Transport> {
         let url = &self.broker_url;
         eventually("the producer to reach the broker", READY, || async {
@@ -427,18 +430,18 @@ impl World {
 }
 
 impl Node {
-    /// Its number, from 1.
+    /// Returns its number, from 1.
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Its exit status, if it has ended by itself.
+    /// Returns its exit status, if it has ended by itself.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.running.as_mut()?.ended()
     }
 
-    /// Where it answers.
+    /// Returns the address of its HTTP endpoint.
     fn endpoint(&self) -> Option<String> {
         let said = self.said();
         let ready = said.iter().find(|line| line.contains("is ready"))?;
@@ -452,7 +455,7 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// What it printed since its start.
+    /// Returns its output since its start.
     #[must_use]
     pub fn said(&self) -> Vec<String> {
         let running = self.running.as_ref();
@@ -461,13 +464,13 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// A crash.
+    /// Kills the process, as a crash would.
     pub fn kill(&mut self) {
         self.running = None;
         self.frozen = false;
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn freeze(&mut self) {
         if let Some(running) = &self.running {
             running.signal(Signal::SIGSTOP);
@@ -475,7 +478,7 @@ impl Node {
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn thaw(&mut self) {
         if let Some(running) = self.running.as_ref().filter(|_| self.frozen) {
             running.signal(Signal::SIGCONT);
@@ -496,10 +499,10 @@ async fn start_broker(kind: Broker) -> (AnyBroker, Option<Arc<Proxy>>) {
     }
 }
 
-/// Install Jobwire's tables and the history in an empty database.
+/// Installs Jobwire's tables and the history in an empty database.
 ///
 /// # Panics
-/// If it can't be used.
+/// If the database can't be used.
 pub async fn prepare(url: &str) {
     let store = PgStore::connect(url).await;
     let store = store.unwrap_or_else(|error| panic!("cannot connect: {error}"));
@@ -509,7 +512,7 @@ pub async fn prepare(url: &str) {
     installed.unwrap_or_else(|error| panic!("cannot install the history: {error}"));
 }
 
-/// The nodes' program, built when it is first asked for.
+/// Returns the path of the nodes' program. The first call builds it.
 ///
 /// # Panics
 /// If it does not compile.
@@ -518,8 +521,9 @@ pub fn chaos_node() -> &'static PathBuf {
     PATH.get_or_init(|| cargo::build("chaos_node"))
 }
 
-/// The library that shifts a process's clock, where it is installed. Not for Kafka: librdkafka waits by
-/// functions of the C library that see through it, so that its threads would wait an hour, or not at all.
+/// Returns the library that shifts a process's clock, if it is installed. Kafka can't use it:
+/// librdkafka waits with functions of the C library that ignore the shift, so its threads would
+/// wait an hour or not at all.
 #[must_use]
 pub fn clock_library(broker: Broker) -> Option<&'static PathBuf> {
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();

@@ -1,12 +1,12 @@
-//! I9: every hint that a node took from its broker was decided or returned.
+//! I9: every hint that a node received from its broker was decided or returned.
 //!
-//! A history has no deliveries; the nodes count them. A node that died took its account along: what it had not
-//! decided is delivered again, and is in somebody else's.
+//! A history has no deliveries; the nodes count them. A dead node's account is lost. The broker
+//! delivers its undecided hints again, and other nodes count them.
 
-/// What a node counted since its start, over all lanes.
+/// A node's counts since its start, over all lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HintAccount {
-    /// Hints that it took from the broker.
+    /// Hints that it received from the broker.
     pub received: u64,
     /// Hints whose job was locked, or refused for good.
     pub decided: u64,
@@ -15,7 +15,7 @@ pub struct HintAccount {
 }
 
 impl HintAccount {
-    /// From a page of metrics.
+    /// Reads the account from a page of metrics.
     #[must_use]
     pub fn read(page: &str) -> HintAccount {
         HintAccount {
@@ -25,14 +25,14 @@ impl HintAccount {
         }
     }
 
-    /// Nothing is missing and nothing is there twice. Holds while nothing is under way.
+    /// Returns whether no hint is missing or counted twice. Holds while no hint is under way.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.received == self.decided + self.returned
     }
 }
 
-/// The sum of a counter or a gauge over its labels.
+/// Returns the sum of a counter or a gauge over its labels.
 #[must_use]
 pub fn total(page: &str, name: &str) -> u64 {
     let samples = page.lines().filter_map(|line| line.strip_prefix(name));

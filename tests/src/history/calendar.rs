@@ -1,16 +1,17 @@
-//! What disturbed a whole run: outages of its servers, and jumps of the database's clock.
+//! The disturbances of a whole run: outages of its servers, faults of nodes, and jumps of the
+//! database's clock.
 
 use super::Micros;
 use std::collections::BTreeSet;
 
-/// When what happened, by the database's clock.
+/// The times of the disturbances, by the database's clock.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     outages: Vec<(Micros, Micros)>,
-    /// Nodes that were hurt, and when.
+    /// The nodes with faults, and the times of the faults.
     hurt: Vec<(usize, Micros, Micros)>,
     jumps: Vec<Jump>,
-    /// From then on nothing was broken but what is to be judged.
+    /// The start of the calm. From then on the only fault is the one to be judged.
     calm: Option<Micros>,
 }
 
@@ -18,27 +19,27 @@ pub struct Calendar {
 struct Jump {
     to: Micros,
     by: Micros,
-    /// For so long no leader ends a lease.
+    /// The time for which no leader ends a lease.
     doubted: Micros,
 }
 
 impl Calendar {
-    /// A server was away.
+    /// Records that a server was away.
     pub fn outage(&mut self, from: Micros, until: Micros) {
         self.outages.push((from, until));
     }
 
-    /// A node was hurt.
+    /// Records that a node had a fault.
     pub fn hurt(&mut self, node: usize, from: Micros, until: Micros) {
         self.hurt.push((node, from, until));
     }
 
-    /// The clock of the database jumped ahead. It showed `to` afterwards.
+    /// Records that the clock of the database jumped ahead. It showed `to` afterwards.
     pub fn jump(&mut self, to: Micros, by: Micros, doubted: Micros) {
         self.jumps.push(Jump { to, by, doubted });
     }
 
-    /// From now on nothing is broken but what is to be judged.
+    /// Records the start of the calm. From then on the only fault is the one to be judged.
     pub fn calm(&mut self, from: Micros) {
         self.calm = Some(from);
     }
@@ -51,7 +52,7 @@ impl Calendar {
         self.calm.is_some_and(|calm| calm <= at)
     }
 
-    /// When the last of it is over.
+    /// Returns the end of the last outage or node fault. Jumps of the clock do not count.
     #[must_use]
     pub fn end(&self) -> Option<Micros> {
         let outages = self.outages.iter().map(|(_, until)| *until);
@@ -60,8 +61,9 @@ impl Calendar {
             .max()
     }
 
-    /// By how much the clock jumped between two moments. A leader that is new and has heard no beat believes the clock
-    /// that it sees: where something else was broken, too, nothing is known.
+    /// Returns by how much the clock jumped between two times, or zero if there was another fault.
+    /// A new leader that has received no beat trusts the clock as it is, so with another fault no
+    /// jump excuses a long lease.
     pub(super) fn jumped_alone(&self, from: Micros, until: Micros) -> Micros {
         let alone = !self.outage_between(from, until) && self.hurt_between(from, until) == 0;
         if alone { self.jumped(from, until) } else { 0 }
@@ -73,8 +75,8 @@ impl Calendar {
         between.map(|jump| jump.by).sum()
     }
 
-    /// Whether a server was away, the clock jumped, or several nodes were hurt between two moments: one of them left
-    /// its jobs, and the other ones may have no free slot for them.
+    /// Returns whether a server was away, the clock jumped, or several nodes had faults between two
+    /// times. With several, one node left its jobs, and the others may have no free slot for them.
     pub(super) fn is_disturbed(&self, from: Micros, until: Micros) -> bool {
         let doubted = |jump: &Jump| jump.to - jump.by <= until && from <= jump.to + jump.doubted;
         self.jumps.iter().any(doubted)

@@ -1,4 +1,4 @@
-//! The checker: is every promise kept in this history?
+//! The checker: decides whether a history keeps every promise.
 
 use super::instance::Instances;
 use super::lineage::Lineage;
@@ -7,25 +7,27 @@ use super::{Calendar, Entry, Invariant, Micros, Report, Violation};
 use jobwire_core::JobId;
 use std::collections::HashMap;
 
-/// What a history has to hold beyond the safety of each job.
+/// The requirements on a history beyond the safety of each job.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// At its end everything was healed and drained: no job may be left executable or waiting.
+    /// Whether everything was healed and drained at its end: no job may be left executable or
+    /// waiting.
     pub drained: bool,
-    /// It says of every job where it was found at the end.
+    /// Whether it holds the place of every job at the end.
     pub found: bool,
-    /// Handlers wrote their starts and ends.
+    /// Whether handlers recorded their starts and ends.
     pub handlers: bool,
-    /// At most so many jobs may have been hinted again by the sweeper.
+    /// Maximum number of jobs that the sweeper may have hinted again.
     pub rehints: Option<u64>,
-    /// A job with so many strikes may become a dead letter whatever its handler answered; the strikes are in the
-    /// history.
+    /// The number of strikes from which a job may become a dead letter whatever its handler
+    /// answered. The strikes are in the history.
     pub quarantine: Option<usize>,
-    /// What disturbed the run.
+    /// The disturbances of the run.
     pub calendar: Calendar,
-    /// A job is locked again so soon after the end of a lease whose holder died (at p99, where nothing is disturbed).
+    /// Maximum time from the end of a dead holder's lease to the next lock (at p99, without
+    /// disturbances).
     pub takeover: Option<Micros>,
-    /// An elder exclusive job counts as overtaken when it had been ready for so long.
+    /// The time for which an elder exclusive job must have been ready to count as overtaken.
     pub order_slack: Micros,
 }
 
@@ -48,24 +50,25 @@ impl Default for Limits {
 ///
 /// | | holds | how it is checked |
 /// | --- | --- | --- |
-/// | I1 | what committed was executed and finished, once all was healed and drained | every job created; a COMMIT without answer counts as committed where the database shows the job, and as nothing where it does not. A completion without a run of the handler under its lock |
-/// | I2 | what did not commit is never hinted, locked, run or kept | any event of a job without a committed creation; a hint that left before the commit |
-/// | I3 | completed exactly once, with its follow-up jobs and its rows | completions; rows of the completing transaction; children; occurrences of a series |
-/// | I4 | no two holders: a lock is granted only when the one before ended or expired, and only the holder changes the job | locks against leases; every change against the lock that counts; a completion against the handler that ran under its lock |
-/// | I5 | one exclusive job of an instance at a time, and the eldest ready one first | intervals of locks; spans in which elders were ready |
+/// | I1 | every committed job was executed and finished, once all was healed and drained | every job created; a COMMIT without an answer counts as committed if the database shows the job, and otherwise not at all. A completion without a run of the handler under its lock |
+/// | I2 | a job that did not commit is never hinted, locked, run or kept | any event of a job without a committed creation; a hint published before the commit |
+/// | I3 | a job is completed exactly once, with its follow-up jobs and its rows | completions; rows of the completing transaction; children; occurrences of a series |
+/// | I4 | no two holders: a lock is granted only when the previous one ended or expired, and only the holder changes the job | locks against leases; every change against the current lock; a completion against the handler that ran under its lock |
+/// | I5 | at most one exclusive job of an instance runs, and the eldest ready one first | intervals of locks; spans in which elder jobs were ready |
 /// | I6 | fences grow, per job and per instance; the newest one completes | locks |
-/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against what the handler answered |
-/// | I8 | every job is in exactly the place that its history says | moves, and where it is found at the end |
+/// | I7 | a failure costs exactly one attempt; a crash, a conflict, a snooze, a stop cost none | attempts left, against the handler's answer |
+/// | I8 | every job is in exactly one place, the one that its history leads to | moves, and the place at the end |
 /// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The chaos suite compares what its last nodes counted ([`HintAccount`](super::HintAccount)), and the transports' conformance suite settles each delivery |
-/// | I10 | nothing before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
-/// | I11 | the sweeper hints no more than was lost | **as a bound on the whole** ([`Limits::rehints`]): which hint was lost can't be seen in a history |
-/// | I12 | ids are never given to another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
-/// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of its lease's end | **at p99** ([`Limits::takeover`]), without those beside an outage or a jump of the clock ([`Limits::calendar`]) |
+/// | I10 | no job runs before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
+/// | I11 | the sweeper hints no more than was lost | **as a bound on the total** ([`Limits::rehints`]): a history does not show which hint was lost |
+/// | I12 | no id is reused for another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
+/// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of the end of its lease | **at p99** ([`Limits::takeover`]), without takeovers during an outage or a jump of the clock ([`Limits::calendar`]) |
 /// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |
 ///
-/// Feed it the entries of one job after the other ([`Checker::job`]), each job's in their order, and ask for
-/// the [`report`](Checker::finish). It keeps only what concerns several jobs: the locks of exclusive jobs,
-/// parents, series. Or give it everything at once ([`Checker::check`]).
+/// Call [`Checker::job`] with the entries of one job after the other, each job's in order, and then
+/// [`finish`](Checker::finish) for the report. The checker keeps only the state that concerns
+/// several jobs: the locks of exclusive jobs, parents, series. [`Checker::check`] takes a whole
+/// history at once.
 #[derive(Debug, Default)]
 pub struct Checker {
     limits: Limits,
@@ -75,7 +78,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A checker with these limits.
+    /// Creates a checker with these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Checker {
         Checker {
@@ -84,7 +87,7 @@ impl Checker {
         }
     }
 
-    /// All entries of one job, in their order.
+    /// Judges all entries of one job, in order.
     pub fn job(&mut self, history: &[Entry]) {
         let Checker {
             limits,
@@ -95,7 +98,7 @@ impl Checker {
         Single::judge(limits, report, instances, lineage, history);
     }
 
-    /// All jobs have been seen.
+    /// Judges the state that concerns several jobs, and returns the report.
     #[must_use]
     pub fn finish(self) -> Report {
         let Checker {
@@ -121,7 +124,7 @@ impl Checker {
         report
     }
 
-    /// A whole history, in any order.
+    /// Judges a whole history, in any order.
     #[must_use]
     pub fn check(limits: Limits, entries: impl IntoIterator<Item = Entry>) -> Report {
         let mut jobs: HashMap<JobId, Vec<Entry>> = HashMap::new();

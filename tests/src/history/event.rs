@@ -1,5 +1,5 @@
-//! What can happen to a job, as somebody saw it who can't be mistaken: the database, its
-//! creator, or the handler that ran it.
+//! Events of a job, as recorded by a reliable witness: the database, its creator, or the handler
+//! that ran it.
 
 use jobwire_core::{Fence, JobId, NodeId};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ pub type Micros = i64;
 pub struct Entry {
     /// The job.
     pub job: JobId,
-    /// When it happened, by the database's clock.
+    /// The time at which it happened, by the database's clock.
     pub at: Micros,
-    /// When the statement that did it began: what had become visible before, it saw.
+    /// The time at which its statement began. The statement saw everything that was visible before.
     pub began: Micros,
-    /// When its transaction had committed: from then on others see it.
+    /// The time at which its transaction had committed, from which others see it.
     pub visible: Micros,
-    /// The order of things that happened to one job, where times don't tell.
+    /// The order of one job's events where times are equal.
     pub number: u64,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
 impl Entry {
-    /// Something that began, happened and was visible at one moment.
+    /// Creates an entry that began, happened and was visible at one time.
     #[must_use]
     pub fn at(at: Micros, number: u64, job: JobId, event: Event) -> Entry {
         Entry {
@@ -40,12 +40,12 @@ impl Entry {
     }
 }
 
-/// What became of the transaction that created a job.
+/// The outcome of the transaction that created a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its creator was told so, or the database shows the job.
+    /// The creator got this answer, or the database shows the job.
     Committed,
-    /// Its creator undid it, or never came to its end.
+    /// The creator rolled it back, or it never ended.
     RolledBack,
     /// The answer to its COMMIT was lost, and the database does not show the job.
     Unknown,
@@ -54,15 +54,15 @@ pub enum Outcome {
 /// A repeating job is a series of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// What all of them share.
+    /// The id that all jobs of the series share.
     pub id: Uuid,
-    /// How many are left, this one included.
+    /// The number of jobs left, this one included.
     pub left: u32,
-    /// From one due date to the next.
+    /// The time between two due dates.
     pub every: Micros,
 }
 
-/// What a creator said of a job.
+/// The creator's settings of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creation {
     /// Its process instance.
@@ -71,30 +71,30 @@ pub struct Creation {
     pub exclusive: bool,
     /// The creation sequence.
     pub order: i64,
-    /// Not before this moment.
+    /// The earliest start.
     pub due: Option<Micros>,
-    /// It was created among the timers, to wait for its due date.
+    /// Whether it was created as a timer, to wait for its due date.
     pub waits: bool,
-    /// Attempts.
+    /// The number of attempts.
     pub retries: i32,
-    /// What became of the transaction.
+    /// The outcome of the transaction.
     pub outcome: Outcome,
     /// The job whose completing transaction created this one.
     pub parent: Option<JobId>,
-    /// How many jobs the transaction that completes this one creates.
+    /// The number of jobs that the transaction which completes this one creates.
     pub children: u32,
     /// Whether its handler leaves a row ([`Event::Effect`]) in the transaction that completes it.
     pub transactional: bool,
-    /// Whether its attempts may run into a timeout, after which the handler's answer counts for nothing.
+    /// Whether its attempts may time out. After a timeout the handler's answer is ignored.
     pub timeout: bool,
-    /// Whether it repeats.
+    /// The series, if it repeats.
     pub series: Option<Series>,
-    /// Whether a single node serves it: a takeover waits for this node.
+    /// Whether a single node serves it. A takeover then waits for this node.
     pub rare: bool,
 }
 
 impl Creation {
-    /// A committed job without an instance, ready at once.
+    /// Returns a committed job without an instance, ready at once.
     #[must_use]
     pub fn plain(order: i64) -> Creation {
         Creation {
@@ -114,7 +114,7 @@ impl Creation {
         }
     }
 
-    /// A committed exclusive job of an instance.
+    /// Returns a committed exclusive job of an instance.
     #[must_use]
     pub fn exclusive(order: i64, instance: &str) -> Creation {
         Creation {
@@ -125,23 +125,23 @@ impl Creation {
     }
 }
 
-/// How the strikes of a lease changed.
+/// A change of the strikes of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strikes {
-    /// How many there were.
+    /// The number before.
     pub before: i32,
-    /// How many there are.
+    /// The number after.
     pub after: i32,
-    /// With the end of this lock.
+    /// The lock that ended with the change.
     pub taken_off: Option<Fence>,
-    /// The job ran alone.
+    /// Whether the job ran alone.
     pub alone: bool,
 }
 
-/// Where a job that failed waits.
+/// The place where a failed job waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// In the timer table, until then.
+    /// In the timer table, until this time.
     Timer(Micros),
     /// In the suspended table.
     Suspended,
@@ -154,143 +154,144 @@ pub enum Place {
     Executable,
     /// Waiting for its due date.
     Timer,
-    /// Put aside.
+    /// Suspended.
     Suspended,
     /// Failed for good.
     DeadLetter,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Created: once a job, or meant to be.
+    /// The job was created, or was meant to be.
     Created(Arc<Creation>),
-    /// A hint for it left its process.
+    /// A hint was published.
     Published,
-    /// The sweeper took it for an orphan, or found it behind an expired lock, and had it hinted again.
+    /// The sweeper published a hint again: the job was an orphan, or its lease had expired.
     Rehinted,
-    /// Locked.
+    /// The job was locked.
     Locked {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which token.
+        /// The lock.
         fence: Fence,
-        /// Until when.
+        /// The expiry of the lease.
         expires_at: Micros,
     },
-    /// Its row was locked, by a transaction that stays open while it runs. Nothing writes that down: it is concluded
-    /// from a start under a lock that no lease knows.
+    /// A transaction that stays open while the job runs locked its row. A row lock is not recorded:
+    /// it is concluded from a start under a lock that no lease shows.
     RowHeld {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which token.
+        /// The lock.
         fence: Fence,
     },
-    /// The lease was made longer.
+    /// The lease was renewed.
     Renewed {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// Of which lock.
+        /// The lock.
         fence: Fence,
-        /// Until when.
+        /// The new expiry.
         expires_at: Micros,
     },
-    /// The sweeper took an expired lock off its owner.
+    /// The sweeper reset an expired lease.
     TakenOff {
-        /// Which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// Its strikes changed.
+    /// The strikes changed.
     Strikes(Strikes),
-    /// A handler says that it begins.
+    /// A handler recorded its start.
     Started {
-        /// On which node.
+        /// The node.
         owner: NodeId,
-        /// Under which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// The handler says that it ends and what it answers.
+    /// A handler recorded its end and its answer.
     Ended {
-        /// On which node.
+        /// The node.
         owner: NodeId,
-        /// Under which lock.
+        /// The lock.
         fence: Fence,
         /// Its answer.
         answer: Answer,
     },
     /// A row that the handler wrote in the transaction that completes the job has committed.
     Effect {
-        /// Under which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// Done and deleted.
+    /// The job was completed and deleted.
     Completed {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// Done, and deleted by a transaction that held its row; concluded from the last run that had said so.
+    /// The job was completed and deleted by the transaction that held its row. Concluded from the
+    /// last run that had recorded that it was done.
     RowCompleted {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// Not done; waits.
+    /// An attempt ended without success, and the job waits.
     Failed {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which lock.
+        /// The lock.
         fence: Fence,
-        /// Attempts left.
+        /// The attempts left.
         retries: i32,
-        /// Where it waits.
+        /// The place where it waits.
         to: Waits,
     },
-    /// Not done, and never again by itself.
+    /// The job became a dead letter.
     DeadLettered {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// With which lock.
+        /// The lock.
         fence: Fence,
     },
-    /// Given back.
+    /// The job was released.
     Released {
-        /// By whom.
+        /// The holder.
         owner: NodeId,
-        /// Which lock.
+        /// The lock.
         fence: Fence,
     },
     /// A timer that was due became executable.
     Ready,
     /// An operator made a dead letter, a timer or a retry executable.
     Revived {
-        /// With so many attempts.
+        /// The number of attempts that it got.
         retries: i32,
     },
-    /// Put aside.
+    /// The job was suspended.
     Suspended,
-    /// Brought back, to wait for its due date or to run at once.
+    /// The job was activated, to wait for its due date or to run at once.
     Activated {
-        /// Its due date lies ahead.
+        /// Whether its due date lies in the future.
         timer: bool,
     },
     /// An operator deleted it.
     Deleted,
-    /// The row was found there when everything was over.
+    /// The place in which the row was found at the end.
     Found(Place),
 }
 
-/// What a handler answered.
+/// A handler's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done.
     Done,
-    /// An attempt that counts as failed.
+    /// A failure that costs an attempt.
     Failed,
-    /// Failed for good: never again.
+    /// An unrecoverable failure.
     Unrecoverable,
-    /// Neither: a snooze, a conflict, a stop.
+    /// No result: a snooze, a conflict, a stop.
     Again,
 }

@@ -1,11 +1,11 @@
-//! Exclusive jobs: one at a time in each process instance, and the eldest first.
+//! Exclusive jobs: at most one at a time in each process instance, and the eldest first.
 
 use super::{Creation, Invariant, Micros, Report, Violation};
 use jobwire_core::{Fence, JobId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// A lock on an exclusive job, from its grant until it was given up or its lease ended.
+/// A lock on an exclusive job, from its grant until its release or the end of its lease.
 #[derive(Clone, Copy, Debug)]
 struct LockToken {
     job: JobId,
@@ -16,7 +16,7 @@ struct LockToken {
     until: Micros,
 }
 
-/// A time in which an exclusive job could have been locked.
+/// A span in which an exclusive job could have been locked.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     job: JobId,
@@ -44,7 +44,7 @@ impl Instances {
         Some((self.instances.entry(name).or_default(), creation.order))
     }
 
-    /// A job was locked from then until then.
+    /// Adds a span in which a job was locked.
     pub(super) fn held(
         &mut self,
         job: JobId,
@@ -66,7 +66,7 @@ impl Instances {
         }
     }
 
-    /// A job could have been locked from then until then.
+    /// Adds a span in which a job could have been locked.
     pub(super) fn ready(
         &mut self,
         job: JobId,
@@ -84,7 +84,7 @@ impl Instances {
         }
     }
 
-    /// Judge them all.
+    /// Judges all instances.
     pub(super) fn judge(self, slack: Micros, report: &mut Report) {
         let mut instances: Vec<_> = self.instances.into_iter().collect();
         instances.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -145,7 +145,8 @@ enum Step {
     Locks(usize),
 }
 
-/// No job was locked while an elder one of its instance had been there to be locked for longer than `slack`.
+/// Checks that no job was locked while an elder one of its instance had been ready for longer than
+/// `slack`.
 fn order(name: &str, instance: &Instance, slack: Micros, report: &mut Report) {
     let Instance { held, ready } = instance;
     let mut steps = Vec::with_capacity(held.len() + 2 * ready.len());
@@ -157,7 +158,8 @@ fn order(name: &str, instance: &Instance, slack: Micros, report: &mut Report) {
         steps.push((held.began, Step::Locks(index)));
     }
     steps.sort_unstable();
-    // Several spans of one job never overlap, but one that is shorter than the slack leaves before it waits.
+    // Spans of one job never overlap, but a span that is shorter than the slack ends before it
+    // starts to wait.
     let mut waiting: BTreeMap<(i64, usize), Ready> = BTreeMap::new();
     for (_, step) in steps {
         match step {

@@ -1,11 +1,11 @@
-//! Jobs that come from jobs: children of a completing transaction, and occurrences of a repeating one.
+//! Jobs created by jobs: children of a completing transaction, and occurrences of a repeating job.
 
 use super::{Creation, Invariant, Micros, Outcome, Report, Violation};
 use jobwire_core::JobId;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Due dates are written in milliseconds and computed with fractions of seconds.
+/// Due dates are stored in milliseconds and computed with fractions of seconds.
 const ROUNDING: Micros = 2_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ struct Occurrence {
     completed: bool,
 }
 
-/// Who descends from whom.
+/// The descent of jobs.
 #[derive(Debug, Default)]
 pub(super) struct Lineage {
     /// Children expected and seen, by parent.
@@ -26,7 +26,7 @@ pub(super) struct Lineage {
 }
 
 impl Lineage {
-    /// A job, and whether it was completed.
+    /// Adds a job, and whether it was completed.
     pub(super) fn add(&mut self, job: JobId, creation: &Creation, completed: bool) {
         let exists = creation.outcome == Outcome::Committed;
         if let Some(parent) = creation.parent.filter(|_| exists) {
@@ -46,7 +46,7 @@ impl Lineage {
         }
     }
 
-    /// Judge them all.
+    /// Judges all parents and series.
     pub(super) fn judge(self, report: &mut Report) {
         let mut add = |invariant, jobs, what| {
             report.add(Violation {
@@ -83,7 +83,10 @@ impl Lineage {
                 && last.completed
                 && last.left > 1
             {
-                let what = format!("the series {id} ended although {} are left", last.left - 1);
+                let what = format!(
+                    "the series {id} ended although {} occurrences are left",
+                    last.left - 1
+                );
                 add(Invariant::I3, vec![last.job], what);
             }
         }

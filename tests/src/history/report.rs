@@ -1,10 +1,10 @@
-//! What the checker found.
+//! The result of the checker.
 
 use super::{Entry, Micros};
 use jobwire_core::JobId;
 use std::fmt;
 
-/// So many violations are kept with their histories; all are counted.
+/// The number of violations kept with their histories. All are counted.
 const KEPT: usize = 50;
 
 /// The invariants, as they are numbered in the documentation of the [checker](super::Checker).
@@ -30,13 +30,13 @@ pub enum Invariant {
 /// A promise that was broken.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// The invariant.
     pub invariant: Invariant,
-    /// By what happened to these jobs; none where it is about the whole.
+    /// The jobs that broke it; empty if it concerns the whole history.
     pub jobs: Vec<JobId>,
-    /// What is wrong.
+    /// A description.
     pub what: String,
-    /// Everything that is known of them.
+    /// All recorded events of the jobs.
     pub history: Vec<Entry>,
 }
 
@@ -62,20 +62,20 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Microseconds as seconds, for people.
+/// Formats microseconds as seconds.
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 fn seconds(micros: Micros) -> String {
     format!("{:.6}s", micros as f64 / 1e6)
 }
 
-/// What was counted on the way.
+/// Counts over the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Jobs that were created and committed.
     pub committed: u64,
-    /// Jobs whose transaction was undone.
+    /// Jobs whose transaction was rolled back.
     pub rolled_back: u64,
-    /// Jobs of whose transaction nobody knows, and which are not there.
+    /// Jobs without a row whose transaction has an unknown outcome.
     pub unknown: u64,
     /// Completions.
     pub completed: u64,
@@ -85,31 +85,33 @@ pub struct Counts {
     pub left: u64,
     /// Locks.
     pub locks: u64,
-    /// Those of them that came with what made their job ready: timers that were due alone.
+    /// Locks made by the transaction that made the job ready: single due timers.
     pub timer_locks: u64,
-    /// Rows that were held while their jobs ran.
+    /// Row locks held while their jobs ran.
     pub row_locks: u64,
-    /// Completions by those who held them.
+    /// Completions by the holders of row locks.
     pub row_completions: u64,
     /// Renewals.
     pub renewals: u64,
     /// Runs of handlers.
     pub runs: u64,
-    /// Locks that were taken over after they had expired.
+    /// Locks taken over after their lease had expired.
     pub takeovers: u64,
-    /// From the end of a lease to the next lock, in microseconds: those that nothing disturbed, at p99.
+    /// The time from the end of a lease to the next lock, in microseconds, at p99 of the
+    /// undisturbed takeovers.
     pub takeover_p99: Micros,
-    /// How many were judged apart, since nothing else was broken.
+    /// Takeovers that were judged apart, since nothing else was broken.
     pub calm_takeovers: u64,
-    /// How many were disturbed by an outage or a jump of the clock.
+    /// Takeovers disturbed by an outage, a jump of the clock or faults of several nodes. They are
+    /// not judged.
     pub disturbed_takeovers: u64,
-    /// The longest and the sum.
+    /// The longest time from the end of a lease to the next lock.
     pub slowest_takeover: Micros,
-    /// Sum of the same, for the mean.
+    /// The sum of these times, for the mean.
     pub takeover_total: Micros,
-    /// Runs beside another run of the same job, each after its lease had expired.
+    /// Runs concurrent with another run of the same job whose lease had expired.
     pub duplicate_runs: u64,
-    /// Attempts that failed and counted.
+    /// Failed attempts that counted.
     pub failures: u64,
     /// Attempts that did not count.
     pub free_attempts: u64,
@@ -117,9 +119,9 @@ pub struct Counts {
     pub releases: u64,
     /// Jobs hinted again by the sweeper.
     pub rehints: u64,
-    /// The same of jobs that a single node serves: their hints are dropped while it is away.
+    /// Of these, jobs that a single node serves: their hints are dropped while it is away.
     pub rare_rehints: u64,
-    /// Hints that left.
+    /// Hints published.
     pub published: u64,
     /// Exclusive locks whose instance and order were checked.
     pub exclusive_locks: u64,
@@ -128,26 +130,26 @@ pub struct Counts {
 /// The verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// How many violations there are.
+    /// The number of violations.
     pub violations: u64,
-    /// The first of them, with their histories.
+    /// The first violations, with their histories.
     pub kept: Vec<Violation>,
-    /// How long each takeover took that nothing disturbed.
+    /// The duration of each undisturbed takeover.
     takeovers: Vec<(Micros, JobId)>,
-    /// The same of those that are judged apart.
+    /// The durations of the takeovers that are judged apart.
     calm_takeovers: Vec<(Micros, JobId)>,
 }
 
 impl Report {
-    /// Nothing is wrong.
+    /// Returns whether there is no violation.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.violations == 0
     }
 
-    /// Whether this invariant is among those that were broken (and kept).
+    /// Returns whether this invariant is among the violations that were kept.
     #[must_use]
     pub fn breaks(&self, invariant: Invariant) -> bool {
         self.kept.iter().any(|v| v.invariant == invariant)
@@ -167,7 +169,8 @@ impl Report {
         }
     }
 
-    /// One of a hundred may take longer, and one of few; of those in the calm `expected`, too, and there must be some.
+    /// Checks that at most 1 % of the takeovers, rounded up, took longer than `bound`. Takeovers in
+    /// the calm are judged apart; if `expected`, there must be some.
     pub(super) fn judge_takeovers(&mut self, bound: Micros, expected: bool) {
         let (mut all, mut calm) = (
             std::mem::take(&mut self.takeovers),

@@ -1,7 +1,7 @@
-//! One job's whole life, judged by itself.
+//! The life of one job, judged by itself.
 //!
-//! A small machine follows the job from table to table and from lock to lock. What it can't judge
-//! alone (instances, parents, series) it hands to [`Instances`] and [`Lineage`].
+//! A small state machine follows the job from table to table and from lock to lock. Checks that
+//! concern several jobs (instances, parents, series) go to [`Instances`] and [`Lineage`].
 
 mod locks;
 mod runs;
@@ -17,10 +17,10 @@ use super::{Creation, Entry, Event, Invariant, Micros, Outcome, Place, Report, V
 use jobwire_core::{Fence, JobId, NodeId};
 use std::sync::Arc;
 
-/// Where the job is.
+/// The place of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whereabouts {
-    /// Not there (yet).
+    /// In no table (yet).
     Nowhere,
     In(Place),
     /// Completed or deleted.
@@ -36,7 +36,7 @@ pub(super) struct Single<'a> {
     creation: Option<Arc<Creation>>,
     place: Whereabouts,
     lock: Option<Lock>,
-    /// Locks that ended otherwise than by expiry.
+    /// Locks that ended other than by expiry.
     ended: Vec<(Fence, End)>,
     expired_locks: u32,
     /// The locks whose ends are strikes.
@@ -49,13 +49,13 @@ pub(super) struct Single<'a> {
     completed: Option<Fence>,
     retries: i32,
     due: Option<Micros>,
-    /// Since when others see it ready.
+    /// The time from which others see it ready.
     ready_since: Micros,
     found: Option<Place>,
 }
 
 impl<'a> Single<'a> {
-    /// Judge the entries of one job, in their order.
+    /// Judges the entries of one job, in order.
     pub(super) fn judge(
         limits: &'a Limits,
         report: &'a mut Report,
@@ -244,10 +244,10 @@ impl<'a> Single<'a> {
             Event::Created(creation) => Some((creation.outcome, e.visible)),
             _ => None,
         }) {
-            None => Some("a hint left for a job that nobody created"),
-            Some((Outcome::RolledBack, _)) => Some("a hint left for a job that was rolled back"),
+            None => Some("a hint was published for a job that was not created"),
+            Some((Outcome::RolledBack, _)) => Some("a hint was published for a rolled-back job"),
             Some((Outcome::Committed, visible)) if entry.at < visible => {
-                Some("a hint left before the job's transaction had committed")
+                Some("a hint was published before the job's transaction had committed")
             }
             Some(_) => None,
         };
@@ -270,7 +270,7 @@ impl<'a> Single<'a> {
         self.ready_since = since;
     }
 
-    /// It was ready until now.
+    /// Ends the span in which the job was ready.
     fn not_ready(&mut self, at: Micros) {
         if self.place == Whereabouts::In(Place::Executable) && self.lock.is_none() {
             self.instances
@@ -297,7 +297,7 @@ impl<'a> Single<'a> {
             let found = self.found;
             self.violation(
                 Invariant::I8,
-                format!("by its history it should be in {there:?}, it was found in {found:?}"),
+                format!("its history ends in {there:?}, but it was found in {found:?}"),
             );
         }
         let waits = matches!(there, Some(Place::Executable | Place::Timer));

@@ -1,4 +1,4 @@
-//! Histories with and without a fault, by hand.
+//! Hand-written histories with and without a fault.
 
 use super::*;
 use jobwire_core::{Fence, JobId, NodeId};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 const LEASE: Micros = 3_000_000;
 
-/// Writes a history: each entry comes a millisecond after the one before.
+/// Writes a history: each entry is a millisecond later than the previous one.
 #[derive(Default)]
 struct Writer {
     now: Micros,
@@ -135,7 +135,7 @@ fn a_takeover_after_the_lease_is_fine_and_is_counted() {
         },
     );
     w.lock(job, b, 2).start(job, b, 2);
-    // The first node wakes up; its completion changes nothing, so there is none.
+    // The first node resumes; its completion changes nothing, so there is none.
     let ended = |owner, fence| Event::Ended {
         owner,
         fence: Fence::new(fence),
@@ -264,7 +264,7 @@ fn a_completing_transaction_leaves_one_row_under_its_own_lock() {
     w.holds();
 }
 
-/// Its former run is undone where the database failed it.
+/// The transaction of the former run is rolled back if the database failed it.
 #[test]
 fn only_a_handler_in_its_transaction_runs_again_under_a_lock() {
     for transactional in [true, false] {
@@ -347,7 +347,7 @@ fn a_holder_that_lost_its_lock_changes_nothing() {
     });
 }
 
-/// What a completion without a fence in its guard looks like: it deletes the lease of whoever holds it.
+/// A completion without a fence in its guard deletes the lease of the current holder.
 #[test]
 fn a_completion_under_a_running_handler_is_seen() {
     let mut w = Writer::default();
@@ -598,7 +598,7 @@ fn a_violation_comes_with_the_whole_history() {
     );
 }
 
-/// A lease of a dead holder that the sweeper ends, and the next lock so long after its end.
+/// Adds a dead holder's lease that the sweeper ends, and the next lock `late` after its end.
 fn takeover(w: &mut Writer, late: Micros) -> JobId {
     let (job, a) = plain(w);
     let b = NodeId::generate();
@@ -673,7 +673,7 @@ fn strikes_follow_the_ends_of_leases() {
     let (job, a) = plain(&mut w);
     w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
     w.add(job, strikes(0, 1, Some(1)));
-    // The holder lives, and takes it back.
+    // The holder is alive and takes it back.
     w.add(job, strikes(1, 0, None));
     w.lock(job, a, 2).pass(LEASE).add(job, taken_off(2));
     w.add(job, strikes(0, 1, Some(2)));

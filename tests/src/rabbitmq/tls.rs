@@ -1,32 +1,33 @@
-//! TLS on a private RabbitMQ: a listener beside the plain one, and logging in by certificate.
+//! TLS on a private RabbitMQ: a listener beside the plain one, and authentication by certificate.
 
 use crate::{Identity, RabbitMqCtl};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// How a private RabbitMQ speaks TLS.
+/// The TLS settings of a private RabbitMQ.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// Its own certificate and key.
     pub identity: Identity,
-    /// What it makes of its clients' certificates.
+    /// The policy for clients' certificates.
     pub clients: ClientCertificates,
 }
 
-/// Whether clients show a certificate, and who must have signed it.
+/// Whether clients present a certificate, and which authority must have signed it.
 #[derive(Clone, Debug)]
 pub enum ClientCertificates {
-    /// They may; then it is verified, and a client can log in by it: its common name is the user.
+    /// A certificate is optional. It is verified, and a client can log in with it: its common name
+    /// is the user.
     Welcome(PathBuf),
-    /// They must.
+    /// A certificate is required.
     Required(PathBuf),
 }
 
-/// Logging in by certificate is a plugin.
+/// The plugin for authentication by certificate.
 pub(crate) const PLUGINS: &str = "[rabbitmq_auth_mechanism_ssl].\n";
 
 impl Tls {
-    /// The lines of `rabbitmq.conf`.
+    /// Returns the lines of `rabbitmq.conf`.
     pub(crate) fn settings(&self, port: u16) -> String {
         let (authority, required) = match &self.clients {
             ClientCertificates::Welcome(authority) => (authority, false),
@@ -51,8 +52,8 @@ impl Tls {
         lines
     }
 
-    /// Puts another certificate into the files of the first, as an administrator would; it
-    /// is shown from the next handshake on.
+    /// Replaces the contents of the first certificate's files with another certificate, as an
+    /// administrator would. It is used from the next handshake on.
     ///
     /// # Panics
     /// If the files can't be written.

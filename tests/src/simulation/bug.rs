@@ -1,44 +1,44 @@
-//! Seeded bugs: what the simulation must find, or it proves nothing.
+//! Seeded bugs, which the simulation must find.
 
-/// A mistake in the database or the broker.
+/// A bug in the database or the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Whoever says that a job is done deletes it.
+    /// A completion deletes the job without a check of the fence.
     CompletesWithoutFence,
-    /// A lock statement takes a lease that ran out, before the leader's turn has ended it.
+    /// A lock statement takes an expired lease before the leader cycle has reset it.
     LocksWhatHasExpired,
-    /// A lock is taken over while its lease lives.
+    /// A lock statement takes a lease that has not expired.
     TakesLivingLeases,
-    /// The second exclusive job of an instance is locked beside the first.
+    /// The second exclusive job of an instance is locked at the same time as the first.
     SkipsTheInstance,
-    /// Whoever releases an instance does not say who is next.
+    /// The release of an instance does not hint the next job.
     ForgetsTheHandOver,
-    /// The leader takes locks off those that live.
+    /// The leader resets leases that have not expired.
     SweepsLivingLeases,
     /// The fence is the number of the attempt.
     FenceCountsAttempts,
-    /// A renewal that does not name its fence.
+    /// A renewal does not name its fence.
     RenewsWithoutFence,
-    /// A renewal that does not name its owner.
+    /// A renewal does not name its owner.
     RenewsWithoutOwner,
-    /// A release that asks neither for owner nor fence.
+    /// A release names neither owner nor fence.
     ReleasesWithoutGuard,
     /// Timers become executable a second early.
     MovesTimersEarly,
     /// The next occurrence is created even if the completion is refused.
     FollowsUpWithoutGuard,
-    /// Messages are settled when they are delivered, and nobody looks for orphans.
+    /// Messages are settled on delivery, and the search for orphans finds none.
     NeverLooksForOrphans,
-    /// The orphan question does not ask what keeps a job from running.
+    /// The search for orphans does not check the process instance.
     HintsGatedJobs,
-    /// Markers overtake all that waits: what is old counts as lost.
+    /// Markers overtake all waiting hints, so that old hints count as lost.
     MarkersOvertake,
-    /// Hints leave before the transaction commits, and it may not.
+    /// Hints are published before the transaction commits, which may roll back.
     HintsBeforeTheCommit,
 }
 
 impl Bug {
-    /// Every one.
+    /// All bugs.
     pub const ALL: &'static [Bug] = &[
         Bug::CompletesWithoutFence,
         Bug::LocksWhatHasExpired,

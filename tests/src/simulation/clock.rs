@@ -1,15 +1,15 @@
-//! The database's clock: virtual, and another one than the nodes'.
+//! The database's clock: virtual, and different from the nodes' clock.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-/// 2100: later than any moment of this machine's clock, so that nothing which looked at that one by mistake
-/// would go unnoticed.
+/// The year 2100, later than any time of this machine's clock, so that code which reads the wrong
+/// clock fails.
 const EPOCH: i64 = 4_102_444_800_000_000;
 
-/// What `clock_timestamp()` says.
+/// The clock behind `clock_timestamp()`.
 #[derive(Debug)]
 pub(super) struct DatabaseClock {
     virtually: Option<Instant>,
@@ -18,7 +18,7 @@ pub(super) struct DatabaseClock {
 }
 
 impl DatabaseClock {
-    /// This machine's time, for a store that is used without a simulation.
+    /// Returns this machine's clock, for a store that is used without a simulation.
     pub(super) fn real() -> DatabaseClock {
         DatabaseClock {
             virtually: None,
@@ -27,7 +27,7 @@ impl DatabaseClock {
         }
     }
 
-    /// Tokio's time, which a paused runtime moves on.
+    /// Returns a clock that follows tokio's time, which a paused runtime advances.
     pub(super) fn simulated() -> DatabaseClock {
         DatabaseClock {
             virtually: Some(Instant::now()),
@@ -35,7 +35,7 @@ impl DatabaseClock {
         }
     }
 
-    /// No two moments are the same.
+    /// Returns the time, later than all previous results.
     pub(super) fn now(&mut self) -> DateTime<Utc> {
         let now = match self.virtually {
             Some(start) => {
@@ -48,12 +48,12 @@ impl DatabaseClock {
         self.last
     }
 
-    /// What it showed last.
+    /// Returns the last result.
     pub(super) fn shown(&self) -> DateTime<Utc> {
         self.last
     }
 
-    /// Somebody sets the clock ahead.
+    /// Sets the clock ahead.
     pub(super) fn jump(&mut self, ahead: Duration) {
         self.jumped += super::database::span(ahead);
     }

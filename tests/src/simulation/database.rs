@@ -1,7 +1,8 @@
 //! The database, in memory: the tables, and each transition as one atomic step.
 //!
-//! It follows `crates/core/src/store/postgres` statement by statement; the store conformance suite holds
-//! it to the same behaviour. What it does it also records, for the [checker](crate::history::Checker).
+//! It follows `crates/core/src/store/postgres` statement by statement, and the store conformance
+//! suite tests it for the same behaviour. It records its transitions for the
+//! [checker](crate::history::Checker).
 
 mod finish;
 mod lock;
@@ -40,14 +41,14 @@ pub(super) struct Lease {
     pub(super) locked_at: DateTime<Utc>,
     pub(super) expires_at: DateTime<Utc>,
     pub(super) strikes: i32,
-    /// The job runs alone on its node, by its note.
+    /// The job runs alone on its node, as recorded in the row.
     pub(super) alone: bool,
-    /// The lock that the last strike was counted against.
+    /// The lock for which the last strike was counted.
     pub(super) struck: Option<Fence>,
 }
 
 impl Lease {
-    /// Its owner has died.
+    /// Removes the dead owner.
     pub(super) fn clear(&mut self) {
         let counts = self.strikes < 2 || self.alone;
         self.strikes += i32::from(counts);
@@ -57,7 +58,7 @@ impl Lease {
     }
 }
 
-/// A row of the instance table: who holds the instance.
+/// A row of the instance table: the holder of the instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Door {
     pub(super) job: JobId,
@@ -72,7 +73,7 @@ pub(super) struct Leader {
     pub(super) expires_at: DateTime<Utc>,
 }
 
-/// What the nodes of a simulation share.
+/// The database that the nodes of a simulation share.
 #[derive(Debug)]
 pub struct Database {
     pub(super) clock: DatabaseClock,
@@ -94,7 +95,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Empty tables, with this machine's clock.
+    /// Returns empty tables with this machine's clock.
     #[must_use]
     pub fn real() -> Database {
         Database::new(DatabaseClock::real(), None, Arc::default())
@@ -141,10 +142,10 @@ impl Database {
         Fence::new(self.fence)
     }
 
-    /// Create jobs in a transaction that commits at once.
+    /// Creates jobs in a transaction that commits at once.
     ///
     /// # Errors
-    /// Where one of them is invalid; then none is created.
+    /// If one of them is invalid. Then no job is created.
     pub fn create(&mut self, jobs: Vec<NewJob>, origin: Origin) -> Result<Created, StoreError> {
         let now = self.now();
         let mut rows = Vec::with_capacity(jobs.len());
@@ -173,13 +174,13 @@ impl Database {
         Ok(created)
     }
 
-    /// Its lease has an owner.
+    /// Returns whether the job's lease has an owner.
     pub(super) fn is_locked(&self, id: JobId) -> bool {
         let lease = self.leases.get(&id);
         lease.is_some_and(|lease| lease.owner.is_some())
     }
 
-    /// The lease that holds this instance has an owner.
+    /// Returns whether the lease that holds this instance has an owner.
     pub(super) fn is_held(&self, instance: &str) -> bool {
         self.doors.get(instance).is_some_and(|door| {
             let lease = self.leases.get(&door.job);
@@ -193,7 +194,7 @@ impl Database {
             .any(|(scope, value)| belongs(job, scope, value))
     }
 
-    /// The exclusive jobs of an instance that are not suspended, in creation order.
+    /// Returns the exclusive jobs of an instance that are not suspended, in creation order.
     pub(super) fn siblings(&self, instance: &str) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self
             .executable
@@ -205,7 +206,7 @@ impl Database {
         rows
     }
 
-    /// The job's row, and the table it is in.
+    /// Returns the job's row and its table.
     pub(super) fn row(&self, id: JobId) -> Option<(JobState, &Row)> {
         let tables = [
             (JobState::Executable, &self.executable),
@@ -219,7 +220,7 @@ impl Database {
         found.next()
     }
 
-    /// Write down where everything is, now that all is over.
+    /// Records the place of every job, at the end of a run.
     pub(super) fn record_places(&mut self) {
         let places = [
             (Place::Executable, &self.executable),
@@ -236,7 +237,7 @@ impl Database {
         }
     }
 
-    /// Make an executable row of one that waited elsewhere.
+    /// Moves a waiting row to the executable table.
     pub(super) fn make_executable(&mut self, mut row: Row, hints: i32) -> Ready {
         row.job.revision += 1;
         row.job.ready_at = self.now();
@@ -246,7 +247,7 @@ impl Database {
         hint
     }
 
-    /// Ready again, and hinted once more.
+    /// Makes a job ready anew, for one more hint.
     pub(super) fn mark(&mut self, id: JobId) -> Option<Ready> {
         let now = self.now();
         let row = self.executable.get_mut(&id)?;
@@ -256,7 +257,7 @@ impl Database {
     }
 }
 
-/// What hints a job.
+/// Returns a job's hint.
 pub(super) fn ready(job: &Job) -> Ready {
     Ready {
         lane: job.lane.clone(),
@@ -285,7 +286,7 @@ pub(super) fn scope(scope: &SuspensionScope) -> (&'static str, String) {
     (kind, value.to_owned())
 }
 
-/// What the checker has to know of a new job.
+/// Returns the creation of a new job, for the checker.
 fn creation(job: &Job, waits: bool) -> Creation {
     let repeat = job.repeat.as_deref();
     let repeat = repeat.and_then(|text| jobwire_core::job::repeat::Repeat::parse(text).ok());

@@ -1,4 +1,4 @@
-//! What jobs do in a simulation, and what they write down of it.
+//! The handlers of a simulation, and the events that they record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,30 +14,30 @@ use super::link::Link;
 use super::store::MemoryStore;
 use crate::history::{Answer, Event};
 
-/// Completed in the handler's own transaction, with a row of its own.
+/// Completed in the handler's own transaction, which also writes a row.
 pub(super) const TRANSACTIONAL: &str = "transactional";
 const PLAIN: &str = "plain";
-/// At most one at a time on each node.
+/// At most one job runs at a time on each node.
 const NARROW: &str = "narrow";
-/// Ended when it takes longer than three seconds.
+/// Has a timeout of three seconds.
 pub(super) const TIMED: &str = "timed";
 
-/// What a handler does at the end of its work.
+/// The result of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     Done,
-    /// Fails so often, and is done then.
+    /// Fails this many times, then is done.
     Fails(u8),
-    /// Never succeeds.
+    /// Always fails.
     Hopeless,
-    /// Says that nobody can help.
+    /// Fails as unrecoverable.
     GivesUp,
-    /// Answers later, once.
+    /// Snoozes once.
     Snoozes,
     Panics,
 }
 
-/// What one job is, and does.
+/// A job and its behaviour.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) job_type: &'static str,
@@ -46,13 +46,13 @@ pub(super) struct Work {
     pub(super) millis: u64,
     pub(super) deed: Deed,
     pub(super) obeys: bool,
-    /// Milliseconds from its creation.
+    /// Milliseconds from its creation to its due date.
     pub(super) due_in: Option<u64>,
     pub(super) repeat: Option<String>,
 }
 
 impl Work {
-    /// Types by number.
+    /// The types.
     pub(super) const TYPES: [&'static str; 4] = [PLAIN, NARROW, TIMED, TRANSACTIONAL];
 
     pub(super) fn new_job(&self, now: chrono::DateTime<chrono::Utc>) -> NewJob {
@@ -87,7 +87,7 @@ type Payload = (u64, u8, u8, bool);
 
 async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> HandlerResult {
     let (millis, deed, count, obeys) = job.payload;
-    // Else what it says after its timeout would count where a shutdown came first.
+    // A timed handler must obey: its answer after the timeout would count if a shutdown came first.
     let obeys = obeys || job.job.job_type == TIMED;
     let (id, owner, fence) = (job.job.id, job.node, job.fence);
     link.gate().await;
@@ -98,7 +98,7 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
         () = sleep(Duration::from_millis(millis)) => false,
     };
     link.gate().await;
-    // It may have been frozen beyond its timeout.
+    // The process may have been frozen beyond the timeout.
     let stopped = stopped || (job.job.job_type == TIMED && job.stop.is_cancelled());
     let ends = |answer| {
         let ended = Event::Ended {
@@ -109,11 +109,11 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
         store.database().record(id, ended);
     };
     if stopped {
-        // By its timeout, perhaps, which counts as a failure.
+        // The timeout may have stopped it, which counts as a failure.
         if job.job.job_type != TIMED {
             ends(Answer::Again);
         }
-        return Err(HandlerError::conflict("told to stop"));
+        return Err(HandlerError::conflict("asked to stop"));
     }
     let failed_enough = job.job.failures >= i32::from(count);
     match deed {
@@ -127,7 +127,7 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
         }
         3 => {
             ends(Answer::Unrecoverable);
-            Err(HandlerError::unrecoverable("it makes no sense"))
+            Err(HandlerError::unrecoverable("it is invalid"))
         }
         4 if job.job.due_at.is_none() => {
             ends(Answer::Again);
@@ -145,7 +145,7 @@ async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> Hand
     }
 }
 
-/// The handlers of one node.
+/// Returns the handlers of one node.
 pub(super) fn handlers(link: &Arc<Link>, store: &MemoryStore) -> Handlers {
     let mut handlers = Handlers::default();
     let retry = RetryPolicy::Fixed(Duration::from_millis(900));

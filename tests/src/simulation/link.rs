@@ -1,8 +1,9 @@
-//! How one process reaches the world: what its death, a freeze and a bad network do to its calls.
+//! The link of one process to the world: the effects of its death, a freeze and a bad network on
+//! its calls.
 //!
-//! A process acts on the world through its calls of the store, its messages and what its handlers do. So one
-//! that is dead is one whose calls never return and whose handlers never wake; one that is frozen sends
-//! nothing and hears no answer until it is thawed, and goes on with what it knew before.
+//! A process acts on the world through its calls of the store, its messages and its handlers. So
+//! the calls of a dead process never return, and its handlers never wake. A frozen process sends
+//! nothing and receives no answer until it thaws, and then continues with its old state.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +16,9 @@ use super::database::Database;
 use super::trace::Trace;
 use super::weather::Sky;
 
-/// The longest that a statement on its way may take, slow or late.
+/// The maximum extra delay of a slow or late statement, in milliseconds.
 const LONGEST: u64 = 9_000;
-/// After so long an answer counts as lost.
+/// The time after which an answer counts as lost, in milliseconds.
 const DEADLINE: u64 = 2_000;
 
 /// See the [module](self).
@@ -30,7 +31,7 @@ pub(super) struct Link {
     trace: Arc<Trace>,
 }
 
-/// What happens to a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -51,7 +52,7 @@ impl Link {
         }
     }
 
-    /// A statement without an answer takes effect within this time, or never will.
+    /// A statement without an answer takes effect within this time or never.
     pub(super) const OUTCOME_WITHIN: Duration = Duration::from_millis(DEADLINE + LONGEST);
 
     pub(super) fn kill(&self) {
@@ -85,7 +86,7 @@ impl Link {
         &self.trace
     }
 
-    /// Nothing of a dead process goes on; what belongs to a frozen one waits.
+    /// Waits while the process is frozen, and for ever if it is dead.
     pub(super) async fn gate(&self) {
         loop {
             if self.is_dead() {
@@ -113,7 +114,7 @@ impl Link {
         struck.next().map_or(Fate::Fine, |(_, fate)| fate)
     }
 
-    /// A journey of a moment.
+    /// Waits for a short network delay.
     pub(super) async fn travel(&self) {
         let millis = self.sky.up_to(6);
         if millis > 2 {
@@ -121,7 +122,7 @@ impl Link {
         }
     }
 
-    /// Ask the database for one atomic step.
+    /// Runs one atomic step in the database.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         statement: &'static str,

@@ -1,4 +1,4 @@
-//! A scenario: everything that a seed decides beforehand.
+//! A scenario: all choices that a seed determines before the run.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -7,39 +7,39 @@ use rand::{Rng, SeedableRng};
 use super::Who;
 use super::handler::{Deed, Work};
 
-/// How jobs come into being.
+/// The way in which jobs are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Creation {
-    /// Hinted by the creator's hook.
+    /// With a hint from the creator's hook.
     Hinted,
     /// The creator dies between its commit and the hint.
     HintLost,
-    /// By plain SQL: nobody hints.
+    /// By plain SQL, without a hint.
     BySql,
-    /// The transaction is undone.
+    /// The transaction is rolled back.
     RolledBack,
 }
 
-/// What happens from outside.
+/// An event from outside.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Create(Creation, Vec<Work>),
-    /// A node dies, and its successor starts so many milliseconds later.
+    /// A node dies, and its successor starts `away` milliseconds later.
     Crash {
         node: usize,
         away: u64,
     },
-    /// A node is stopped in order.
+    /// A node shuts down, and its successor starts `away` milliseconds later.
     Stop {
         node: usize,
         away: u64,
     },
-    /// A node stands still.
+    /// A node freezes.
     Freeze {
         node: usize,
         millis: u64,
     },
-    /// The database is hard to reach.
+    /// Statements fail, are late or slow, lose their answers or find rows busy.
     BadDatabase {
         millis: u64,
         kind: u8,
@@ -48,7 +48,7 @@ pub(super) enum Step {
     DatabaseAway {
         millis: u64,
     },
-    /// The broker misbehaves.
+    /// The broker loses, doubles and reorders messages, and loses settlements and confirms.
     BadBroker {
         millis: u64,
     },
@@ -56,7 +56,7 @@ pub(super) enum Step {
     BrokerAway {
         millis: u64,
     },
-    /// Everything that waits at the broker is deleted.
+    /// All messages at the broker are deleted.
     Purge,
     /// The database's clock is set ahead.
     ClockAhead {
@@ -70,11 +70,11 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// How long it lasts.
+    /// Returns its duration in milliseconds.
     fn lasts(&self) -> u64 {
         match self {
             Step::Create(..) | Step::Purge | Step::ClockAhead { .. } => 0,
-            // A clean stop may take some seconds itself, and a successor may need several attempts.
+            // A clean stop may take some seconds, and a successor may need several attempts.
             Step::Crash { away, .. } | Step::Stop { away, .. } => away + 1_000,
             Step::Freeze { millis, .. }
             | Step::BadDatabase { millis, .. }
@@ -85,7 +85,7 @@ impl Step {
         }
     }
 
-    /// Something that has to go wrong, rather than work to do.
+    /// Returns whether it is a fault.
     pub(super) fn is_fault(&self) -> bool {
         !matches!(self, Step::Create(..))
     }
@@ -101,26 +101,26 @@ pub(super) struct Scenario {
     pub(super) lease: u64,
     pub(super) sweep: u64,
     pub(super) suspect_after: u64,
-    /// How long running jobs may take to end when their node is stopped.
+    /// The time that running jobs have to end when their node is stopped, in milliseconds.
     pub(super) patience: u64,
-    /// By the moment, in milliseconds.
+    /// The steps, with their times in milliseconds.
     pub(super) steps: Vec<(u64, Step)>,
-    /// No hint can be lost and none waits behind another consumer: the sweeper has nothing to hint.
+    /// No hint can be lost or wait behind another consumer, so the sweeper must hint no job.
     pub(super) exact: bool,
 }
 
-/// The last moment at which something is created.
+/// The last time at which jobs are created, in milliseconds.
 const CREATING: u64 = 7_000;
-/// The last moment at which a fault begins.
+/// The last time at which a fault begins, in milliseconds.
 const FAULTS: u64 = 9_000;
 
 impl Scenario {
-    /// What this seed means.
+    /// Returns the scenario of this seed.
     pub(super) fn of(seed: u64) -> Scenario {
         let mut dice = SmallRng::seed_from_u64(seed);
-        // One in eight without any fault: there the sweeper must find nothing to do.
+        // One in eight has no fault: there the sweeper must find no job to hint.
         let exact = dice.random_ratio(1, 8);
-        // One in four is about one instance, whose holders lose it and come back too late.
+        // One in four has a single instance whose holders lose it and return too late.
         if !exact && dice.random_ratio(2, 7) {
             return Scenario::one_instance(seed, dice);
         }
@@ -165,8 +165,8 @@ impl Scenario {
         scenario
     }
 
-    /// The eldest fails first, so that it comes back from its retry while a younger one runs, whose node
-    /// stands still or does not reach the database.
+    /// Returns a scenario with one instance. The eldest job fails first, so that it returns from
+    /// its retry while a younger one runs, whose node is frozen or does not reach the database.
     fn one_instance(seed: u64, mut dice: SmallRng) -> Scenario {
         let lease = dice.random_range(1_500..=3_000);
         let mut scenario = Scenario {
@@ -207,7 +207,7 @@ impl Scenario {
             let millis = dice.random_range(lease..3 * lease);
             let step = match dice.random_range(0..6) {
                 0..=2 => {
-                    // Told to stop while it stands still, it gives back what it has lost.
+                    // Stopped while it is frozen, the node releases jobs that it has lost.
                     if dice.random_bool(0.4) {
                         let stop = Step::Stop { node, away: 1_000 };
                         scenario
@@ -228,7 +228,8 @@ impl Scenario {
         scenario
     }
 
-    /// A node alone, whose database is away for longer than a lease, once or twice.
+    /// Returns a scenario with a single node whose database is away for at least a lease, once or
+    /// twice.
     pub(super) fn of_an_embedded_node(seed: u64) -> Scenario {
         let mut dice = SmallRng::seed_from_u64(seed);
         let lease = dice.random_range(2_000..=5_000);
@@ -238,7 +239,7 @@ impl Scenario {
             nodes: 1,
             concurrency: *[1, 2, 4].choose(&mut dice).unwrap_or(&2),
             lease,
-            // Also less often than the database is away.
+            // May be longer than an outage of the database.
             sweep: dice.random_range(400..=4 * lease),
             suspect_after: dice.random_range(500..=2_500),
             patience: dice.random_range(100..=3_000),
@@ -268,7 +269,7 @@ impl Scenario {
         scenario
     }
 
-    /// When the last fault has ended, in milliseconds.
+    /// Returns the time at which the last fault has ended, in milliseconds.
     pub(super) fn healed_at(&self) -> u64 {
         let ends = self.steps.iter().map(|(at, step)| at + step.lasts());
         ends.max().unwrap_or(0)
@@ -279,7 +280,7 @@ impl Scenario {
             .random_bool(0.6)
             .then(|| dice.random_range(0..instances));
         let millis = match dice.random_range(0..10) {
-            // Longer than a lease: lives by its renewals.
+            // Longer than a lease: needs renewals.
             0 => self.lease + dice.random_range(0..3 * self.lease),
             1..=3 => dice.random_range(200..2_500),
             _ => dice.random_range(0..200),

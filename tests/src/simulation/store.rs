@@ -1,4 +1,4 @@
-//! The store over the [`Database`] in memory, reached over a [`Link`] or directly.
+//! The store over the [`Database`] in memory, used over a [`Link`] or directly.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store that reaches its database at once and always.
+    /// Creates a store that always reaches its database at once.
     #[must_use]
     pub fn new(database: Database) -> MemoryStore {
         MemoryStore {
@@ -51,7 +51,7 @@ impl MemoryStore {
         self.database.clone()
     }
 
-    /// The database itself: what a creator's transaction does, and what a test looks at.
+    /// Returns the database itself, for creators' transactions and for tests.
     pub fn database(&self) -> MutexGuard<'_, Database> {
         self.database.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +67,8 @@ impl MemoryStore {
         }
     }
 
-    /// Rows that somebody else has locked for an instant: their hints are to be tried again.
+    /// Splits off hints of rows that another transaction has locked for a moment. They are to be
+    /// tried again.
     fn busy(&self, hints: &[Hint]) -> (Vec<Hint>, Vec<(JobId, Refusal)>) {
         let (mut asked, mut busy) = (Vec::with_capacity(hints.len()), Vec::new());
         for hint in hints {
@@ -118,7 +119,7 @@ impl Store for MemoryStore {
             })
             .await?;
         if !instances.is_empty() {
-            // A transaction of its own: what the first one locked stays locked if this one fails.
+            // A transaction of its own: locks of the first one stay if this one fails.
             let terms = terms.clone();
             locked = self
                 .call("lock instances", move |db| {
@@ -362,7 +363,7 @@ impl Store for MemoryStore {
     }
 
     async fn lanes_outside(&self, _: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
-        // Every node of a simulation receives the only lane that there is.
+        // Every node of a simulation receives the only lane.
         Ok(Vec::new())
     }
 
@@ -373,7 +374,7 @@ impl Store for MemoryStore {
     async fn close(&self) {}
 }
 
-/// The transaction that a handler works in and that completes its job.
+/// The transaction in which a handler works and which completes its job.
 struct MemoryTransaction(MemoryStore);
 
 #[async_trait]
@@ -400,7 +401,7 @@ impl CompletingTransaction for MemoryTransaction {
         });
         match completed.await {
             Ok(settled) => settled,
-            // Whether it committed is not known.
+            // Whether it committed is unknown.
             Err(StoreError::Timeout(_)) => Err(StoreError::CommitUnknown(sqlx::Error::Io(
                 std::io::Error::other("the answer is lost"),
             ))),

@@ -1,4 +1,4 @@
-//! Many seeds, on as many threads as the machine has cores.
+//! Runs many seeds, on one thread for each core of the machine, up to eight.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -7,27 +7,27 @@ use std::time::{Duration, Instant};
 
 use super::{Bug, Outcome, Simulation};
 
-/// Lines of a trace that are shown of a failure.
+/// The number of a trace's last lines that are shown for a failure.
 const END: usize = 120;
 
-/// What many seeds led to.
+/// The result of many seeds.
 #[derive(Debug)]
 pub struct Swept {
-    /// So many were run.
+    /// The number of seeds.
     pub seeds: u64,
-    /// It took so long.
+    /// The duration.
     pub took: Duration,
     /// Jobs that were created and committed.
     pub jobs: u64,
     /// Locks that were granted.
     pub locks: u64,
-    /// Locks that were taken over from the dead.
+    /// Locks that were taken over from dead nodes.
     pub takeovers: u64,
-    /// Faults that struck.
+    /// The number of faults.
     pub faults: u64,
-    /// The longest time, in virtual time, from the last fault until everything was done; and its seed.
+    /// The longest virtual time from the last fault until everything was done, and its seed.
     pub slowest: (Duration, u64),
-    /// The first failure by its seed, with its trace.
+    /// The failure with the lowest seed, with its trace.
     pub failed: Option<Box<Outcome>>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Swept {
         writeln!(
             f,
             "{seeds} seeds in {took:.1?} ({rate:.0} a second): {jobs} jobs, {locks} locks, {takeovers} takeovers, \
-             {faults} faults; the longest way from the last fault to the end was {drained:.1?} (seed {slow})"
+             {faults} faults; the longest time from the last fault to the end was {drained:.1?} (seed {slow})"
         )?;
         if let Some(failed) = failed {
             write!(f, "{}", describe(failed))?;
@@ -56,7 +56,7 @@ impl fmt::Display for Swept {
     }
 }
 
-/// Run `count` seeds, beginning with `from`; stop at the first that fails.
+/// Runs `count` seeds, beginning with `from`. Stops at the first failure.
 #[must_use]
 pub fn sweep(from: u64, count: u64, bug: Option<Bug>) -> Swept {
     let started = Instant::now();
@@ -91,7 +91,8 @@ pub fn sweep(from: u64, count: u64, bug: Option<Bug>) -> Swept {
                     let mut swept = swept.lock().expect("no thread panics while it counts");
                     swept.count(&outcome);
                     if !outcome.holds() {
-                        // Younger seeds go on to their end, so that the first failure is always the same.
+                        // Lower seeds still run to their end, so that the first failure is always
+                        // the same.
                         end.fetch_min(seed, Ordering::Relaxed);
                         if swept.failed.as_ref().is_none_or(|other| other.seed > seed) {
                             swept.failed = Some(Box::new(outcome));
@@ -143,7 +144,7 @@ fn describe(outcome: &Outcome) -> String {
     )
 }
 
-/// Run one and print all that happens; true where nothing is wrong.
+/// Runs one seed and prints its trace. Returns whether it holds.
 #[must_use]
 pub fn replay(simulation: Simulation) -> bool {
     let outcome = Simulation {

@@ -1,4 +1,4 @@
-//! What happened in a run, line by line, in names that are the same each time.
+//! The trace of a run, line by line, with names that are the same in each run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ struct Lines {
     nodes: Vec<NodeId>,
 }
 
-/// Kept only where somebody wants to read it.
+/// The trace; empty unless the run is traced.
 #[derive(Debug, Default)]
 pub(super) struct Trace(Option<Mutex<Lines>>);
 
@@ -36,7 +36,7 @@ impl Trace {
         Some(lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Call this node by its number.
+    /// Gives a node a number as its name.
     pub(super) fn node(&self, id: NodeId) {
         if let Some(mut lines) = self.lines() {
             lines.nodes.push(id);
@@ -45,7 +45,7 @@ impl Trace {
 
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
         if self.0.is_some() {
-            // It may ask for the names of jobs.
+            // May ask for the names of jobs, so it runs before the lock.
             let what = what();
             if let Some(mut lines) = self.lines() {
                 lines.write(&what);
@@ -59,7 +59,7 @@ impl Trace {
         };
         let name = lines.job(job);
         let text = match event {
-            // Not its ids, which are others each time.
+            // Without its ids, which differ in each run.
             Event::Created(made) => {
                 let (due, instance) = (made.due, &made.instance);
                 format!(
@@ -72,7 +72,7 @@ impl Trace {
         lines.write(&format!("{name} {text}"));
     }
 
-    /// The name of a job.
+    /// Returns the name of a job.
     pub(super) fn job(&self, id: JobId) -> String {
         self.lines()
             .map_or_else(String::new, |mut lines| lines.job(id))

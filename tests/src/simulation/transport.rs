@@ -1,4 +1,4 @@
-//! A broker that loses, delays, reorders and doubles what it carries, and gives unsettled messages again.
+//! A broker that loses, delays, reorders and doubles messages, and redelivers unsettled ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ use super::database::Database;
 use super::link::Link;
 use crate::history::Event;
 
-/// The most hints in one message.
+/// The maximum number of hints in one message.
 const PACKED: u64 = 3;
-/// How far a message may overtake.
+/// The maximum number of messages that a message may overtake.
 const OVERTAKES: u64 = 5;
 
 struct Message {
@@ -61,7 +61,7 @@ impl Broker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody deletes everything that waits.
+    /// Deletes all waiting messages.
     pub(super) fn purge(&self) {
         self.state().lanes.clear();
     }
@@ -96,7 +96,7 @@ impl Broker {
         self.arrived.notify_waiters();
     }
 
-    /// Back to the front of their lane, in their old order.
+    /// Puts messages back to the front of their lane, in their old order.
     fn put_back(&self, messages: Vec<(Lane, Body)>) {
         let mut state = self.state();
         for (lane, body) in messages.into_iter().rev() {
@@ -247,7 +247,7 @@ impl Publisher for SimTransport {
                 }
                 let copies = 1 + u32::from(mine.sky().strikes(weather.doubled));
                 for _ in 0..copies {
-                    // Nobody listens: nobody needs to know.
+                    // An error only means that there is no listener.
                     let _ = control_of.send(control.clone());
                 }
             }
@@ -291,7 +291,7 @@ impl SimReceiver {
             let Some(queue) = state.lanes.get_mut(lane) else {
                 continue;
             };
-            // Nobody takes all there is: neighbours get their share.
+            // Takes at most a random number, so that other nodes get messages too.
             let most = usize::try_from(1 + link.sky().up_to(room as u64 - 1)).unwrap_or(1);
             while deliveries.len() < most
                 && let Some(message) = queue.pop_front()
@@ -392,7 +392,7 @@ impl Drop for SimReceiver {
         if !self.transport.link.is_dead() {
             broker.put_back(messages);
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // The broker notices a while later.
+            // The broker detects the death after a while.
             let moment = Duration::from_millis(self.transport.link.sky().up_to(2_000));
             runtime.spawn(async move {
                 sleep(moment).await;

@@ -1,4 +1,4 @@
-//! How bad the world is at the moment: chances of the faults of database, broker and network.
+//! The current chances of faults of database, broker and network.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,15 +8,15 @@ use rand::{Rng, SeedableRng};
 /// Chances, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weather {
-    /// A statement fails before it did anything.
+    /// A statement fails before it takes effect.
     pub(super) fails: u32,
     /// A statement takes effect and its answer is lost.
     pub(super) answer_lost: u32,
-    /// A statement takes effect long after its caller has given it up.
+    /// A statement takes effect long after its caller has given up.
     pub(super) late: u32,
-    /// A statement takes longer than a lease.
+    /// A statement is slow, perhaps longer than a lease.
     pub(super) slow: u32,
-    /// A row is busy for an instant.
+    /// A row is locked for a moment by another transaction.
     pub(super) busy: u32,
     /// A message is lost.
     pub(super) lost: u32,
@@ -24,7 +24,7 @@ pub(super) struct Weather {
     pub(super) doubled: u32,
     /// A message overtakes others.
     pub(super) reordered: u32,
-    /// A settlement is lost: the message comes again.
+    /// A settlement is lost, and the message is delivered again.
     pub(super) unsettled: u32,
     /// A confirm is lost.
     pub(super) unconfirmed: u32,
@@ -32,7 +32,7 @@ pub(super) struct Weather {
     pub(super) broker_away: bool,
 }
 
-/// The weather, and the dice.
+/// The current chances, and the source of random numbers.
 #[derive(Debug)]
 pub(super) struct Sky {
     weather: Mutex<Weather>,
@@ -55,13 +55,13 @@ impl Sky {
         change(&mut self.weather.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A number up to this one, which is included.
+    /// Returns a random number from 0 to `most`, inclusive.
     pub(super) fn up_to(&self, most: u64) -> u64 {
         let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
         dice.random_range(0..=most)
     }
 
-    /// So many in a thousand.
+    /// Returns true with this chance, in thousandths.
     pub(super) fn strikes(&self, thousandths: u32) -> bool {
         thousandths > 0 && self.up_to(999) < u64::from(thousandths)
     }

@@ -22,29 +22,29 @@ use super::transport::{Broker, SimTransport};
 use super::weather::{Sky, Weather};
 use crate::history::{self, Checker, Entry, Event, Limits, Outcome as Fate, Report};
 
-/// After the last fault has ended, everything is done within this time. Lost markers are replaced with
-/// growing spacing, and a job's hints back off: minutes, and never longer.
+/// The maximum time after the last fault until everything is done. Lost markers are replaced at
+/// growing intervals, and a job's hints back off: this takes minutes.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1_800);
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Which.
+    /// The seed.
     pub seed: u64,
-    /// What the checker says of its history.
+    /// The checker's report on its history.
     pub report: Report,
-    /// What is wrong beside.
+    /// Problems beside the report.
     pub problems: Vec<String>,
-    /// How long after the last fault everything was done.
+    /// The time from the last fault until everything was done.
     pub drained_after: Duration,
-    /// How many faults there were.
+    /// The number of faults.
     pub faults: usize,
-    /// What happened, where it was asked for.
+    /// The trace, if the run was traced.
     pub trace: String,
 }
 
 impl Outcome {
-    /// What was broken.
+    /// Returns the broken invariants.
     #[must_use]
     pub fn invariants(&self) -> Vec<history::Invariant> {
         let mut broken: Vec<_> = self.report.kept.iter().map(|kept| kept.invariant).collect();
@@ -53,7 +53,7 @@ impl Outcome {
         broken
     }
 
-    /// Nothing is wrong.
+    /// Returns whether there is no violation and no problem.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.report.holds() && self.problems.is_empty()
@@ -146,7 +146,7 @@ impl World {
         options
     }
 
-    /// The lives of one node after the other: each a new id, as after any start.
+    /// Runs the lives of one node, each with a new id, as after any start.
     async fn live(self: Arc<Self>, at: usize) {
         let mut ends: Vec<(u64, bool, u64)> = Vec::new();
         for (moment, step) in &self.scenario.steps {
@@ -164,7 +164,7 @@ impl World {
                 link.kill();
                 drop(node);
             } else {
-                link.say(|| "is told to stop".to_owned());
+                link.say(|| "is asked to stop".to_owned());
                 node.stop().await;
                 link.say(|| "has stopped".to_owned());
                 link.kill();
@@ -316,7 +316,7 @@ impl World {
                     hinted.push(ready);
                 }
             }
-            // The broker writes into the same history as it takes them, which may be at once.
+            // The broker records in the same history as it receives the hints, perhaps at once.
             drop(database);
             hook.publish(jobwire_core::producer::commit_hook::Cause::Commit, hinted);
             return;
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    /// Wait until nothing is left to do; how long it took.
+    /// Waits until no job is left. Returns how long it took.
     async fn drain(&self) -> Option<Duration> {
         let begun = Instant::now();
         while begun.elapsed() < DRAINED_WITHIN {

@@ -1,4 +1,4 @@
-//! Locks: each lives alone, and each has a higher fence than the one before.
+//! Locks: at most one at a time, each with a higher fence than the previous one.
 
 use super::{Invariant, Place, Single};
 use crate::history::{Entry, Micros};
@@ -12,13 +12,13 @@ pub(super) struct Lock {
     pub(super) at: Micros,
     pub(super) began: Micros,
     pub(super) expires_at: Micros,
-    /// When that was written.
+    /// The time at which the expiry was written.
     pub(super) written_at: Micros,
-    /// When the leader's turn ended it.
+    /// The time at which the leader cycle ended it.
     pub(super) taken_off: Option<Micros>,
 }
 
-/// How a lock ended that did not expire.
+/// The end of a lock that did not expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Completed,
@@ -27,7 +27,7 @@ pub(super) enum End {
 }
 
 impl Single<'_> {
-    /// A lock that was not given up counts until the leader's turn ended it.
+    /// Ends a lock that its holder did not give up: it counts until the leader cycle ended it.
     pub(super) fn abandon(&mut self, lock: Lock) {
         let until = lock.taken_off.unwrap_or(lock.expires_at);
         self.expired_locks += 1;
@@ -100,8 +100,8 @@ impl Single<'_> {
         });
     }
 
-    /// What a lock of the row excludes, the database excludes: a lease that is older, and is there. One that is newer
-    /// was written after the row lock had been lost.
+    /// Records a row lock. The row lock excludes a lease that is older and still there. A newer
+    /// lease was written after the row lock had been lost.
     pub(super) fn row_held(&mut self, owner: NodeId, fence: Fence) {
         self.counts().row_locks += 1;
         if let Some(lock) = self.lock
@@ -136,7 +136,7 @@ impl Single<'_> {
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("lock {fence} was renewed, which its node did not hold any more"),
+                format!("a node renewed lock {fence}, which it no longer held"),
             ),
         }
     }
@@ -145,23 +145,24 @@ impl Single<'_> {
         match &mut self.lock {
             Some(lock) if lock.fence == fence => {
                 lock.taken_off = Some(entry.at);
-                // A jump of the clock ends no lease: it lives as long as it would have lived without.
+                // A jump of the clock ends no lease: the lease lasts as long as it would have
+                // without the jump.
                 let jumped = (self.limits.calendar).jumped_alone(lock.written_at, entry.at);
                 if entry.at < lock.expires_at + jumped {
                     self.violation(
                         Invariant::I4,
-                        format!("the sweeper took lock {fence} off a job while it lived"),
+                        format!("the sweeper reset lock {fence} before it had expired"),
                     );
                 }
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("the sweeper took lock {fence} off, which nobody held"),
+                format!("the sweeper reset lock {fence}, which had no holder"),
             ),
         }
     }
 
-    /// Every change by a holder names the lock that is held.
+    /// Ends a lock by a change of its holder. Every such change must name the current lock.
     pub(super) fn give_up(&mut self, entry: &Entry, owner: NodeId, fence: Fence, end: End) {
         self.ended.push((fence, end));
         self.struck.clear();
@@ -170,17 +171,17 @@ impl Single<'_> {
                 if lock.taken_off.is_some() {
                     self.violation(
                         Invariant::I4,
-                        format!("lock {fence} was used after the sweeper had taken it off"),
+                        format!("lock {fence} was used after the sweeper had reset it"),
                     );
                 }
-                // No guard names a time: the lock counted until now, also where its lease had run out.
+                // No guard names a time: the lock counted until now, even if its lease had expired.
                 self.hold(lock, entry.at);
             }
             other => {
                 let held = other.map_or("none".to_owned(), |lock| lock.fence.to_string());
                 self.violation(
                     Invariant::I4,
-                    format!("lock {fence} changed the job, but the lock that counts is {held}"),
+                    format!("lock {fence} changed the job, but the current lock is {held}"),
                 );
                 self.lock = other;
             }

@@ -1,4 +1,4 @@
-//! Runs of the handler, and what came of them.
+//! Runs of the handler and their results.
 
 use super::locks::End;
 use super::{Invariant, Place, Single, Whereabouts};
@@ -21,19 +21,22 @@ impl Single<'_> {
         if !granted {
             self.violation(
                 Invariant::I4,
-                format!("the handler started under lock {fence}, which nobody was given"),
+                format!("the handler started under lock {fence}, which was never granted"),
             );
         }
         if self.ended.contains(&(fence, End::Completed)) {
             self.violation(
                 Invariant::I4,
-                format!("the handler started under lock {fence} after that had completed the job"),
+                format!(
+                    "the handler started under lock {fence} after this lock had completed the job"
+                ),
             );
         }
         let transactional = self.is_transactional();
         if let Some(run) = self.runs.iter_mut().find(|run| run.fence == fence) {
             if transactional && run.owner == owner {
-                // The database failed the transaction of the former run, which is undone: it runs again (rule 29).
+                // The database failed and rolled back the transaction of the former run: it runs
+                // again (rule 29).
                 run.answer = None;
                 run.ended_at = None;
                 return;
@@ -47,7 +50,8 @@ impl Single<'_> {
             run.ended_at.is_none() && !self.ended.iter().any(|(ended, _)| *ended == run.fence)
         });
         if others {
-            // Allowed, since locks are checked to follow each other: the other one's has expired.
+            // Allowed: locks are checked to follow each other, so the other run's lease has
+            // expired.
             self.counts().duplicate_runs += 1;
         }
         self.runs.push(Run {
@@ -73,7 +77,7 @@ impl Single<'_> {
             }
             _ => self.violation(
                 Invariant::I4,
-                format!("a handler ended under lock {fence} that had not started"),
+                format!("a handler ended under lock {fence} but had not started"),
             ),
         }
     }
@@ -98,7 +102,10 @@ impl Single<'_> {
         self.expect(Place::Executable, "it was completed");
         self.give_up(entry, owner, fence, End::Completed);
         if fence != self.highest {
-            self.violation(Invariant::I6, "not the newest lock completed it");
+            self.violation(
+                Invariant::I6,
+                "it was completed by a lock that is not the newest",
+            );
         }
         if self.limits.handlers {
             match self.run_of(fence).map(|run| run.answer) {
@@ -176,7 +183,7 @@ impl Single<'_> {
             // The last attempt failed, panicked or timed out.
             Some(None | Some(Answer::Failed)) if had <= 1 => {}
             Some(Some(_)) if had <= 1 && self.has_timeout() => {}
-            // A job whose holders die is put into quarantine.
+            // A job whose holders die goes into quarantine.
             _ if (self.limits.quarantine).is_none_or(|limit| strikes >= limit)
                 && self.expired_locks > 0 => {}
             None if !self.limits.handlers => {}
@@ -215,7 +222,10 @@ impl Single<'_> {
             );
         }
         if fence != self.highest {
-            self.violation(Invariant::I6, "not the newest lock completed it");
+            self.violation(
+                Invariant::I6,
+                "it was completed by a lock that is not the newest",
+            );
         }
         self.completed = Some(fence);
         self.place = Whereabouts::Gone;

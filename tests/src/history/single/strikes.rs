@@ -3,7 +3,8 @@
 use super::{Invariant, Single};
 use crate::history::event::Strikes;
 
-/// From so many strikes on a job runs alone, and only a death while it does counts.
+/// The number of strikes from which a job runs alone, and from which a death counts only if the job
+/// ran alone.
 const SUSPECT: i32 = 2;
 
 impl Single<'_> {
@@ -22,10 +23,10 @@ impl Single<'_> {
             (after != before + i32::from(counts)).then_some("the end of a lease")
         } else {
             let one = self.struck.pop();
-            (after != before - 1 || one.is_none()).then_some("what should take one back")
+            (after != before - 1 || one.is_none()).then_some("the removal of a strike")
         };
         if let Some(what) = wrong {
-            let text = format!("{what} turned {before} strikes into {after}");
+            let text = format!("{what} changed the strikes from {before} to {after}");
             self.violation(Invariant::I14, text);
         }
         if usize::try_from(after).is_ok_and(|after| after > self.struck.len()) {

@@ -1,4 +1,4 @@
-//! What a holder does: renew, complete, fail, release; and passing an instance on.
+//! The transitions of a holder: renew, complete, fail, release and the handoff.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use jobwire_core::{Fence, NodeId};
 use super::{Bug, Database, ready, span};
 use crate::history::{Event, Waits};
 
-/// The instances of these, sorted, each once.
+/// Returns the instances of these locks, sorted, each once.
 fn instances<'a>(held: impl Iterator<Item = &'a LockToken>) -> Vec<String> {
     let mut names: Vec<String> = held.filter_map(|held| held.instance.clone()).collect();
     names.sort_unstable();
@@ -243,7 +243,7 @@ impl Database {
         settled.ready.extend(ready);
     }
 
-    /// Instances whose lease has no owner are open.
+    /// Frees the instances whose lease has no owner.
     fn leave(&mut self, names: &[String]) {
         for name in names {
             if !self.is_held(name) {
@@ -252,7 +252,7 @@ impl Database {
         }
     }
 
-    /// Take the next sibling of each, or say who is next.
+    /// Takes the next sibling of each instance, or returns it to be hinted.
     pub(super) fn handoff(
         &mut self,
         names: &[String],
@@ -278,7 +278,7 @@ impl Database {
         }
     }
 
-    /// Who is next in each of these instances, if nobody holds it.
+    /// Returns the next job of each of these instances that is not held.
     pub(super) fn next(&mut self, names: &[String]) -> Vec<Ready> {
         let mut next = Vec::new();
         for name in names.iter().filter(|name| !self.is_held(name)) {

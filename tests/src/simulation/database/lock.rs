@@ -1,4 +1,4 @@
-//! Locking: plain jobs, instances, claiming.
+//! Locks: plain jobs, instances, claiming.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::history::Event;
 pub(in crate::simulation) type Instances = BTreeMap<String, Vec<JobId>>;
 
 impl Database {
-    /// Take the lease of a job that nobody holds.
+    /// Takes the lease of a job that is not locked.
     fn lease(&mut self, terms: &LockTerms, job: Job) -> LockedJob {
         let fence = if self.has(Bug::FenceCountsAttempts) {
             jobwire_core::Fence::new(i64::from(job.failures) + 1)
@@ -46,7 +46,7 @@ impl Database {
         locked(job, fence, strikes)
     }
 
-    /// The first statement: plain jobs, and what hints for exclusive ones name.
+    /// The first statement: locks plain jobs, and collects the instances of exclusive ones.
     pub(in crate::simulation) fn lock_plain(
         &mut self,
         terms: &LockTerms,
@@ -92,14 +92,14 @@ impl Database {
         (locked, instances)
     }
 
-    /// A mistake takes a lease that has an owner.
+    /// Returns whether a seeded bug takes this lease although it has an owner.
     fn takes_owned(&self, id: JobId) -> bool {
         let expired = |lease: &Lease| lease.expires_at <= self.clock.shown();
         self.has(Bug::TakesLivingLeases)
             || (self.has(Bug::LocksWhatHasExpired) && self.leases.get(&id).is_some_and(expired))
     }
 
-    /// The second transaction: try these instances.
+    /// The second transaction: tries these instances.
     pub(in crate::simulation) fn lock_instances(
         &mut self,
         terms: &LockTerms,
@@ -129,7 +129,7 @@ impl Database {
         }
     }
 
-    /// Lock the first ready job of each instance that nobody holds.
+    /// Locks the first ready job of each instance that is not held.
     pub(super) fn take_first(
         &mut self,
         terms: &LockTerms,
@@ -139,12 +139,13 @@ impl Database {
         for name in names {
             tried.push((name.clone(), self.take_first_of(terms, name)));
         }
-        // As the statement returns them: the taken ones by creation order, then the others.
+        // In the order of the statement's result: the locked ones by creation order, then the
+        // others.
         tried.sort_by_key(|(_, result)| result.as_ref().map_or(i64::MAX, |job| job.job.seq));
         tried
     }
 
-    /// The first ready job of an instance.
+    /// Returns the first ready job of an instance.
     fn first_free(&self, name: &str) -> Option<&Job> {
         let siblings = self.siblings(name);
         let mut free = siblings
@@ -157,7 +158,7 @@ impl Database {
         let held = match self.doors.get(name) {
             None => false,
             Some(door) => match self.leases.get(&door.job) {
-                // Another lock on the holder's job does not hold the instance.
+                // A later lock on the holder's job does not hold the instance.
                 Some(lease) if lease.fence != door.fence => false,
                 Some(lease) => lease.owner.is_some() && !self.takes_owned(door.job),
                 None => false,
@@ -183,7 +184,7 @@ impl Database {
         Ok(taken)
     }
 
-    /// Ready jobs of a lane, without a hint.
+    /// Locks ready jobs of a lane without hints.
     pub(in crate::simulation) fn claim(&mut self, terms: &LockTerms, page: &ClaimPage) -> Claimed {
         let Claimable { hints, after } = self.claimable(terms, page);
         let (mut locked, instances) = self.lock_plain(terms, &hints);
@@ -259,7 +260,7 @@ fn locked(job: Job, fence: jobwire_core::Fence, strikes: i32) -> LockedJob {
     }
 }
 
-/// The node serves the job: its type, and it is in the node's scope.
+/// Returns whether the node serves the job: its type, and whether it is in the node's scope.
 fn serves(terms: &LockTerms, job: &Job) -> bool {
     terms.types.contains(&job.job_type) && terms.scope.takes(&job.needs())
 }

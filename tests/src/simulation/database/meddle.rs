@@ -1,4 +1,5 @@
-//! What a test does behind the store's back: the conformance suite lets time pass by moving stored moments.
+//! Changes that a test makes around the store: the conformance suite lets time pass by moving
+//! stored times.
 
 use std::time::Duration;
 
@@ -7,28 +8,28 @@ use jobwire_core::JobId;
 use super::{Database, span};
 
 impl Database {
-    /// Let a job's lease have ended a second ago; false where it has none.
+    /// Makes a job's lease end a second ago. Returns false if it has none.
     pub fn expire(&mut self, id: JobId) -> bool {
         let ended = self.now() - span(Duration::from_secs(1));
         let lease = self.leases.get_mut(&id);
         lease.map(|lease| lease.expires_at = ended).is_some()
     }
 
-    /// Let a waiting job have been due so long ago; false where it does not wait.
+    /// Makes a waiting job due since `ago`. Returns false if it does not wait.
     pub fn make_due(&mut self, id: JobId, ago: Duration) -> bool {
         let due = self.now() - span(ago);
         let row = self.timers.get_mut(&id);
         row.map(|row| row.job.due_at = Some(due)).is_some()
     }
 
-    /// Let executable jobs have been ready for so much longer.
+    /// Makes executable jobs ready for `by` longer.
     pub fn make_old(&mut self, by: Duration) {
         for row in self.executable.values_mut() {
             row.job.ready_at -= span(by);
         }
     }
 
-    /// How many rows this table has, by its name in the real databases.
+    /// Returns the number of rows of a table, by its name in the real databases.
     #[must_use]
     pub fn rows(&self, table: &str) -> Option<usize> {
         match table {

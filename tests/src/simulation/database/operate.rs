@@ -1,4 +1,4 @@
-//! What operators do and ask.
+//! Operations and queries of operators.
 
 use jobwire_core::hint::Ready;
 use jobwire_core::store::{Operated, SuspensionScope};
@@ -114,7 +114,7 @@ impl Database {
                 ready.push(self.make_executable(row, hints));
             }
         }
-        // What was created during the suspension waits in the executable table.
+        // Jobs created during the suspension wait in the executable table.
         let waited = self.executable.values();
         let waited = waited.filter(|row| belongs(&row.job, kind, &value));
         let waited = waited.filter(|row| !back.contains(&row.job.id));
@@ -187,7 +187,8 @@ impl Database {
     }
 }
 
-/// So many are left of the attempts that it has: the others are used. More than it has are all there are.
+/// Gives a job `retries` attempts. The rest of its total counts as failures; if `retries` exceeds
+/// the total, there are none.
 fn give_attempts(job: &mut Job, retries: i32) {
     let all = job.retries.saturating_add(job.failures);
     job.failures = all.saturating_sub(retries).max(0);

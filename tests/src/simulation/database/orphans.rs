@@ -1,4 +1,4 @@
-//! Jobs whose hint was lost, and instances that nobody holds.
+//! Orphans, and instances without a holder.
 
 use jobwire_core::hint::Ready;
 use jobwire_core::store::{Handoff, OrphanPage, OrphanQuery};
@@ -8,7 +8,7 @@ use super::{Bug, Database, Row, ready};
 use crate::history::Event;
 
 impl Database {
-    /// Not behind an elder sibling, and its instance is not held.
+    /// Returns whether the job is the first of its instance and the instance is not held.
     pub(super) fn is_first(&self, job: &Job) -> bool {
         let Some(instance) = job.exclusive_instance() else {
             return true;

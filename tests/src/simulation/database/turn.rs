@@ -1,4 +1,4 @@
-//! What the leader asks: its turn, due timers, jobs that nobody hinted.
+//! The leader's statements: the leader cycle, due timers, unhinted jobs.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Database {
         }))
     }
 
-    /// Jobs whose lease lost its owner in an earlier turn and that were not locked since.
+    /// Returns jobs whose lease lost its owner in an earlier cycle and that were not locked since.
     fn left_over(&mut self, turn: &LeaderCycle) -> Vec<JobId> {
         let now = self.now();
         let at_most = usize::try_from(turn.reset_at_most).unwrap_or(0);
@@ -93,7 +93,7 @@ impl Database {
         left.take(at_most).collect()
     }
 
-    /// End leases that ran out; each job with its holder.
+    /// Resets expired leases. Returns each job with its former holder.
     fn reset(&mut self, turn: &LeaderCycle) -> Vec<(JobId, Option<NodeId>)> {
         let now = self.now();
         let outside =

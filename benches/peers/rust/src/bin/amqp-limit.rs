@@ -1,12 +1,15 @@
-//! What RabbitMQ gives to a publisher and a consumer that do nothing else: the limit of any hint that passes it.
+//! Measures RabbitMQ with a publisher and a consumer that do nothing else. No hint through RabbitMQ
+//! can be faster.
 //!
-//! `amqp-limit URL MESSAGES BYTES`: messages are transient, in a durable classic queue, confirmed, at most 512 of them
-//! unconfirmed; consumed with a prefetch of 512, acknowledged 64 at a time. Publisher and consumer have a connection
-//! each. Prints what was published and then consumed in a second, and what went through when both worked at once.
+//! `amqp-limit URL MESSAGES BYTES`: messages are transient, in a durable classic queue, confirmed,
+//! at most 512 of them unconfirmed; consumed with a prefetch of 512, acknowledged 64 at a time.
+//! Publisher and consumer have a connection each. Prints the messages per second for publishing and
+//! then consuming, and for both at once.
 //!
-//! `amqp-limit URL MESSAGES BYTES RATE`: the same messages, so many a second, each published and acknowledged by itself, to
-//! a consumer that is another process. Prints for each message two numbers of microseconds: from its publication until it
-//! was received, and from when it should have been published.
+//! `amqp-limit URL MESSAGES BYTES RATE`: publishes the same messages at RATE per second, each
+//! published and acknowledged by itself, to a consumer in another process. Prints two durations in
+//! microseconds for each message: from its publication until it was received, and from its due time
+//! until it was received.
 
 use std::env;
 use std::error::Error;
@@ -32,7 +35,7 @@ const UNCONFIRMED: usize = 512;
 const PREFETCH: u16 = 512;
 const ACKED: u64 = 64;
 
-/// In place of a rate: be the other process.
+/// In place of a rate: the process is the receiver.
 const RECEIVE: &str = "receive";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -102,7 +105,7 @@ async fn consumer(url: &str) -> Result<Consumer> {
         .await?)
 }
 
-/// One transient message; its confirm comes later.
+/// Publishes one transient message. Its confirm comes later.
 async fn send(channel: &Channel, body: &[u8]) -> lapin::Result<PublisherConfirm> {
     let transient = BasicProperties::default().with_delivery_mode(1);
     let (key, options) = (QUEUE.into(), BasicPublishOptions::default());
@@ -136,7 +139,7 @@ async fn consume(consumer: &mut Consumer, messages: u64) -> Result<()> {
     Ok(())
 }
 
-/// Publish at a rate, and print what the other process says of it.
+/// Publishes at a rate, and prints the durations that the receiver reports.
 async fn arrive(
     url: &str,
     channel: &Channel,
@@ -154,7 +157,7 @@ async fn arrive(
     let mut said = BufReader::new(said).lines();
     said.next_line()
         .await?
-        .ok_or("the receiver did not begin")?;
+        .ok_or("the receiver did not start")?;
     let period = Duration::from_secs(1) / rate;
     let (mut ticks, mut due) = (interval(period), now());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -178,7 +181,7 @@ async fn arrive(
     }
 }
 
-/// The other process: receive so many, then say how long each was on its way.
+/// The receiver process: receives `messages` messages, then prints how long each was on its way.
 async fn receive(url: &str, messages: u64) -> Result<()> {
     let mut consumer = consumer(url).await?;
     println!("ready");
@@ -201,7 +204,7 @@ async fn receive(url: &str, messages: u64) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of the system's clock.
+/// Returns the system's clock in microseconds.
 fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

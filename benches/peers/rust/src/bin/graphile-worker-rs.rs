@@ -1,11 +1,13 @@
-//! graphile_worker, the crate, as a contender of the comparison kit (../../../README.md says what each command does).
+//! graphile_worker, the crate, as a contender of the comparison kit (../../../README.md describes
+//! each command).
 //!
-//! Settings, `drain`: those of the crate's own `benches/perf_test.rs`: 500 jobs at once, a local queue of 5,000,
-//! completion in batches after 5 ms, polling each 5 ms, a pool of 100 connections. `latency`: those of its documentation's
-//! "Throughput-oriented worker" (docs/src/configuration/worker-options.md in the package): 16 at once, the same
-//! batches, polling each 500 ms; notifications wake it, as by default. But without a local queue: when a worker takes
-//! the last job of one just before it is told that it has jobs, it waits for its TTL (five minutes) before it fetches
-//! again; at 1,000 jobs a second that happened within two seconds.
+//! `drain` uses the settings of the crate's own `benches/perf_test.rs`: 500 jobs at once, a local
+//! queue of 5,000, completion in batches after 5 ms, polling every 5 ms, a pool of 100 connections.
+//! `latency` uses those of its documentation's "Throughput-oriented worker"
+//! (docs/src/configuration/worker-options.md in the package): 16 at once, the same batches, polling
+//! every 500 ms; notifications wake it, as by default. It uses no local queue: a worker that takes
+//! the last job of one just before a notification of new jobs waits for the queue's TTL (five
+//! minutes) before it fetches again. At 1,000 jobs a second that happened within two seconds.
 
 use std::env;
 use std::error::Error;
@@ -25,9 +27,9 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::task::JoinSet;
 
 const SCHEMA: &str = "graphile_worker";
-/// Jobs in a statement that fills.
+/// Jobs per statement when filling.
 const FILLING: u32 = 5_000;
-/// Connections of whoever creates one job a transaction.
+/// Connections of the creators that use one transaction for each job.
 const CREATORS: u32 = 16;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -48,7 +50,7 @@ impl TaskHandler for Noop {
     }
 }
 
-/// What started; written every 10 ms: 4 bytes of number, 8 of microseconds, little-endian.
+/// The jobs that started; written every 10 ms: 4 bytes of number, 8 of microseconds, little-endian.
 #[derive(Clone, Debug)]
 struct Starts(Arc<Mutex<(Vec<u8>, File)>>);
 
@@ -59,13 +61,13 @@ impl Starts {
     }
 
     fn note(&self, n: u32) {
-        let mut inner = self.0.lock().expect("nobody panics with it");
+        let mut inner = self.0.lock().expect("no thread panics while it holds the lock");
         inner.0.extend_from_slice(&n.to_le_bytes());
         inner.0.extend_from_slice(&micros().to_le_bytes());
     }
 
     fn flush(&self) -> Result<()> {
-        let mut inner = self.0.lock().expect("nobody panics with it");
+        let mut inner = self.0.lock().expect("no thread panics while it holds the lock");
         let (buffer, file) = &mut *inner;
         file.write_all(buffer)?;
         buffer.clear();
@@ -100,7 +102,7 @@ async fn fill(jobs: u32) -> Result<()> {
     Ok(())
 }
 
-/// Run jobs until the process is asked to stop: graphile_worker sees to that itself.
+/// Runs jobs until the process is asked to stop; graphile_worker handles the signal.
 async fn work(path: &str, profile: &str) -> Result<()> {
     let starts = Starts::open(path)?;
     let batch = Duration::from_millis(5);
@@ -135,7 +137,8 @@ async fn work(path: &str, profile: &str) -> Result<()> {
     starts.flush()
 }
 
-/// Create jobs by several clients as fast as it goes, unless too many wait to be started.
+/// Creates jobs with several clients as fast as possible, but pauses while too many jobs wait to be
+/// started.
 async fn flow(seconds: u32, clients: u32, batch: u32, ahead: u32, path: &str) -> Result<()> {
     let utils = utils(connect(clients).await?);
     let next = Arc::new(AtomicU32::new(0));
@@ -148,7 +151,7 @@ async fn flow(seconds: u32, clients: u32, batch: u32, ahead: u32, path: &str) ->
         let (utils, next, path) = (utils.clone(), next.clone(), path.to_owned());
         all.spawn(async move {
             while Instant::now() < until {
-                // Twelve bytes each, written by the worker, another process.
+                // The worker, another process, writes twelve bytes for each job.
                 let started = std::fs::metadata(&path).map_or(0, |file| file.len() / 12);
                 if u64::from(next.load(Ordering::SeqCst)) >= started + u64::from(ahead) {
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -167,7 +170,7 @@ async fn flow(seconds: u32, clients: u32, batch: u32, ahead: u32, path: &str) ->
     Ok(())
 }
 
-/// Create one job a transaction at a fixed rate, whether or not the one before is committed.
+/// Creates one job per transaction at a fixed rate, whether or not the previous one is committed.
 async fn arrive(rate: u32, jobs: u32, path: &str) -> Result<()> {
     let utils = utils(connect(CREATORS).await?);
     let (began, began_micros) = (tokio::time::Instant::now(), micros());
@@ -195,7 +198,7 @@ async fn arrive(rate: u32, jobs: u32, path: &str) -> Result<()> {
 async fn connect(connections: u32) -> Result<PgPool> {
     let options = PgPoolOptions::new()
         .max_connections(connections)
-        // A creator that can't keep up is to show it by its latency.
+        // A creator that can't keep up must show it by its latency.
         .acquire_timeout(Duration::from_secs(600));
     Ok(options.connect(&env::var("DATABASE_URL")?).await?)
 }
