@@ -1,5 +1,6 @@
-//! Protocol rule 28, with real brokers and real programs. While hints cannot flow, nodes claim jobs
-//! from the database; when they can again, jobs come by hints again. No process restarts.
+//! Protocol rule 28, with real brokers and real programs. While hints cannot be published or
+//! received, nodes claim jobs from the database; afterwards jobs come by hints again. No process
+//! restarts.
 //!
 //! Time budget: 120 s, most of it starts of RabbitMQ and of Kafka.
 

@@ -58,8 +58,8 @@ async fn no_hint_is_lost_in_a_fleet_that_changes_on_kafka() {
     no_hint_is_lost_in_a_fleet_that_changes(Broker::Kafka).await;
 }
 
-/// Returns the concurrency, the lock options and the message size of docs/internals/performance.md:
-/// the numbers there break no promise.
+/// Returns the concurrency, the lock options and the message size of
+/// docs/internals/performance.md: the promises must hold with them, too.
 fn benchmark() -> Options {
     Options {
         concurrency: 2_048,

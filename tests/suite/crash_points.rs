@@ -215,10 +215,7 @@ async fn by_row(point: &'static str) {
     work.assert_held(&fleet, point).await;
     let calls = work.paid_calls();
     for id in &completed {
-        assert_eq!(
-            calls[id], 1,
-            "{point}: a completed call is not repeated"
-        );
+        assert_eq!(calls[id], 1, "{point}: a completed call is not repeated");
     }
     if point == "rows-committed" {
         assert!(

@@ -220,8 +220,8 @@ async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     let first = world.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
     first.shows("jobwire_leader", 1.0).await;
     let second = world.node(&[OFF]).await;
-    // The first node makes room only after it has received the other one, which beats twice a
-    // second.
+    // The first node resigns only after it has received a beat of the other one, which sends two
+    // a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.refuse().await;
     proxy.cut();

@@ -184,7 +184,7 @@ async fn until_settled(space: &Space) {
     };
     let vhost = space.url.rsplit('/').next().unwrap();
     let empty = format!("{}.lane.default\t0", space.prefix);
-    eventually("the broker to process the acknowledgement", WAIT, || async {
+    eventually("the broker to settle the hint", WAIT, || async {
         let messages = ["list_queues", "-p", vhost, "name", "messages"];
         let queues = ctl.run(&messages).await;
         queues.lines().any(|queue| queue == empty).then_some(())

@@ -181,7 +181,7 @@ impl Workload {
         let failed = self.service.calls("/failing").len();
         assert!(failed >= 2, "{point}: {failed} calls for two failures");
         let held = "SELECT (SELECT count(*) FROM jobwire.job_lease) + (SELECT count(*) FROM jobwire.instance_lock)";
-        eventually("all leases and instances to be released", SOON, async || {
+        eventually("no lease and no instance row", SOON, async || {
             let held: i64 = sqlx::query_scalar(held)
                 .fetch_one(fleet.store.pool())
                 .await
