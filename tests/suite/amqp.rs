@@ -1,7 +1,7 @@
-//! The RabbitMQ transport against a real broker: what goes wrong, and what is refused.
+//! The RabbitMQ transport against a real broker: faults and refusals.
 //!
-//! What every transport must do is in `transport_conformance`; here is what only a broker can do to
-//! it. Tests that stop or block a broker have one of their own.
+//! `transport_conformance` tests what every transport must do; these tests cover what only a broker
+//! can do to it. A test that stops or blocks a broker starts its own.
 
 mod bad_input;
 mod broken;

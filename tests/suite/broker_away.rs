@@ -1,5 +1,6 @@
-//! Protocol rule 28, on real brokers and with real programs: while hints can't come or go, jobs are claimed
-//! from the database; when they can again, they come by hints again; nothing is restarted for it.
+//! Protocol rule 28, with real brokers and real programs. While hints cannot be published or
+//! received, nodes claim jobs from the database; afterwards jobs come by hints again. No process
+//! restarts.
 //!
 //! Time budget: 120 s, most of it starts of RabbitMQ and of Kafka.
 

@@ -1,4 +1,5 @@
-//! Several brokers for one database: lanes over both, and a live fleet that moves from one to the other.
+//! Several brokers for one database: lanes over both, and a live fleet that moves from one to the
+//! other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::world::{connect, quick};
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// One database, and a place of our own on two brokers.
+/// One database, and a separate space on each of two brokers.
 struct World {
     store: PgStore,
     rabbitmq: Space,
@@ -52,7 +53,7 @@ impl World {
         self.store.client(hook)
     }
 
-    /// A node whose handler leaves a row in the transaction that completes its job.
+    /// Starts a node whose handler inserts a row in the transaction that completes its job.
     async fn node(&self, name: &'static str, transport: Arc<dyn Transport>, lanes: &str) -> Node {
         let mut handlers = Handlers::default();
         let options = HandlerOptions::default().in_transaction();
@@ -77,7 +78,7 @@ impl World {
 
     async fn until_done(&self) {
         let filter = JobFilter::default();
-        eventually("all jobs are done", SOON, || async {
+        eventually("all jobs to be done", SOON, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })
         .await;
@@ -110,7 +111,7 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
             .await
             .unwrap();
     }
-    // These have no hint: the leader, which receives one of the lanes, hints both.
+    // These jobs have no hint: the leader, which receives one of the lanes, hints both.
     for lane in ["default", "bulk"] {
         for n in 0..5_u32 {
             let job = NewJob::of("note", &n).lane(lane);
@@ -136,7 +137,8 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
     two.stop().await;
 }
 
-/// As docs/operating/deployment.md says to do it: nodes first, then producers, then nodes without the former one.
+/// The order of docs/operating/deployment.md: first nodes, then producers, then nodes without the
+/// former broker.
 #[tokio::test]
 async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
     let world = World::new().await;

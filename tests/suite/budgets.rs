@@ -1,4 +1,5 @@
-//! What the database is asked to do: counted by PostgreSQL itself, every call, BEGIN and COMMIT too.
+//! The number of database statements, counted by PostgreSQL itself: every call, BEGIN and COMMIT
+//! included.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ async fn fleet() -> Fleet {
     Fleet::new(database, shared::rabbitmq().await.space().await).await
 }
 
-/// Start to count. The counter's own statements name it, and are left out.
+/// Resets the counter. Its own statements contain its name and are left out.
 async fn reset(store: &PgStore) {
     for sql in [
         "CREATE EXTENSION IF NOT EXISTS pg_stat_statements",
@@ -34,7 +35,7 @@ async fn calls(store: &PgStore) -> Vec<(i64, String)> {
     .unwrap()
 }
 
-/// Promise 7: next to nothing when idle. Three nodes, default settings, one minute.
+/// Promise 7, idle: three nodes with default settings, one minute.
 #[tokio::test]
 async fn an_idle_fleet_asks_next_to_nothing() {
     let fleet = fleet().await;
@@ -51,7 +52,8 @@ async fn an_idle_fleet_asks_next_to_nothing() {
             .await;
         nodes.push(node);
     }
-    // Not every minute of a busy machine is idle: who loses the broker claims, who stands still loses the lead.
+    // On a busy machine not every minute is idle: a node that loses the broker claims, and a leader
+    // that stalls loses the lead.
     let mut minutes = Vec::new();
     for _ in 0..4 {
         let calls = a_minute(&fleet.store).await;
@@ -62,20 +64,20 @@ async fn an_idle_fleet_asks_next_to_nothing() {
         }
         minutes.push((all, calls));
     }
-    panic!("nobody leads, or too much is asked, in every idle minute: {minutes:#?}");
+    panic!("each idle minute had no leader or 20 statements or more: {minutes:#?}");
 }
 
 async fn a_minute(store: &PgStore) -> Vec<(i64, String)> {
     reset(store).await;
     let started = Instant::now();
-    eventually("a minute has passed", Duration::from_secs(90), || async {
+    eventually("a minute to pass", Duration::from_secs(90), || async {
         (started.elapsed() >= Duration::from_secs(60)).then_some(())
     })
     .await;
     calls(store).await
 }
 
-/// Promise 7 under load: locks, completions and all else are shared by batches.
+/// Promise 7 under load: batches share locks, completions and all other statements.
 #[tokio::test]
 async fn a_drain_needs_few_statements_per_job() {
     const JOBS: i64 = 20_000;
@@ -112,7 +114,7 @@ async fn ten_thousand_jobs_are_created_in_few_statements() {
         .unwrap();
     tx.commit().await.unwrap();
     let calls = calls(&fleet.store).await;
-    // A slow machine may open another connection: its settings are no part of a creation.
+    // A slow machine may open another connection: its settings do not count as creation.
     let of_a_connection = ["SET ", "SELECT concat_ws($1, extract($2 FROM pg_postmaster"];
     let is_setting = |query: &str| {
         !query.starts_with("SET LOCAL")
@@ -120,7 +122,7 @@ async fn ten_thousand_jobs_are_created_in_few_statements() {
     };
     let counted = calls.iter().filter(|(_, query)| !is_setting(query));
     let all: i64 = counted.map(|(calls, _)| calls).sum();
-    // Four inserts. The others are of the transaction: what BEGIN and a commit that is checked send, each in one
-    // message.
+    // Four inserts. The others belong to the transaction: the statements of BEGIN and of a checked
+    // commit, each in one message.
     assert!(all <= 10, "{all} statements: {calls:#?}");
 }

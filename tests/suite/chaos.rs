@@ -1,9 +1,10 @@
-//! Everything broken at once, for a bounded time: see `jobwire_tests::chaos` and docs/internals/chaos.md. The runs have a
-//! step of their own in `scripts/test`, behind all other tests, so that none disturbs another.
+//! All faults at once, for a bounded time: see `jobwire_tests::chaos` and docs/internals/chaos.md.
+//! The runs are a separate step of `scripts/test`, after all other tests, so that none disturbs
+//! another.
 //!
-//! Budget: 7 minutes on an idle machine of two cores. The seed is drawn from
-//! the time and printed; `JOBWIRE_TEST_SEED` gives one. The same seed draws the same jobs and faults, but not the
-//! same interleaving.
+//! Budget: 7 minutes on an idle machine of two cores. The seed comes from the time and is printed;
+//! `JOBWIRE_TEST_SEED` sets it. The same seed gives the same jobs and faults, but not the same
+//! interleaving.
 
 mod bugs;
 
@@ -22,8 +23,9 @@ fn seed() -> u64 {
     now.expect("the clock is right").as_secs()
 }
 
-/// Nothing is broken, but no two nodes are alike, one is deployed every five seconds, jobs take up to a minute, and so do
-/// transactions that create some. Only a type whose one node is away may need a second hint.
+/// There are no faults, but the nodes differ in their settings, one is deployed every five seconds,
+/// and jobs and transactions that create jobs take up to a minute. Only a type whose only node is
+/// away may need a second hint.
 async fn no_hint_is_lost_in_a_fleet_that_changes(broker: Broker) {
     let outcome = kept(Options {
         time: Duration::from_secs(30),
@@ -56,8 +58,8 @@ async fn no_hint_is_lost_in_a_fleet_that_changes_on_kafka() {
     no_hint_is_lost_in_a_fleet_that_changes(Broker::Kafka).await;
 }
 
-/// Nodes with the concurrency, the locks and the messages of docs/internals/performance.md: nothing there is bought with a
-/// promise.
+/// Returns the concurrency, the lock options and the message size of
+/// docs/internals/performance.md: the promises must hold with them, too.
 fn benchmark() -> Options {
     Options {
         concurrency: 2_048,
@@ -76,16 +78,17 @@ async fn bounded(options: Options) {
     assert!(!outcome.faults.is_empty(), "nothing was broken");
 }
 
-/// A run in which every promise was kept.
+/// Runs chaos and asserts that every promise was kept.
 async fn kept(options: Options) -> Outcome {
     let options = Options {
         seed: seed(),
         deploys: true,
-        // What a busy machine can keep up with: slow is no failure, but a backlog takes time to drain.
+        // A rate that a busy machine can process: slowness is no failure, but a backlog takes time
+        // to drain.
         rate: 40,
-        // A takeover that takes longer is not slow but missing.
+        // The deadline of a takeover; a later one counts as missing.
         takeover: Duration::from_secs(15),
-        // Only what stands still for so long has been lost.
+        // A job that makes no progress for this time counts as lost.
         patience: Duration::from_secs(300),
         ..options
     };

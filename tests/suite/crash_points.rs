@@ -1,10 +1,10 @@
-//! A process dies at every step of a job's life, as by kill -9, and another node finishes.
+//! A process dies at every step of a job's life, as by `kill -9`, and another node finishes.
 //!
-//! Each point runs in a database and on queues of its own. What must hold afterwards is the same everywhere:
-//! what committed is done once in the database and at least once outside of it, what was rolled back never
-//! runs, attempts are counted exactly, and nothing is twice among the dead letters.
+//! Each crash point has its own database and queues. The same must hold after each: a committed job
+//! is done once in the database and at least once outside of it, a rolled-back job never runs,
+//! attempts are counted exactly, and no dead letter exists twice.
 //!
-//! Budget: 90 s, most of it waiting for leases of the dead to end.
+//! Budget: 90 s, most of it waiting for the leases of dead nodes to expire.
 
 mod service;
 mod workload;
@@ -25,16 +25,17 @@ use workload::Workload;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Short, for the heirs wait for its end; and so long that a living node on a busy machine renews in time.
+/// Short, because the heirs wait for its expiry; long enough for a living node on a busy machine to
+/// renew in time.
 const LEASE: &str = "5s";
 
 /// For a victim that must not lose its lease before it dies, however busy the machine is.
 const LONG_LEASE: (&str, &str) = ("JOBWIRE_LEASE", "20s");
 
-/// So many points at once: each is a process or two.
+/// The number of crash points at once; each is one or two processes.
 static AT_ONCE: Semaphore = Semaphore::const_new(4);
 
-/// Where a producer dies, and how many of its three jobs there are afterwards.
+/// The crash points of a producer, and the number of its three jobs that exist afterwards.
 const PRODUCER: [(&str, i64); 4] = [
     ("before-commit", 0),
     ("committed", 3),
@@ -42,7 +43,7 @@ const PRODUCER: [(&str, i64); 4] = [
     ("hints-confirmed", 3),
 ];
 
-/// Where a node dies, and how often it comes by there before.
+/// The crash points of a node, and how many times it passes each before it dies there.
 const NODE: [(&str, u32); 18] = [
     ("term-begun", 0),
     ("hints-received", 0),
@@ -56,7 +57,7 @@ const NODE: [(&str, u32); 18] = [
     ("failure-unwritten", 0),
     ("failure-uncommitted", 0),
     ("failure-committed", 0),
-    // Its second failure is its last.
+    // The second failure is the last.
     ("failure-uncommitted", 1),
     ("failure-committed", 1),
     ("timers-moved", 0),
@@ -65,19 +66,19 @@ const NODE: [(&str, u32); 18] = [
     ("orphans-hinted", 0),
 ];
 
-/// Where a node dies that has done something outside of the database.
+/// The crash points of a node whose job has an effect outside of the database.
 const OUTSIDE: [&str; 2] = ["effect-done", "completion-committed"];
 
-/// Where a node dies that holds rows instead of leases.
+/// The crash points of a node that holds rows instead of leases.
 const BY_ROW: [&str; 3] = ["rows-held", "rows-uncommitted", "rows-committed"];
 
-/// Where the leader of two nodes dies in the middle of a sweep.
+/// The crash points of the leader of two nodes during a sweep.
 const LEADER: [&str; 1] = ["marker-returned"];
 
-/// Where a node dies that was asked to stop.
+/// The crash points of a node that was asked to stop.
 const STOPPING: [&str; 2] = ["release-uncommitted", "released"];
 
-/// All of them, and each failure with its own words.
+/// Runs all points; each failure keeps its own message.
 async fn each<F: Future<Output = ()> + Send + 'static>(points: impl Iterator<Item = F>) {
     let mut running = JoinSet::new();
     for point in points {
@@ -97,7 +98,7 @@ fn dies_at(point: &str, before: u32) -> String {
     format!("{point}={before}*off->return")
 }
 
-/// It died there, and not of anything else.
+/// Asserts that the victim dies by its crash point and by nothing else.
 async fn dies(victim: &mut Running, point: &str) {
     let status = victim.exit(SOON).await;
     let signal = status.signal();
@@ -137,7 +138,7 @@ async fn producer(point: &'static str, created: i64) {
         .env("FAILPOINTS", dies_at(point, 0))
         .start();
     dies(&mut victim, point).await;
-    // Something that certainly runs, to see that the rest had its chance.
+    // A job that certainly runs, so that the others have had their chance.
     let last = NewJob::of("event", &json!({ "position": 4 }));
     let last = last.instance("case").element("step");
     fleet.jobs.create(last).await.unwrap();
@@ -182,9 +183,9 @@ async fn outside(point: &'static str) {
     work.assert_held(&fleet, point).await;
     let calls: Vec<usize> = work.paid_calls().into_values().collect();
     if point == "effect-done" {
-        assert!(calls[0] >= 2, "called once, and again after the death");
+        assert!(calls[0] >= 2, "one call before the death and one after it");
     } else {
-        assert_eq!(calls, [1], "what is completed is not called again");
+        assert_eq!(calls, [1], "a completed call is not repeated");
     }
 }
 
@@ -204,8 +205,8 @@ async fn by_row(point: &'static str) {
     ];
     let settings = [LONG_LEASE, short[0], short[1], ("FAILPOINTS", &deadly)];
     let mut victim = work.start_node(&fleet, &settings);
-    // A call that takes longer than rows are held gets a lease, and its end is not one of these points. On a
-    // slow machine that happens to the first ones.
+    // A call that takes longer than rows are held gets a lease, and its end passes none of these
+    // points. On a slow machine this happens to the first calls.
     work.pay_until_dead(&fleet, &mut victim).await;
     dies(&mut victim, point).await;
     let completed = work.completed(&fleet).await;
@@ -214,21 +215,18 @@ async fn by_row(point: &'static str) {
     work.assert_held(&fleet, point).await;
     let calls = work.paid_calls();
     for id in &completed {
-        assert_eq!(
-            calls[id], 1,
-            "{point}: what is completed is not called again"
-        );
+        assert_eq!(calls[id], 1, "{point}: a completed call is not repeated");
     }
     if point == "rows-committed" {
         assert!(
             !completed.is_empty(),
-            "{point}: the point is behind a completion"
+            "{point}: the point comes after a completion"
         );
     } else {
         let again = calls.values().filter(|calls| **calls >= 2).count();
         assert!(
             again >= 1,
-            "{point}: called again after the death: {calls:?}"
+            "{point}: no call was repeated after the death: {calls:?}"
         );
     }
 }
@@ -243,7 +241,8 @@ async fn leader(point: &'static str) {
     let fleet = fleet().await;
     let deadly = dies_at(point, 0);
     let work = Workload::create(&fleet).await;
-    // Its term lasts for two turns and a half: it must not lose it before its marker is back.
+    // Its term lasts two and a half leader cycles: it must not lose the lead before its marker is
+    // back.
     let long_term = ("JOBWIRE_SWEEP_INTERVAL", "10s");
     let mut victim = work.start_node(&fleet, &[LONG_LEASE, long_term, ("FAILPOINTS", &deadly)]);
     victim.wait_for_line("this node leads", SOON).await;
@@ -271,14 +270,14 @@ async fn stopping(point: &'static str) {
     let mut victim = fleet.node(&settings).await;
     let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 })).max_attempts(3);
     let id = fleet.jobs.create(long).await.unwrap();
-    eventually("the victim holds the job", SOON, async || {
+    eventually("the victim to hold the job", SOON, async || {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
     victim.signal(Signal::SIGTERM);
     dies(&mut victim, point).await;
     let heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
-    eventually("the heir holds the job", SOON, async || {
+    eventually("the heir to hold the job", SOON, async || {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
@@ -287,13 +286,13 @@ async fn stopping(point: &'static str) {
     drop(heir);
 }
 
-/// The table in the document, the points in the code, and those that are tried here are the same.
+/// The table in the document, the points in the code, and the points in this file are the same.
 #[test]
 fn every_crash_point_is_in_the_table_and_is_tried() {
     let mut code = BTreeSet::new();
     for source in docs::files(".rs") {
         let text = std::fs::read_to_string(source).unwrap();
-        // Whoever names it in prose gives no name to it.
+        // A mention in prose has no name in it.
         let named = text.split("crash_point!(\"").skip(1);
         code.extend(named.filter_map(|rest| Some(rest.split_once("\")")?.0.to_owned())));
     }
@@ -301,7 +300,7 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
     let tried = tried.chain(LEADER).chain(STOPPING).chain(BY_ROW);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
-    assert_eq!(tried, code, "tried here, and written in the code");
+    assert_eq!(tried, code, "points tested here, and points in the code");
     let page = std::fs::read_to_string(docs::root().join("docs/operating/faults.md")).unwrap();
     let table = page.split("## Crash points").nth(1).unwrap();
     let table = table.split("\n## ").next().unwrap();
@@ -310,6 +309,6 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let listed: BTreeSet<String> = names.map(str::to_owned).collect();
     assert_eq!(
         listed, code,
-        "listed in docs/operating/faults.md, and written in the code"
+        "points in docs/operating/faults.md, and points in the code"
     );
 }

@@ -1,7 +1,8 @@
-//! The database goes, hangs, is full or becomes another one, and the nodes go on when it can be used again.
-//! Restarts, crashes and terminated connections are in [`faults`](crate::faults).
+//! The database stops, hangs, is full or is replaced by another one, and the nodes continue when it
+//! can be used again. [`faults`](crate::faults) covers restarts, crashes and terminated
+//! connections.
 //!
-//! Budget: 90 s, most of it deadlines that have to pass and servers that start.
+//! Budget: 90 s, most of it deadlines that must pass and servers that start.
 
 mod blocked;
 mod crash;
@@ -25,12 +26,12 @@ fn event(case: &str, position: i64) -> NewJob {
     event.instance(case).element("step").max_attempts(1_000)
 }
 
-/// Where a node that is ready answers.
+/// Waits until the node is ready and returns its HTTP address.
 async fn endpoint(node: &Running) -> String {
     http::address_in(&node.wait_for_line("is ready", SOON).await)
 }
 
-/// What is wrong with a node, until it says what is expected.
+/// Waits until the health names a problem of this part, and returns it.
 async fn until_problem(endpoint: &str, part: &str) -> String {
     eventually(&format!("/readyz to name {part}"), SOON, async || {
         let answer = http::get(endpoint, "/readyz").await.ok()?;
@@ -42,7 +43,7 @@ async fn until_problem(endpoint: &str, part: &str) -> String {
 }
 
 async fn until_ready(endpoint: &str) {
-    eventually("/readyz to say that all is well", SOON, async || {
+    eventually("/readyz to report no problem", SOON, async || {
         let answer = http::get(endpoint, "/readyz").await.ok()?;
         (answer.status == 200).then_some(())
     })

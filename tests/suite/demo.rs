@@ -1,5 +1,5 @@
-//! `jobwire demo`: its account adds up on every way of running it, and a replay that ends before its time
-//! leaves no process behind. Budget: 90 s.
+//! `jobwire demo`: its report adds up in every mode, and a replay that ends early leaves no process
+//! behind. Budget: 90 s.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Events of so many cases, one after the other in turn, each a second after the last.
+/// Writes a log of `cases` interleaved cases with `each` events; each event is a second after the
+/// one before it.
 fn log(scratch: &Scratch, cases: usize, each: usize) -> String {
     let mut text = String::new();
     for n in 0..cases * each {
@@ -37,14 +38,14 @@ fn demo(scratch: &Scratch, arguments: &[&str]) -> Program {
         .args(arguments)
 }
 
-/// On PostgreSQL and RabbitMQ, with leases short enough for takeovers within seconds.
+/// A demo with PostgreSQL and RabbitMQ, and leases short enough for takeovers within seconds.
 fn fleet(scratch: &Scratch, database: &str, space: &Space, arguments: &[&str]) -> Program {
     demo(scratch, arguments)
         .env("JOBWIRE_DATABASE_URL", database)
         .env("JOBWIRE_BROKER_URL", &space.url)
         .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
         .env("JOBWIRE_LEASE", "5s")
-        // Where leases are short and the machine is busy, the living lose them, too.
+        // Short leases expire on a busy machine even if their nodes live.
         .env("JOBWIRE_QUARANTINE_AFTER", "1000")
         .env("JOBWIRE_SWEEP_INTERVAL", "500ms")
         .env("JOBWIRE_HINT_MAX_AGE", "1s")
@@ -53,7 +54,7 @@ fn fleet(scratch: &Scratch, database: &str, space: &Space, arguments: &[&str]) -
         .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
 }
 
-/// The account that it printed with `--json`, among its lines of progress and what it logged.
+/// Returns the report of `--json`, without progress lines and logs.
 fn account(lines: &[String]) -> Value {
     let lines: Vec<&str> = lines
         .iter()
@@ -98,7 +99,7 @@ fn assert_replayed(account: &Value, events: u64) {
     assert_eq!(account["left"], 0, "{account:#}");
 }
 
-/// Processes of this database, whoever started them: `jobwire` finds it in its environment.
+/// Returns the nodes of this database, found by the URL in their environment.
 fn processes_of(database: &str) -> Vec<Pid> {
     let mut found = Vec::new();
     for entry in Path::new("/proc").read_dir().unwrap().flatten() {
@@ -120,15 +121,15 @@ fn processes_of(database: &str) -> Vec<Pid> {
 }
 
 async fn eventually_no_process_of(database: &str) {
-    eventually("the demo's nodes have ended", SOON, || async {
+    eventually("the demo's nodes to end", SOON, || async {
         processes_of(database).is_empty().then_some(())
     })
     .await;
 }
 
-/// Wait until the replay is under way: some jobs ran.
+/// Waits until the replay has run some jobs.
 async fn under_way(running: &Running) {
-    eventually("some jobs ran", SOON, || async {
+    eventually("some jobs to run", SOON, || async {
         let lines = running.lines().all();
         let told = |line: &String| line.contains(" s  replay: ") && !line.contains("replay: 0 ");
         lines.iter().any(told).then_some(())
@@ -204,7 +205,8 @@ async fn a_replay_adds_up_although_a_node_dies() {
     let log = log(&scratch, 20, 30);
     let database = shared::postgres().await.create_database().await;
     let space = shared::rabbitmq().await.space().await;
-    // 600 events, one a second, at twenty times real time: half a minute, in which a node dies on any machine.
+    // 600 events, one a second, at twenty times real time: half a minute, long enough to kill a
+    // node on any machine.
     let arguments = ["--input", &log, "--nodes", "3", "--speed", "20", "--json"];
     let mut running = fleet(&scratch, &database, &space, &arguments).start();
     under_way(&running).await;

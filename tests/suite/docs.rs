@@ -1,5 +1,5 @@
-//! The documents tell the truth that can be checked: tests that they name and files that they link exist.
-//! Budget: 1 s.
+//! Checks of the documents: the tests that they name and the files that they link exist. Budget: 1
+//! s.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every file with this ending, without what is built or hidden.
+/// Returns every file with this ending, without build output and hidden folders.
 pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories = vec![root()];
@@ -28,7 +28,8 @@ pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Names that read like those of our tests: words in lower case, four at least.
+/// Returns the names that look like test names: lower case, with at least three underscores, or
+/// long.
 fn test_names(text: &str) -> BTreeSet<&str> {
     text.split('`')
         .filter(|span| span.matches('_').count() >= 3 || span.len() > 25 && span.contains('_'))
@@ -57,7 +58,7 @@ fn assert_named_tests_exist(page: &str) {
     let page = std::fs::read_to_string(root().join(page)).unwrap();
     let named = test_names(&page);
     assert!(named.len() > 50, "only {} tests are named", named.len());
-    // Cases of the conformance suites are generic functions.
+    // Conformance tests are generic functions.
     let is_there = |name: &str| {
         let forms = [format!("fn {name}("), format!("fn {name}<")];
         sources.iter().any(|s| forms.iter().any(|f| s.contains(f)))
@@ -93,7 +94,8 @@ fn the_hint_in_the_guide_is_one_that_nodes_read() {
     assert!(matches!(message.body, jobwire_core::hint::Body::Hints(hints) if hints.len() == 1));
 }
 
-/// A migration that has been applied somewhere is never edited again: sqlx would refuse the database. A new one is added.
+/// A migration that has been applied anywhere must not change: sqlx would refuse the database. Add
+/// a new migration instead.
 #[test]
 fn migrations_that_have_landed_are_as_they_were() {
     let landed = [

@@ -1,4 +1,4 @@
-//! The examples are run, so that they can't rot. Budget: 15 s.
+//! Runs the examples, so that they stay correct. Budget: 15 s.
 
 use std::time::Duration;
 

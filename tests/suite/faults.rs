@@ -1,4 +1,5 @@
-//! The promises under real faults: killed and frozen processes, restarted servers, lost and doubled hints.
+//! The promises under real faults: killed and frozen processes, restarted servers, lost and doubled
+//! hints.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ async fn fleet() -> Fleet {
     Fleet::new(database, shared::rabbitmq().await.space().await).await
 }
 
-/// Events of `cases` instances, `each` of them in order, in one transaction.
+/// Creates the events of `cases` instances, `each` of them in order, in one transaction.
 async fn create_events(fleet: &Fleet, cases: i64, each: i64) {
     let mut tx = fleet.jobs.begin().await.unwrap();
     let mut jobs = Vec::new();
@@ -44,7 +45,7 @@ async fn assert_events(fleet: &Fleet, expected: i64) {
     );
 }
 
-/// Takeover: lease + sweep interval after a kill -9, with the slack of a loaded machine.
+/// Takeover after `kill -9`: lease plus sweep interval, with slack for a loaded machine.
 #[tokio::test]
 async fn jobs_of_a_killed_node_are_taken_over() {
     let fleet = fleet().await;
@@ -55,7 +56,7 @@ async fn jobs_of_a_killed_node_are_taken_over() {
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
     eventually(
-        "the victim holds all jobs",
+        "the victim to hold all jobs",
         Duration::from_secs(10),
         || async { (fleet.leased().await == 8).then_some(()) },
     )
@@ -67,8 +68,8 @@ async fn jobs_of_a_killed_node_are_taken_over() {
     println!("taken over and done {:?} after the kill", killed.elapsed());
 }
 
-/// A node that was frozen beyond its lease comes back and finds that it has lost: its completion is
-/// refused, the job was completed once.
+/// A node that was frozen beyond its lease continues and finds that it has lost the lease: its
+/// completion is refused, and the job was completed once.
 #[tokio::test]
 async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     let fleet = fleet().await;
@@ -77,7 +78,7 @@ async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     let job = NewJob::of("sleep", &json!({ "ms": 30_000 })).instance("one");
     fleet.jobs.create(job).await.unwrap();
     eventually(
-        "the node holds the job",
+        "the node to hold the job",
         Duration::from_secs(10),
         || async { (fleet.leased().await == 1).then_some(()) },
     )
@@ -94,27 +95,28 @@ async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     assert_events(&fleet, 1).await;
 }
 
-/// A node that is frozen inside a transaction holds locks on rows that no lease ends, and its connection
-/// stays open: the database ends the transaction after the lease, and another node does the job.
+/// A node that is frozen inside a transaction holds row locks that no lease ends, and its
+/// connection stays open: the database ends the transaction after the lease, and another node runs
+/// the job.
 #[tokio::test]
 async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
     let fleet = fleet().await;
-    // The insert waits for as long as this test needs.
+    // The insert may wait as long as this test needs.
     let frozen = fleet.node(&[("JOBWIRE_STATEMENT_TIMEOUT", "10m")]).await;
-    // The handler's insert waits for this lock, so the node is known to be inside its transaction.
+    // The handler's insert waits for this lock, so the node is certainly inside its transaction.
     let mut gate = fleet.jobs.begin().await.unwrap();
     sqlx::query("LOCK TABLE jobwire.event_log IN SHARE MODE")
         .execute(&mut *gate)
         .await
         .unwrap();
     create_events(&fleet, 1, 1).await;
-    eventually("the insert waits", Duration::from_secs(10), || async {
+    eventually("the insert to wait", Duration::from_secs(10), || async {
         (fleet.waiting_for_a_lock().await == 1).then_some(())
     })
     .await;
     frozen.signal(Signal::SIGSTOP);
     gate.commit().await.unwrap();
-    // The insert is done, and nobody takes its answer: the row of the log stays locked.
+    // The insert is done, and no process reads its answer: the row of the log stays locked.
     let _other = fleet.node(&[]).await;
     fleet.until_empty(Duration::from_secs(30)).await;
     assert_events(&fleet, 1).await;
@@ -125,7 +127,7 @@ async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
     assert_events(&fleet, 1).await;
 }
 
-/// Every hint three times over, and hints for jobs that never existed: each job runs once.
+/// Every hint three times, and hints for jobs that never existed: each job runs once.
 #[tokio::test]
 async fn doubled_and_forged_hints_run_nothing_twice() {
     let fleet = fleet().await;
@@ -151,8 +153,8 @@ async fn doubled_and_forged_hints_run_nothing_twice() {
             hints.reverse();
         }
         hints.extend((0..50).map(|_| Hint::new(jobwire_core::JobId::generate())));
-        // Some of them once more, where the broker was slow to confirm: no matter.
-        eventually("the hints are published", Duration::from_secs(30), || {
+        // If the broker is slow to confirm, some hints are published once more, which is harmless.
+        eventually("the hints to be published", Duration::from_secs(30), || {
             let published = publisher.publish(&lane, hints.clone());
             async { published.await.ok() }
         })
@@ -162,7 +164,8 @@ async fn doubled_and_forged_hints_run_nothing_twice() {
     assert_events(&fleet, 200).await;
 }
 
-/// The broker goes and comes back while jobs are created and run: nothing restarts, nothing is lost.
+/// The broker stops and comes back while jobs are created and run: no process restarts, no job is
+/// lost.
 #[tokio::test]
 async fn a_broker_restart_under_load_loses_nothing() {
     let database = shared::postgres().await.create_database().await;
@@ -175,7 +178,8 @@ async fn a_broker_restart_under_load_loses_nothing() {
     let nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
     create_events(&fleet, 50, 4).await;
     broker.stop().await;
-    // Created while the broker is away: the hints are dropped, the commits are not.
+    // These jobs are created while the broker is away: their hints are dropped, their commits are
+    // not.
     create_events(&fleet, 50, 4).await;
     broker.start_again().await;
     create_events(&fleet, 50, 4).await;
@@ -185,7 +189,7 @@ async fn a_broker_restart_under_load_loses_nothing() {
     drop(nodes);
 }
 
-/// A lane's queue is deleted with hints in it: the sweeper finds the jobs by the marker.
+/// The queue of a lane is purged with hints in it: the sweeper finds the jobs with a marker.
 #[tokio::test]
 async fn a_purged_queue_is_healed() {
     let fleet = fleet().await;
@@ -198,7 +202,7 @@ async fn a_purged_queue_is_healed() {
             .await
             .unwrap();
     }
-    eventually("the slots are taken", Duration::from_secs(10), || async {
+    eventually("the slots to be taken", Duration::from_secs(10), || async {
         (fleet.leased().await == 2).then_some(())
     })
     .await;
@@ -221,7 +225,7 @@ async fn a_purged_queue_is_healed() {
     drop(node);
 }
 
-/// The database crashes and comes back: the nodes live on, every job is completed once.
+/// The database crashes and comes back: the nodes survive, and every job is completed once.
 #[tokio::test]
 async fn a_database_restart_under_load_loses_nothing() {
     let mut postgres = Postgres::start().await;
@@ -232,7 +236,7 @@ async fn a_database_restart_under_load_loses_nothing() {
     postgres.stop(Stop::Immediate).await;
     postgres.start_again().await;
     eventually(
-        "the producer's pool has recovered",
+        "the producer's pool to recover",
         Duration::from_secs(30),
         || async { fleet.store.check().await.ok() },
     )
@@ -244,7 +248,7 @@ async fn a_database_restart_under_load_loses_nothing() {
     drop(nodes);
 }
 
-/// Terminated connections in the middle of work.
+/// Connections are terminated while they are in use.
 #[tokio::test]
 async fn terminated_backends_lose_nothing() {
     let fleet = fleet().await;
@@ -259,7 +263,7 @@ async fn terminated_backends_lose_nothing() {
         .await
         .unwrap();
         eventually(
-            "the producer's pool has recovered",
+            "the producer's pool to recover",
             Duration::from_secs(30),
             || async { fleet.store.check().await.ok() },
         )

@@ -1,4 +1,4 @@
-//! A fleet for tests: `jobwire run` processes on a database and a broker, and a producer beside them.
+//! A fleet for tests: `jobwire run` processes with a database and a broker, and a producer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// A migrated database and a producer that publishes to the broker.
+    /// Returns a fleet with a migrated database and a producer that publishes to the broker.
     pub(crate) async fn new(database: String, space: Space) -> Self {
         let store = PgStore::connect(&database).await.unwrap();
         store.migrate().await.unwrap();
@@ -24,7 +24,7 @@ impl Fleet {
         options.prefix.clone_from(&space.prefix);
         let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-        // Kept alive with the producer, as in a program of its own.
+        // The transport lives as long as the producer, as in a separate program.
         let _: &'static Arc<AmqpTransport> = Box::leak(Box::new(Arc::new(transport)));
         let jobs = store.client(hook);
         Self {
@@ -35,13 +35,13 @@ impl Fleet {
         }
     }
 
-    /// Start a node with a short lease; returns when it is ready.
+    /// Starts a node with a short lease; returns when it is ready.
     pub(crate) async fn node(&self, settings: &[(&str, &str)]) -> Running {
         self.node_on(&self.database, &self.space.url, settings)
             .await
     }
 
-    /// The same, by other addresses (through a proxy).
+    /// Starts a node that uses other addresses, for example those of a proxy.
     pub(crate) async fn node_on(
         &self,
         database: &str,
@@ -54,7 +54,7 @@ impl Fleet {
         node
     }
 
-    /// The same without waiting for it, as it may not come so far.
+    /// Starts a node without waiting until it is ready: it may die before.
     pub(crate) fn start_on(
         &self,
         database: &str,
@@ -73,7 +73,7 @@ impl Fleet {
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
             .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1s")
             .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "1s")
-            // Where leases are short and the machine is busy, the living lose them, too.
+            // Short leases expire on a busy machine even if their nodes live.
             .env("JOBWIRE_QUARANTINE_AFTER", "1000");
         for (name, value) in settings {
             program = program.env(name, value);
@@ -81,10 +81,10 @@ impl Fleet {
         program.start()
     }
 
-    /// Wait until no job is left in any table.
+    /// Waits until no job is left in any table.
     pub(crate) async fn until_empty(&self, deadline: Duration) {
         let filter = JobFilter::default();
-        eventually("all jobs are done", deadline, || async {
+        eventually("all jobs to be done", deadline, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })
         .await;
@@ -97,7 +97,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Statements of nodes that wait for another transaction.
+    /// Returns the number of statements of nodes that wait for another transaction.
     pub(crate) async fn waiting_for_a_lock(&self) -> i64 {
         sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity
@@ -108,7 +108,7 @@ impl Fleet {
         .unwrap()
     }
 
-    /// How many jobs wrote their row more than once: none may.
+    /// Returns the number of jobs that wrote more than one row; must be zero.
     pub(crate) async fn doubled_events(&self) -> i64 {
         sqlx::query_scalar(
             "SELECT count(*) FROM (SELECT job_id FROM jobwire.event_log GROUP BY job_id HAVING count(*) > 1) d",
@@ -125,7 +125,8 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Events of one instance that ran out of order, or at the same time as another.
+    /// Returns the number of events that ran out of order in their instance, or at the same time as
+    /// another.
     pub(crate) async fn disorder(&self) -> i64 {
         sqlx::query_scalar(
             "SELECT count(*) FROM (

@@ -1,5 +1,5 @@
-//! Dashboard, alert rules and their documents speak of metrics that exist, and a real Prometheus
-//! that scraped a loaded fleet answers every one of their queries.
+//! The dashboard, the alert rules and their documents name metrics that exist. A real Prometheus
+//! that scraped a loaded fleet answers each of their queries.
 //!
 //! Time budget: 90 s, half of it the unit tests of the rules and the load.
 
@@ -22,8 +22,8 @@ fn grafana(name: &str) -> PathBuf {
     repository().join("grafana").join(name)
 }
 
-/// A document that is made from something else must be what that makes of it. With `WRITE_DOCS=1`
-/// it is written instead of compared.
+/// Asserts that a generated document is up to date. With `WRITE_DOCS=1` it writes the document
+/// instead.
 fn assert_made(file: &Path, expected: &str) {
     let found = std::fs::read_to_string(file).unwrap_or_default();
     if found == expected {
@@ -35,13 +35,14 @@ fn assert_made(file: &Path, expected: &str) {
         return;
     }
     panic!(
-        "{name} is out of date. `WRITE_DOCS=1 cargo test -p jobwire-tests --test suite grafana` makes it:\n{expected}"
+        "{name} is out of date. `WRITE_DOCS=1 cargo test -p jobwire-tests --test suite grafana` updates it:\n{expected}"
     );
 }
 
-/// The same for a table inside a document, between `<!-- NAME -->` and `<!-- end of NAME -->`.
+/// Like `assert_made`, for a table inside a document, between `<!-- NAME -->` and `<!-- end of NAME
+/// -->`.
 fn assert_table_made(file: &Path, name: &str, table: &str) {
-    // Two tests make tables of one file.
+    // Two tests write tables in one file.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let text = std::fs::read_to_string(file).unwrap();
@@ -54,7 +55,7 @@ fn assert_table_made(file: &Path, name: &str, table: &str) {
     assert_made(file, &format!("{before}{start}{table}{end}{after}"));
 }
 
-/// A cell of a Markdown table.
+/// Returns a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

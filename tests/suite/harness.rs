@@ -1,4 +1,4 @@
-//! The harness keeps what it promises: a test that trusts it must be able to.
+//! Tests of the harness that the other tests rely on.
 //!
 //! Time budget: 120 s, most of it starts of RabbitMQ and of Kafka.
 #![allow(

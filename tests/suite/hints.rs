@@ -1,6 +1,6 @@
-//! The wire format, as programs in other languages see it: docs/reference/hint-vectors.json against running nodes, and
-//! docs/reference/asyncapi.json against the vectors. (What the vectors mean is tested beside the code that reads them.)
-//! Budget: 15 s.
+//! The wire format, as programs in other languages see it: docs/reference/hint-vectors.json against
+//! running nodes, and docs/reference/asyncapi.json against the vectors. (The unit tests of the
+//! decoder test the meaning of the vectors.) Budget: 15 s.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn bytes(vector: &Value) -> Vec<u8> {
     }
 }
 
-/// Everything that anybody may publish, and behind it the hint of a job.
+/// Returns a message of every kind that may be published, and after them the hint of a job.
 async fn messages(store: &PgStore) -> Vec<Vec<u8>> {
     let create = "SELECT jobwire.create_job(type => 'noop', process_instance => 'order-17')";
     let job: Uuid = sqlx::query_scalar(create)
@@ -91,7 +91,7 @@ async fn over_kafka(space: &Space, messages: Vec<Vec<u8>>) {
         config.set("bootstrap.servers", servers).set("acks", "all");
         let producer: BaseProducer = config.create().unwrap();
         for message in &messages {
-            // One partition, so that the good hint stands behind all the others.
+            // One partition, so that the valid hint comes after all others.
             let record = BaseRecord::<(), _>::to(&topic)
                 .partition(0)
                 .payload(message);
@@ -116,7 +116,8 @@ async fn a_node_outlives_the_vectors(
     let vectors = vectors();
     let unreadable = vectors.iter().filter(|v| !v["unreadable"].is_null());
     let unreadable = unreadable.count();
-    // On RabbitMQ several are under way at once, and the good one may be the quicker.
+    // On RabbitMQ several messages are on their way at once, and the valid one may be decided
+    // first.
     eventually("every unreadable message to be counted", SOON, || async {
         let metrics = http::get(&address, "/metrics").await.ok()?.body;
         let name = "jobwire_hints_unreadable_total{lane=\"default\"} ";
@@ -149,7 +150,7 @@ impl Contract {
     fn new() -> Self {
         let mut schemas = Schemas::new();
         let mut compiler = Compiler::new();
-        // What AsyncAPI's own schemas are a superset of.
+        // The schemas of AsyncAPI are a superset of draft 7.
         compiler.set_default_draft(Draft::V7);
         let url = "http://localhost/asyncapi.json";
         let document = document("asyncapi.json");
@@ -178,7 +179,7 @@ fn the_schema_takes_what_is_to_be_written_and_refuses_what_is_not_read() {
     let (mut taken, mut refused) = (0, 0);
     for vector in vectors() {
         let name = &vector["name"];
-        // What is no JSON is not the schema's affair.
+        // The schema does not cover invalid JSON.
         let Ok(message) = serde_json::from_slice(&bytes(&vector)) else {
             assert!(
                 vector["means"].is_null() || vector["lenient"] == true,

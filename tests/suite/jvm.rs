@@ -1,5 +1,6 @@
-//! The sample for Spring creates jobs in its own transactions and hints them after their commit: on a real
-//! database, over both brokers, for a real node. Budget: 30 s, most of it two starts of Spring and javac.
+//! The Spring sample creates jobs in its own transactions and hints them after their commit: with a
+//! real database, over both brokers, for a real node. Budget: 30 s, most of it two starts of Spring
+//! and javac.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use sqlx::types::Uuid;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A node that sweeps once an hour: what it runs within this test, it was hinted at. Returns it when it has
-/// had its first turn as leader, and with it its HTTP address.
+/// Starts a node that sweeps once an hour: within this test it runs only hinted jobs. Returns the
+/// node and its HTTP address after its first leader cycle.
 pub(crate) async fn node_that_does_not_sweep(database: &str, space: &Space) -> (Running, String) {
     let broker = match space.url.strip_prefix("kafka://") {
         Some(_) => format!("{}/{}", space.url, space.prefix),
@@ -28,7 +29,7 @@ pub(crate) async fn node_that_does_not_sweep(database: &str, space: &Space) -> (
         .env("JOBWIRE_KAFKA_PARTITIONS", "3")
         .env("JOBWIRE_HTTP", "127.0.0.1:0")
         .env("JOBWIRE_SWEEP_INTERVAL", "1h")
-        // The leader takes a turn before its lease ends, and would hint the job that has no hint.
+        // The leader runs a cycle before its lease ends, which would hint the job without a hint.
         .env("JOBWIRE_LEASE", "1h")
         .start();
     let line = node.wait_for_line("is ready", SOON).await;
@@ -42,7 +43,7 @@ pub(crate) async fn node_that_does_not_sweep(database: &str, space: &Space) -> (
     (node, address)
 }
 
-/// The lane has its queue or topic: what is sent to a queue that is missing vanishes.
+/// Waits until the lane has its queue or topic: a message to a missing queue is lost.
 async fn until_there(space: &Space) {
     let lane = format!("{}.lane.default", space.prefix);
     if space.url.starts_with("kafka://") {
@@ -84,7 +85,7 @@ async fn the_sample_hints_its_jobs(space: Space) {
     sqlx::query(orders).execute(store.pool()).await.unwrap();
     let sample = SpringSample::compile().await;
     let _node = node_that_does_not_sweep(&database, &space).await;
-    // Still there in the end: it was no sweep that found the others.
+    // It is still there at the end: no sweep found the other jobs.
     let unhinted: Uuid = sqlx::query_scalar("SELECT jobwire.create_job(type => 'noop')")
         .fetch_one(store.pool())
         .await

@@ -1,9 +1,9 @@
-//! The Kafka transport against real brokers: what goes wrong, and what heals it.
+//! The Kafka transport against real brokers: faults, and how they heal.
 //!
-//! What every transport must do is in `transport_conformance`; here is what only Kafka can do to it.
-//! Nodes are real, the database is PostgreSQL, and each job writes a row in the transaction that completes
-//! it: a fault is healed when every job has its row, once, and nothing was started again. Tests that
-//! abuse a broker have one of their own.
+//! `transport_conformance` tests what every transport must do; these tests cover what only Kafka
+//! can do to it. Nodes are real, the database is PostgreSQL, and each job writes a row in the
+//! transaction that completes it: a fault is healed when every job has exactly one row and no
+//! process was restarted. A test that breaks a broker starts its own.
 
 mod bad_input;
 mod broker;

@@ -1,15 +1,15 @@
-//! Lanes mean the same on every broker: one suite of real nodes, run on each.
+//! Lanes behave the same on every broker: one suite of real nodes, run on each.
 //!
-//! Time is never measured: what counts is the order in which jobs start. The broker may deliver the first
-//! message of one lane a moment before that of another, so a case allows for a few early birds, and fails
-//! where a lane is treated as if the order did not exist.
+//! No test measures time, only the order in which jobs start. The broker may deliver the first
+//! message of one lane a moment before that of another, so a case tolerates a few early starts, and
+//! fails if a lane is treated as if the order did not exist.
 
 mod draining;
 mod sharing;
 mod subsets;
 mod world;
 
-/// A test of each case on each broker.
+/// Generates a test of each case on each broker.
 macro_rules! on_every_broker {
     ($($module:ident { $($case:ident),+ $(,)? })+) => {
         mod on_in_process {
@@ -55,7 +55,7 @@ on_every_broker! {
     }
 }
 
-/// A fleet of several nodes: not in-process, which serves one.
+/// Generates tests of a fleet; not in-process, which serves one node.
 macro_rules! on_fleets {
     ($($broker:ident as $name:ident { $($case:ident),+ $(,)? })+) => {
         $(mod $name {
@@ -73,7 +73,7 @@ on_fleets! {
         a_node_with_some_lanes_leaves_the_others_to_others,
         what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node,
     }
-    // A partition stays with its node while that one lives.
+    // A partition stays with its node while that node lives.
     kafka as fleet_on_kafka {
         a_node_with_some_lanes_leaves_the_others_to_others,
     }

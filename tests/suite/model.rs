@@ -1,14 +1,15 @@
 //! Every interleaving of a small world: two nodes, three exclusive jobs of one instance.
 //!
-//! The protocol is written down once more, as steps ([`protocol`]), and all orders of them are explored. What
-//! is proven is the protocol; that the code follows it is for the store conformance suite and the simulation.
+//! [`protocol`] restates the protocol as steps, and the checker explores all their orders. This
+//! proves the protocol; the store conformance suite and the simulation test that the code follows
+//! it.
 
 mod protocol;
 
 use protocol::{Budget, Mistake, State, Step};
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
-/// The protocol, with so much bad luck, and perhaps a mistake.
+/// The protocol with a budget of faults, and an optional mistake.
 #[derive(Clone, Debug)]
 struct Protocol {
     budget: Budget,
@@ -51,12 +52,12 @@ impl Model for Protocol {
                 "no lease is taken from its owner before it ends",
                 |_, state: &State| !state.robbed,
             ),
-            Property::always("nobody is forgotten", |model: &Protocol, state: &State| {
+            Property::always("no job is forgotten", |model: &Protocol, state: &State| {
                 let mut steps = state.steps(model.mistake).into_iter();
                 state.all_done() || steps.any(|step| !step.is_bad_luck())
             }),
             Property::always(
-                "without bad luck nobody needs the sweeper",
+                "without faults no job needs the sweeper",
                 |model: &Protocol, state: &State| {
                     let lucky = state.budget == model.budget;
                     let mut steps = state.steps(model.mistake).into_iter();
@@ -68,14 +69,14 @@ impl Model for Protocol {
             Property::sometimes("a lock is taken over", |_, state: &State| {
                 state.is_taken_over()
             }),
-            Property::sometimes("who lost its lock is refused", |_, state: &State| {
+            Property::sometimes("a stale node is refused", |_, state: &State| {
                 state.is_refused()
             }),
         ]
     }
 }
 
-/// Bad luck by its kinds: no more of it at once than can be explored in seconds.
+/// A budget without faults. Tests add only as many as can be explored in seconds.
 const CALM: Budget = Budget {
     crashes: 0,
     lost: 0,
@@ -101,7 +102,7 @@ fn explore(budget: Budget) -> impl Checker<Protocol> {
     checker
 }
 
-/// Every promise holds in every state, whatever happens in whatever order.
+/// Asserts that every promise holds in every state, in every order of events.
 fn holds(budget: Budget) {
     let checker = explore(budget);
     for property in checker.model().properties() {
@@ -165,10 +166,10 @@ fn the_model_reaches_what_it_is_about() {
         ..CALM
     });
     checker.assert_any_discovery("a lock is taken over");
-    checker.assert_any_discovery("who lost its lock is refused");
+    checker.assert_any_discovery("a stale node is refused");
 }
 
-/// The model finds this mistake, in the property that it breaks.
+/// Asserts that the model finds this mistake, by the property that it breaks.
 fn finds(mistake: Mistake, property: &'static str) {
     let model = Protocol {
         budget: Budget {
@@ -211,7 +212,7 @@ mistakes! {
     a_takeover_of_a_living_lease_is_found:
         TakesLivingLeases breaks "no lease is taken from its owner before it ends";
     a_forgotten_hand_over_is_found:
-        ForgetsTheHandOver breaks "without bad luck nobody needs the sweeper";
+        ForgetsTheHandOver breaks "without faults no job needs the sweeper";
     a_sweep_of_living_leases_is_found:
         ResetsLivingLeases breaks "no lease is taken from its owner before it ends";
     a_release_without_a_guard_is_found:
@@ -219,7 +220,7 @@ mistakes! {
     a_renewal_of_a_lease_that_was_cleared_is_found:
         RenewsWithoutOwner breaks "leases of an instance never overlap";
     a_missing_orphan_question_is_found:
-        NeverLooksForOrphans breaks "nobody is forgotten";
+        NeverLooksForOrphans breaks "no job is forgotten";
     a_lock_of_whichever_job_was_hinted_is_found:
         TakesTheHintedJob breaks "no younger job overtakes a ready one";
     fences_that_count_attempts_are_found:

@@ -23,12 +23,12 @@ use jobwire_tests::{Program, Running, Scratch, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The program in a directory of its own, where its default database and settings file are.
+/// Returns the program in a directory of its own, with its default database and settings file.
 fn jobwire(home: &Scratch, arguments: &[&str]) -> Program {
     Program::jobwire().in_directory(home.path()).args(arguments)
 }
 
-/// Run it to its good end. Returns what it said.
+/// Runs the program and asserts that it succeeds. Returns its output.
 async fn succeeds(program: Program) -> String {
     let (status, lines) = program.run(SOON).await;
     let said = lines.join("\n");
@@ -36,7 +36,7 @@ async fn succeeds(program: Program) -> String {
     said
 }
 
-/// Run it to its bad end, with this exit code. Returns what it said.
+/// Runs the program and asserts that it fails with this exit code. Returns its output.
 async fn fails(program: Program, code: i32) -> String {
     let (status, lines) = program.run(SOON).await;
     let said = lines.join("\n");
@@ -45,16 +45,16 @@ async fn fails(program: Program, code: i32) -> String {
     said
 }
 
-/// The same, in these words. A server that took too long to answer is asked again.
+/// Like `fails`, until the output contains these parts: a server may be slow to answer.
 async fn fails_saying(program: impl Fn() -> Program, code: i32, parts: &[&str]) -> String {
-    eventually(&format!("{parts:?} to be said"), SOON, async || {
+    eventually(&format!("an error with {parts:?}"), SOON, async || {
         let said = fails(program(), code).await;
         parts.iter().all(|part| said.contains(part)).then_some(said)
     })
     .await
 }
 
-/// Start a node and wait until it is ready. Returns it and its HTTP address.
+/// Starts a node and waits until it is ready. Returns it and its HTTP address.
 async fn start(program: Program) -> (Running, String) {
     let node = program.start();
     let line = node.wait_for_line("is ready", SOON).await;
@@ -62,7 +62,7 @@ async fn start(program: Program) -> (Running, String) {
     (node, address)
 }
 
-/// The default database of a directory.
+/// Opens the default database of a directory.
 async fn store(home: &Scratch) -> SqliteStore {
     open(&home.join("jobwire.db")).await
 }
@@ -73,7 +73,7 @@ async fn open(path: &Path) -> SqliteStore {
     store
 }
 
-/// Change the database behind the program's back.
+/// Changes the database directly.
 async fn execute(store: &SqliteStore, statement: &str) {
     let mut tx = store.begin().await.unwrap();
     let statement = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned()));
@@ -85,15 +85,15 @@ async fn all(store: &impl Store) -> Vec<JobView> {
     store.find(&JobFilter::default()).await.unwrap()
 }
 
-/// Wait until no job is left.
+/// Waits until no job is left.
 async fn until_empty(store: &impl Store, deadline: Duration) {
-    eventually("every job is done", deadline, || async {
+    eventually("every job to be done", deadline, || async {
         (store.count(&JobFilter::default()).await.ok()? == 0).then_some(())
     })
     .await;
 }
 
-/// An input file of so many lines.
+/// Writes an input file with this number of lines; returns its path.
 fn lines(home: &Scratch, line: &str, count: usize) -> String {
     let path = home.write("jobs.jsonl", format!("{line}\n").repeat(count));
     path.display().to_string()

@@ -1,4 +1,5 @@
-//! The promises of docs/reference/guarantees.md, one node at a time: each test fails without the rule it names.
+//! The promises of docs/reference/guarantees.md, with one node: each test fails without the rule
+//! that it names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +58,7 @@ async fn a_rolled_back_job_never_runs() {
     let mut tx = world.jobs.begin().await.unwrap();
     tx.create(NewJob::of("note", "dropped")).await.unwrap();
     drop(tx);
-    // A job behind them on the same lane runs; they do not.
+    // A job behind them in the same lane runs; they do not.
     world.jobs.create(NewJob::of("note", "kept")).await.unwrap();
     notes.until(1).await;
     world.until_empty().await;
@@ -81,13 +82,13 @@ async fn a_users_own_transaction_publishes_when_its_hook_fires() {
     node.stop().await;
 }
 
-/// Promise 2: a hint may be lost; it costs latency, never the job.
+/// Promise 2: a lost hint costs latency, never the job.
 #[tokio::test]
 async fn a_hook_that_never_fired_costs_latency_only() {
     let world = World::new().await;
     let notes = Notes::default();
     let node = world.node().handlers(noting(&notes)).start().await.unwrap();
-    // The node has done its first look by now.
+    // The node has run its first leader cycle by now.
     world
         .jobs
         .create(NewJob::of("note", "first"))
@@ -136,7 +137,7 @@ async fn jobs_created_by_plain_sql_run() {
     node.stop().await;
 }
 
-/// Effects and completion commit together: the handler's row and the end of its job.
+/// The handler's row and the completion of its job commit together.
 #[tokio::test]
 async fn a_handler_in_the_completing_transaction_commits_with_it() {
     let world = World::new().await;
@@ -169,7 +170,7 @@ async fn a_handler_in_the_completing_transaction_commits_with_it() {
     world.jobs.create(NewJob::of("effect", &7)).await.unwrap();
     assert_eq!(notes.until(1).await, ["after 7"]);
     world.until_empty().await;
-    // The first attempt wrote both too, and was rolled back with them.
+    // The first attempt wrote both, too; both were rolled back.
     assert_eq!(world.count("SELECT count(*) FROM effect").await, 1);
     assert_eq!(notes.all(), ["after 7"]);
     node.stop().await;
@@ -201,7 +202,7 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
         states: vec![JobState::DeadLetter],
         ..JobFilter::default()
     };
-    eventually("the job becomes a dead letter", SOON, || async {
+    eventually("the job to become a dead letter", SOON, || async {
         (world.store.count(&dead).await.ok()? == 1).then_some(())
     })
     .await;
@@ -254,7 +255,7 @@ async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other() {
         let message = message.unwrap_or_default();
         assert!(message.contains(expected), "{job_type}: {message}");
     }
-    eventually("the node is well", SOON, || async {
+    eventually("the node to be ready", SOON, || async {
         node.health().ready.then_some(())
     })
     .await;
@@ -338,7 +339,7 @@ async fn a_job_longer_than_its_lease_runs_once() {
     let notes = Notes::default();
     let seen = notes.clone();
     let mut options = quick();
-    // So long that it outlives the machine's standing still for a while.
+    // Long enough to outlast a stall of the machine.
     options.lease = Duration::from_secs(15);
     options.sweep_interval = Duration::from_millis(300);
     let gate = Arc::new(Semaphore::new(0));
@@ -360,7 +361,7 @@ async fn a_job_longer_than_its_lease_runs_once() {
         .unwrap();
     world.jobs.create(NewJob::of("long", &())).await.unwrap();
     notes.until(1).await;
-    eventually("its first lease has been over for a while", SOON, || async {
+    eventually("the first lease to be over for a while", SOON, || async {
         let over = "SELECT count(*) FROM jobwire.job_lease WHERE locked_at < clock_timestamp() - interval '18 seconds'";
         (world.count(over).await == 1).then_some(())
     })
@@ -414,7 +415,7 @@ async fn timers_run_when_due_and_repeat() {
     node.stop().await;
 }
 
-/// What still runs at the end of the shutdown is given back, at the cost of no attempt.
+/// A job that still runs at the end of the shutdown is released and spends no attempt.
 #[tokio::test]
 async fn a_shutdown_gives_back_what_still_runs() {
     let world = World::new().await;
@@ -448,7 +449,7 @@ async fn a_shutdown_gives_back_what_still_runs() {
     );
 }
 
-/// Protocol rule 8: a type that nobody serves waits, and burns no retries.
+/// Protocol rule 8: a job of a type that no node serves waits and spends no attempt.
 #[tokio::test]
 async fn a_type_that_nobody_serves_waits() {
     let world = World::new().await;
@@ -471,7 +472,7 @@ async fn a_type_that_nobody_serves_waits() {
 #[tokio::test]
 async fn a_second_embedded_node_is_refused() {
     let world = World::new().await;
-    // A leader that is late by seconds leads all the same, while it has something to look after.
+    // While a job waits, the leader keeps leading even if it is seconds late.
     let mut options = quick();
     options.sweep_interval = Duration::from_secs(8);
     let unserved = NewJob::of("unserved", &());
@@ -491,7 +492,7 @@ async fn a_second_embedded_node_is_refused() {
     node.stop().await;
 }
 
-/// Nothing is held across the wait: a burst larger than the slots drains without losing one.
+/// A burst larger than the slots drains completely.
 #[tokio::test]
 async fn a_burst_drains_in_few_statements() {
     let world = World::new().await;

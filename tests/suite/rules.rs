@@ -1,4 +1,4 @@
-//! Rules of the protocol that need a fault or a crowd to show.
+//! Rules of the protocol that only a fault or many jobs can show.
 
 mod accounts;
 mod ahead;
@@ -37,7 +37,8 @@ use tokio::sync::Semaphore;
 
 use crate::world::{Notes, SOON, World, pass, proxy_before, quick};
 
-/// The node has had its first turn, in which it hints whatever waits: nothing that is created from now on.
+/// Waits until the node has run its first leader cycle, which hints all waiting jobs: it hints none
+/// that is created later.
 async fn until_first_turn(scraped: &PrometheusHandle) {
     eventually("the node to lead", SOON, || async {
         let text = scraped.render();
@@ -48,7 +49,7 @@ async fn until_first_turn(scraped: &PrometheusHandle) {
     .await;
 }
 
-/// Rule 6: no more is locked than there are free slots, however much waits.
+/// Rule 6: a node locks no more jobs than it has free slots, however many wait.
 #[tokio::test]
 async fn no_more_is_locked_than_there_are_slots() {
     let world = World::new().await;
@@ -68,7 +69,7 @@ async fn no_more_is_locked_than_there_are_slots() {
         .await
         .unwrap();
     notes.until(3).await;
-    // Its leader has looked around at least twice more while every slot was taken.
+    // The leader has run at least two more cycles while every slot was taken.
     pass(Duration::from_secs(2)).await;
     assert_eq!(
         world.count("SELECT count(*) FROM jobwire.job_lease").await,
@@ -80,7 +81,7 @@ async fn no_more_is_locked_than_there_are_slots() {
     node.stop().await;
 }
 
-/// Rule 5: a producer whose clock runs ahead is counted, not believed.
+/// Rule 5: a commit time in the future is counted as clock skew and not recorded as a latency.
 #[tokio::test]
 async fn a_commit_in_the_future_is_counted_as_skew() {
     // On a current-thread runtime every task of the node records here.
@@ -92,7 +93,7 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
     let seen = notes.clone();
     let node = world
         .node()
-        // Nobody but this test hints the job.
+        // Only this test hints the job.
         .options(world::unswept())
         .handler("note", move |_: Running<()>| {
             let seen = seen.clone();
@@ -123,7 +124,8 @@ async fn a_commit_in_the_future_is_counted_as_skew() {
     assert!(text.contains("jobwire_commit_to_start_seconds"), "{text}");
 }
 
-/// Rule 29: the answer to COMMIT is lost on its way; the transaction is asked after, and its hint leaves.
+/// Rule 29: the answer to COMMIT is lost; the outcome of the transaction is looked up, and its
+/// hint is published.
 #[tokio::test]
 async fn a_lost_answer_to_commit_is_asked_after() {
     // On a current-thread runtime every task of the node records here.
@@ -138,7 +140,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     let notes = Notes::default();
     let seen = notes.clone();
     let node = Node::builder(world.store.clone(), world.transport())
-        // The sweeper would find the job too; here it must be the hint.
+        // The sweeper would find the job, too; here the hint must start it.
         .options(world::unswept())
         .handler("note", move |_: Running<()>| {
             let seen = seen.clone();
@@ -155,7 +157,7 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     let id = tx.create(NewJob::of("note", &())).await.unwrap();
     proxy.set(Direction::ToClient, Flow::Stall);
     let committing = tokio::spawn(tx.commit());
-    eventually("the commit has reached the database", SOON, || async {
+    eventually("the commit to reach the database", SOON, || async {
         world.store.get(id).await.unwrap()
     })
     .await;
@@ -164,12 +166,12 @@ async fn a_lost_answer_to_commit_is_asked_after() {
     committing
         .await
         .unwrap()
-        .expect("the transaction has committed, whatever became of the answer");
+        .expect("the transaction has committed, although the answer was lost");
     notes.until(1).await;
     node.stop().await;
 }
 
-/// The same where a transaction creates nothing but timers.
+/// Rule 29 for a transaction that creates only timers.
 #[tokio::test]
 async fn a_lost_answer_to_a_commit_of_timers_is_asked_after() {
     let world = World::new().await;
@@ -181,17 +183,17 @@ async fn a_lost_answer_to_a_commit_of_timers_is_asked_after() {
     let id = tx.create(later).await.unwrap();
     proxy.set(Direction::ToClient, Flow::Stall);
     let committing = tokio::spawn(tx.commit());
-    eventually("the commit has reached the database", SOON, || async {
+    eventually("the commit to reach the database", SOON, || async {
         world.store.get(id).await.unwrap()
     })
     .await;
     proxy.cut();
     proxy.set(Direction::ToClient, Flow::Pass);
     let committed = committing.await.unwrap();
-    committed.expect("the transaction has committed, whatever became of the answer");
+    committed.expect("the transaction has committed, although the answer was lost");
 }
 
-/// Rule 29, the other way: COMMIT never arrived, so nothing exists and nothing is hinted.
+/// Rule 29 for a COMMIT that never arrived: no job exists and no hint is published.
 #[tokio::test]
 async fn a_commit_that_never_arrived_is_an_error() {
     let world = World::new().await;
@@ -202,7 +204,7 @@ async fn a_commit_that_never_arrived_is_an_error() {
     let id = tx.create(NewJob::of("note", &())).await.unwrap();
     proxy.set(Direction::ToServer, Flow::Stall);
     let committing = tokio::spawn(tx.commit());
-    eventually("COMMIT is on its way", SOON, || async {
+    eventually("COMMIT to be on its way", SOON, || async {
         (proxy.connections() > 0).then_some(())
     })
     .await;
@@ -213,8 +215,8 @@ async fn a_commit_that_never_arrived_is_an_error() {
     assert_eq!(answer.is_ok(), exists, "{answer:?}");
 }
 
-/// A caller stops waiting for its transaction to begin: the connection goes back to the pool outside of one,
-/// else the next statement on it would not be committed.
+/// A caller stops waiting for its transaction to begin: the connection returns to the pool outside
+/// of a transaction, or the next statement on it would not be committed.
 #[tokio::test]
 async fn a_cancelled_begin_leaves_no_open_transaction() {
     let world = World::new().await;
@@ -227,27 +229,27 @@ async fn a_cancelled_begin_leaves_no_open_transaction() {
         )
     };
     jobs.begin().await.unwrap().rollback().await.unwrap();
-    eventually("a connection waits in the pool", SOON, || async {
+    eventually("a connection to be idle in the pool", SOON, || async {
         (store.pool().num_idle() > 0).then_some(())
     })
     .await;
     proxy.set(Direction::ToClient, Flow::Stall);
     let beginning = tokio::spawn(async move { jobs.begin().await.map(drop) });
-    eventually("BEGIN has reached the database", SOON, || async {
+    eventually("BEGIN to reach the database", SOON, || async {
         (open().await == 1).then_some(())
     })
     .await;
     beginning.abort();
     assert!(beginning.await.is_err(), "cancelled");
     proxy.set(Direction::ToClient, Flow::Pass);
-    eventually("the transaction has ended", SOON, || async {
+    eventually("the transaction to end", SOON, || async {
         (open().await == 0).then_some(())
     })
     .await;
     store.close().await;
 }
 
-/// Rule 30: a timer that nobody told of is moved by the next turn at the latest.
+/// Rule 30: the next leader cycle moves a timer that the leader was not notified of, at the latest.
 #[tokio::test]
 async fn a_timer_that_nobody_told_of_is_at_most_a_turn_late() {
     let world = World::new().await;

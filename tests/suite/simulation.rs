@@ -1,10 +1,11 @@
-//! Thousands of seeds through the real machinery over a simulated world: docs/internals/simulation.md.
+//! Thousands of seeds through the real machinery over a simulated world:
+//! docs/internals/simulation.md.
 
 use jobwire_tests::simulation::{Bug, Simulation, Swept, replay, sweep};
 
-/// So many run with the test command; `JOBWIRE_TEST_SEEDS` asks for more.
+/// The number of seeds that run by default; `JOBWIRE_TEST_SEEDS` sets another.
 const SEEDS: u64 = 20_000;
-/// A bug is found within so many.
+/// The number of seeds within which a bug must be found.
 const ENOUGH: u64 = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
@@ -25,11 +26,14 @@ fn every_seed_keeps_the_promises() {
     let Swept {
         takeovers, faults, ..
     } = swept;
-    assert!(takeovers > 0 && faults > 0, "nothing went wrong at all");
+    assert!(
+        takeovers > 0 && faults > 0,
+        "no takeover or no fault in any seed"
+    );
 }
 
-/// Protocol rule 25. The database was away for longer than a lease, and the node's own turn comes as
-/// soon as its renewals and outcomes do.
+/// Protocol rule 25. The database was away for longer than a lease, and the node's own leader cycle
+/// comes at the same time as its renewals and outcomes.
 #[test]
 fn an_embedded_node_ends_no_lease_of_its_own_after_an_outage() {
     let mut locks = 0;
@@ -61,7 +65,7 @@ fn the_same_seed_is_the_same_run() {
         assert!(one.lines().count() > 20, "{one}");
         assert!(
             one == other,
-            "seed {seed} was two runs:\n{one}\nand\n{other}"
+            "seed {seed} gave two different runs:\n{one}\nand\n{other}"
         );
     }
 }

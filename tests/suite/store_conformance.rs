@@ -1,9 +1,9 @@
-//! What every store must do: one suite, run on SQLite and on PostgreSQL, and on the store in memory that the
-//! simulation trusts.
+//! What every store must do: one suite for SQLite, PostgreSQL and the store in memory that the
+//! simulation uses.
 //!
-//! Each case is an async function over any store, named by the behaviour it holds the store to. Time is
-//! never waited for: where a case needs a lease that ran out or a timer that is due, it moves the stored
-//! moment back (see `world.rs`).
+//! Each case is an async function over any store, named by the behaviour that it requires. No case
+//! waits for time to pass: one that needs an expired lease or a due timer moves the stored time
+//! back (see `world.rs`).
 
 mod bad_rows;
 mod bounds;
@@ -30,8 +30,8 @@ mod suspending;
 mod timers;
 mod world;
 
-/// A test of each case on each store. The store in memory has no transactions, lanes and schemas; one mutex makes each
-/// of its transitions atomic, so that concurrency has nothing to show.
+/// Generates a test of each case on each store. The store in memory has no transactions, lanes and
+/// schemas; one mutex makes each of its transitions atomic, so it needs no concurrency tests.
 macro_rules! conformance {
     ($($module:ident {
         $(everywhere [$($case:ident,)+])?

@@ -1,6 +1,7 @@
-//! A background task of a node panics: that is logged, counted, named in /readyz, and the task is started again.
+//! A background task of a node panics: the panic is logged, counted and named in `/readyz`, and the
+//! task starts again.
 //!
-//! Budget: 60 s; each task in a node of its own, some of them at once.
+//! Budget: 60 s; each task has a node of its own, and some run at once.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const SOON: Duration = Duration::from_secs(60);
 
 static AT_ONCE: Semaphore = Semaphore::const_new(5);
 
-/// Every task of a node, and the part that /readyz names; the transport's own heal within a moment.
+/// Every task of a node, and the part that `/readyz` names. The transport's
+/// tasks without a part heal within a moment.
 const TASKS: [(&str, Option<&str>); 10] = [
     ("leader", Some("leader")),
     ("timers", Some("timers")),
@@ -30,8 +32,8 @@ const TASKS: [(&str, Option<&str>); 10] = [
     ("amqp hearing", None),
 ];
 
-/// So often it panics as it starts. The pauses in between grow: together they take twenty-three seconds, in
-/// which somebody who asks is told.
+/// How many times the task panics as it starts. The pauses in between grow: together they take
+/// twenty-three seconds, long enough for a health request to see one.
 const TIMES: u32 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +56,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let node = fleet.node(&[("FAILPOINTS", &panics)]).await;
     let ready = node.wait_for_line("is ready", SOON).await;
     let endpoint = http::address_in(&ready);
-    // It has something to do, for the tasks that start with their work.
+    // A job, for the tasks that only start with work.
     let job = NewJob::of("event", &json!({ "position": 1 }));
     let job = job.instance("case").element("step");
     fleet
@@ -72,7 +74,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     }
     let line = node.wait_for_line("a background task died", SOON).await;
     assert!(line.contains(task), "{line}");
-    eventually(&format!("{task} to be well again"), SOON, async || {
+    eventually(&format!("{task} to be healthy again"), SOON, async || {
         let answer = http::get(&endpoint, "/readyz").await.ok()?;
         (answer.status == 200).then_some(())
     })
@@ -87,12 +89,12 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let counted = metrics
         .lines()
         .find_map(|line| line.strip_prefix(&*counter));
-    // Not each of the panics that were ordered has to come: the job may be done before.
+    // Not all ordered panics must occur: the job may be done before.
     let counted: u32 = counted.and_then(|n| n.parse().ok()).unwrap_or(0);
     assert!((1..=times).contains(&counted), "{task}: {counted}");
 }
 
-/// A commit is no task of its own: one that panics must not keep its batch's jobs held for ever.
+/// A commit is not a task of its own: one that panics must not keep the jobs of its batch forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_panics_costs_its_jobs_a_repetition() {
     let database = shared::postgres().await.create_database().await;
@@ -107,7 +109,7 @@ async fn a_commit_that_panics_costs_its_jobs_a_repetition() {
     }
     fleet.until_empty(SOON).await;
     assert_eq!(fleet.events().await, 3);
-    eventually("nothing to be held", SOON, async || {
+    eventually("no job in flight", SOON, async || {
         let metrics = http::get(&endpoint, "/metrics").await.ok()?.body;
         let is = |line: &str| metrics.lines().any(|l| l == line);
         let both =

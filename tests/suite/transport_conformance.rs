@@ -1,8 +1,8 @@
-//! What every transport must do: one suite, run on the in-process transport, on RabbitMQ and on Kafka.
+//! What every transport must do: one suite for the in-process transport, RabbitMQ and Kafka.
 //!
 //! Each case is an async function over any transport, named by the behaviour that the contract in
-//! `jobwire_core::transport` asks for. Nothing is concluded from silence: that a message is held back,
-//! or gone, is shown by what somebody else receives, or by what comes next.
+//! `jobwire_core::transport` requires. No case concludes anything from silence: another receiver,
+//! or the next message, shows that a message is held back or gone.
 
 mod control;
 mod holding;
@@ -10,7 +10,7 @@ mod publishing;
 mod receiving;
 pub(crate) mod world;
 
-/// A test of each case on each transport.
+/// Generates a test of each case on each transport.
 macro_rules! conformance {
     ($($module:ident { $($case:ident),+ $(,)? })+) => {
         mod on_in_process {

@@ -1,4 +1,5 @@
-//! A small world for tests of nodes: a database of its own, a transport, and a record of what ran.
+//! A world for tests of nodes: a database of its own, a transport, and a record of the jobs that
+//! ran.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -47,14 +48,14 @@ impl World {
         Node::builder(self.store.clone(), self.transport()).options(quick())
     }
 
-    /// Wait until no job is left in any table.
+    /// Waits until no job is left in any table.
     pub(crate) async fn until_empty(&self) {
         self.until_left(0).await;
     }
 
     pub(crate) async fn until_left(&self, left: i64) {
         let filter = JobFilter::default();
-        eventually("the job tables reach the expected size", SOON, || async {
+        eventually("the expected number of jobs", SOON, || async {
             (self.store.count(&filter).await.ok()? == left).then_some(())
         })
         .await;
@@ -68,7 +69,7 @@ impl World {
     }
 }
 
-/// The store of a database to which nothing happens: it may be as slow as its machine.
+/// Returns a store for a database without faults, with timeouts for a slow machine.
 pub(crate) async fn patient(url: &str) -> PgStore {
     let long = Duration::from_secs(300);
     let mut options = PgOptions::default();
@@ -78,14 +79,14 @@ pub(crate) async fn patient(url: &str) -> PgStore {
     PgStore::connect_with(url, options).await.unwrap()
 }
 
-/// A proxy before the server of this database.
+/// Starts a proxy in front of the server of this database.
 pub(crate) async fn proxy_before(url: &str) -> Proxy {
     let server = url::Url::parse(url).unwrap();
     let (host, port) = (server.host_str().unwrap(), server.port().unwrap());
     Proxy::start(&format!("{host}:{port}")).await
 }
 
-/// The same for a file.
+/// Like `patient`, for a file.
 pub(crate) async fn patient_file(url: &str) -> SqliteStore {
     let mut options = SqliteOptions::default();
     options.busy_timeout = Duration::from_secs(120);
@@ -93,7 +94,8 @@ pub(crate) async fn patient_file(url: &str) -> SqliteStore {
     SqliteStore::connect_with(url, options).await.unwrap()
 }
 
-/// A transport of its own to a place on RabbitMQ or Kafka; there a topic has so many partitions.
+/// Returns a transport to a space on RabbitMQ or Kafka; on Kafka a topic has this number of
+/// partitions.
 pub(crate) async fn connect(space: &Space, partitions: i32) -> Arc<dyn Transport> {
     if space.url.starts_with("kafka://") {
         let url = format!("{}/{}", space.url, space.prefix);
@@ -105,7 +107,7 @@ pub(crate) async fn connect(space: &Space, partitions: i32) -> Arc<dyn Transport
     Arc::new(AmqpTransport::connect(&space.url, options).await.unwrap())
 }
 
-/// Let so much time pass.
+/// Waits for this time.
 pub(crate) async fn pass(time: Duration) {
     let later = Instant::now() + time;
     eventually("time to pass", SOON, async || {
@@ -114,7 +116,7 @@ pub(crate) async fn pass(time: Duration) {
     .await;
 }
 
-/// Sessions of this database that wait for a lock, or sleep.
+/// Returns the number of sessions of this database that wait for a lock, or sleep.
 pub(crate) async fn waiting(store: &PgStore) -> i64 {
     sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity
@@ -125,7 +127,7 @@ pub(crate) async fn waiting(store: &PgStore) -> i64 {
     .unwrap()
 }
 
-/// Until so many do.
+/// Waits until at least `sessions` of them wait.
 pub(crate) async fn until_waiting(store: &PgStore, sessions: i64) {
     eventually("a session that waits for a lock", SOON, async || {
         (waiting(store).await >= sessions).then_some(())
@@ -133,8 +135,8 @@ pub(crate) async fn until_waiting(store: &PgStore, sessions: i64) {
     .await;
 }
 
-/// Options for tests: what lost its hint is found within seconds. The lease is a long one, so that no job runs
-/// twice because the machine stood still; a test of expiry says so itself.
+/// Returns options for tests: the sweeper finds a lost hint within seconds. The lease is long, so
+/// that no job runs twice because the machine stalled; a test of expiry sets its own.
 pub(crate) fn quick() -> NodeOptions {
     let mut options = NodeOptions::default();
     options.lease = Duration::from_secs(60);
@@ -145,7 +147,7 @@ pub(crate) fn quick() -> NodeOptions {
     options
 }
 
-/// What handlers noted, in order.
+/// The notes of handlers, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
 

@@ -1,4 +1,4 @@
-//! What anybody may put into a queue: malformed, oversized and forged messages.
+//! Malformed, oversized and forged messages in a queue.
 
 use std::task::Poll;
 
@@ -41,7 +41,7 @@ async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream(
             stranger.send(&queue, bytes).await;
         }
     }
-    // A forged hint is a hint: the store refuses it, not the transport.
+    // The transport passes a forged hint on; the store refuses it.
     let forged = format!(r#"{{"v":1,"hints":[{{"id":"{id}"}}]}}"#);
     stranger.send(&queue, forged.as_bytes()).await;
     let last = publish_at_last(&transport, &world.lane).await;
@@ -94,14 +94,14 @@ async fn hints_too_long_for_one_message_arrive_all_the_same() {
     assert_eq!(received, sent);
 }
 
-/// Nodes hear what others publish to the exchange, whatever its size.
+/// Every process with write access can publish to the exchange, in any size.
 #[tokio::test]
 async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
     use jobwire_core::transport::{Control, MAX_CONTROL_BYTES, Transport};
     let world = World::new().await;
     let (near, far) = (world.transport().await, world.transport().await);
     let mut heard = near.listen();
-    eventually("the far one to be heard", SOON, || {
+    eventually("a control message of the far transport", SOON, || {
         far.publisher().tell(Control::Look);
         let heard = heard.try_recv().ok();
         async move { heard }
@@ -134,7 +134,7 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
     assert_eq!(first, 100, "a message that is too large was decoded");
 }
 
-/// Run a future with a recorder of its own, so that other tests do not count.
+/// Runs a future with its own recorder, so that other tests do not count.
 async fn counted<T>(
     recorder: &metrics_exporter_prometheus::PrometheusRecorder,
     counting: impl Future<Output = T>,

@@ -1,4 +1,4 @@
-//! Connections that break, hang and come back, without a restart of anything.
+//! Connections that break, hang and come back. No process restarts.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ async fn an_unsettled_message_comes_back_when_the_connection_dies() {
     proxy.cut();
     let broken = soon("the error", receiver.receive(10)).await.unwrap_err();
     assert!(matches!(broken, TransportError::Unreachable(_)), "{broken}");
-    // A ticket of the old connection means nothing on the new one.
+    // A ticket of the old connection has no effect on the new one.
     receiver.settle(&tickets(&held)).await;
     let again = receive_at_last(&mut receiver).await;
     receiver.settle(&tickets(&held)).await;
@@ -61,7 +61,7 @@ async fn a_publish_fails_at_once_while_the_broker_is_away() {
         (!health.publishing && !health.receiving && health.problem.is_some()).then_some(())
     })
     .await;
-    // Each would wait for its confirm, or for the broker to come back, otherwise.
+    // Otherwise each call waits for its confirm or for the broker.
     soon("100 refusals", async {
         for _ in 0..100 {
             let refused = publish(&transport, &world.lane).await.unwrap_err();
@@ -72,7 +72,7 @@ async fn a_publish_fails_at_once_while_the_broker_is_away() {
         }
     })
     .await;
-    // A receiver waits a little, so that its caller does not spin.
+    // The receiver waits before it returns the next error, so that its caller does not spin.
     let _ = soon("the first error", receiver.receive(1)).await;
     let since = Instant::now();
     assert!(soon("the next error", receiver.receive(1)).await.is_err());
@@ -87,7 +87,7 @@ async fn a_broker_that_says_nothing_is_given_up_after_the_confirm_timeout() {
     let world = World::new().await;
     let impatient = world.options().confirm_timeout(Duration::from_millis(500));
     let (proxy, transport) = world.behind_a_proxy_with(impatient).await;
-    // Another one, for the heartbeats: the first one's connections outlive the silence.
+    // A second transport, for the heartbeats: the connections of the first outlive the silence.
     let watchful = world.options().heartbeat(Duration::from_secs(1));
     let watchful = connect(&proxy.url(&world.space.url), watchful).await;
     let mut receiver = subscribe(&watchful, &world.lane, 10).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_broker_that_says_nothing_is_given_up_after_the_confirm_timeout() {
         let failed = failed.unwrap_err();
         assert!(matches!(failed, TransportError::Timeout(_)), "{failed}");
     }
-    // The heartbeats stay away: both connections are given up and made anew.
+    // No heartbeat arrives: both connections are closed and opened anew.
     eventually("the connections to be given up", SOON, || async {
         (!health(&watchful).publishing && !health(&watchful).receiving).then_some(())
     })
@@ -131,7 +131,7 @@ async fn connecting_comes_back_soon_whatever_the_broker_does() {
 #[tokio::test]
 async fn closing_keeps_its_time_limit_when_the_broker_says_nothing() {
     let world = World::new().await;
-    // Nothing but the time limit ends what waits for the broker.
+    // Only the time limit ends the waits for the broker.
     let patient = world
         .options()
         .confirm_timeout(Duration::from_secs(600))
@@ -142,7 +142,7 @@ async fn closing_keeps_its_time_limit_when_the_broker_says_nothing() {
     proxy.set_both(Flow::Stall);
     soon("closing", transport.close(Duration::from_secs(1))).await;
     drop(receiver);
-    // The proxy keeps even the end of a stream back.
+    // The proxy also holds back the end of a stream.
     proxy.set_both(Flow::Pass);
     eventually("the sockets to be closed", SOON, || async {
         (proxy.connections() == 0).then_some(())
@@ -158,7 +158,7 @@ async fn a_closed_transport_leaves_no_connection_behind() {
     let other = connect(&proxy.url(&world.space.url), world.options()).await;
     let _receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
     soon("closing", transport.close(SOON)).await;
-    // And one that is only dropped, as well.
+    // A transport that is only dropped closes its connections, too.
     drop(other);
     eventually("the connections to end", SOON, || async {
         (proxy.connections() == 0).then_some(())
@@ -200,7 +200,7 @@ async fn control_messages_reach_every_process_also_after_a_break() {
     let (proxy, one) = world.behind_a_proxy().await;
     let two = world.transport().await;
     let (mut at_one, mut at_two) = (one.listen(), two.listen());
-    // A process listens a moment after it connected: say it until it is heard.
+    // A process listens a moment after it connected: repeat the message until it arrives.
     let heard = async |from: &AmqpTransport, at: &mut broadcast::Receiver<Control>| {
         eventually("a control message", SOON, || {
             from.tell(Control::Look);

@@ -1,4 +1,4 @@
-//! Several hosts in one URL: whichever answers is used, and another one when it stops.
+//! Several hosts in one URL: the transport uses one that answers, and another when that one stops.
 
 use jobwire_core::Lane;
 use jobwire_core::transport::Publisher;
@@ -8,7 +8,7 @@ use url::Url;
 
 use super::world::*;
 
-/// The URL with these hosts in place of its own.
+/// Returns the URL with these hosts in place of its own.
 fn at(url: &str, hosts: &[String]) -> String {
     let url = Url::parse(url).unwrap();
     let user = url.username();
@@ -26,7 +26,7 @@ async fn hosts_that_are_away_are_passed_over() {
     let broker = Url::parse(&world.space.url).unwrap();
     let living = format!("localhost:{}", broker.port().unwrap());
     let url = at(&world.space.url, &[nobody(), nobody(), living]);
-    // The order is random: by chance the living one comes first.
+    // The order is random: the living host may come first.
     for _ in 0..5 {
         let transport = connect(&url, world.options()).await;
         let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
@@ -53,7 +53,7 @@ async fn all_hosts_are_named_when_none_answers() {
     assert!(!format!("{transport:?}").contains("hunter2"));
 }
 
-/// Two roads to one cluster: when one is closed, the other is taken, and back again.
+/// Two proxies lead to one broker. When one closes, the connections move to the other, and back.
 #[tokio::test]
 async fn the_next_host_is_taken_when_one_is_lost() {
     let world = World::new().await;
@@ -80,7 +80,7 @@ async fn the_next_host_is_taken_when_one_is_lost() {
     }
 }
 
-/// The second broker knows nothing of the first: what was on that one is lost, as a hint may be.
+/// The brokers share no state: hints on the first are lost, which the protocol allows.
 #[tokio::test]
 async fn another_broker_takes_over_from_one_that_stops() {
     let (one, other) = tokio::join!(RabbitMq::start(), RabbitMq::start());
@@ -114,7 +114,7 @@ async fn another_broker_takes_over_from_one_that_stops() {
     arrives(&mut receiver, id).await;
 }
 
-/// Connections of the user of that test.
+/// Counts the connections of the user `bob`.
 async fn connections(broker: &RabbitMq) -> usize {
     let users = broker.ctl().run(&["list_connections", "user"]).await;
     users.lines().filter(|user| *user == "bob").count()

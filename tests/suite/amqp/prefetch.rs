@@ -1,4 +1,4 @@
-//! How many messages are on their way to a receiver: fewer, where they are packed and wait long.
+//! The number of messages on their way to a receiver: fewer if they are packed and wait long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::world::pass;
 
 const SHARE: u16 = 16;
 const PACKED: usize = 8;
-/// A job of this receiver takes so long.
+/// The time that one job of this receiver takes.
 const WORK: Duration = Duration::from_millis(100);
 
-/// A receiver that works on one message after the other, and what it has.
+/// A receiver that decides one message after the other, and its messages.
 struct Worker {
     receiver: Box<dyn Receiver>,
     waiting: VecDeque<Delivery>,
     done: Vec<JobId>,
     redelivered: usize,
-    /// Messages that were decided.
+    /// The number of decided messages.
     decided: u32,
 }
 
@@ -41,7 +41,7 @@ impl Worker {
         }
     }
 
-    /// Receive for so long. Errors pass.
+    /// Receives for this time. Ignores errors.
     async fn receive(&mut self, time: Duration) {
         let receiving = async {
             loop {
@@ -59,7 +59,7 @@ impl Worker {
         }
     }
 
-    /// Decide the first message, if there is one.
+    /// Decides the first message, if there is one.
     async fn decide(&mut self) {
         let Some(delivery) = self.waiting.pop_front() else {
             return;
@@ -69,7 +69,7 @@ impl Worker {
         self.decided += 1;
     }
 
-    /// Work on so many messages.
+    /// Decides this number of messages.
     async fn work(&mut self, messages: u32) {
         let end = self.decided + messages;
         let working = async {
@@ -89,7 +89,7 @@ fn packed(world: &World, queue_type: QueueType) -> AmqpOptions {
         .queue_type(queue_type)
 }
 
-/// So many messages, full of hints.
+/// Publishes this number of messages, each full of hints.
 async fn publish_packed(transport: &dyn Transport, world: &World, messages: usize) -> Vec<JobId> {
     let ids: Vec<JobId> = (0..messages * PACKED).map(|_| JobId::generate()).collect();
     let hints = ids.iter().map(|id| Hint::new(*id)).collect();
@@ -126,13 +126,13 @@ async fn the_limit_follows_what_messages_hold(queue_type: QueueType) {
         "each once, and in order"
     );
 
-    // Messages of one hint each: the share holds again.
+    // Messages of one hint each: the share applies again.
     for _ in 0..40 {
         publish_at_last(&transport, &world.lane).await;
         worker.receive(Duration::from_millis(30)).await;
         worker.decide().await;
     }
-    soon("the others", async {
+    soon("the other messages", async {
         while worker.decided < 100 {
             worker.receive(Duration::from_millis(1)).await;
             worker.decide().await;
@@ -161,7 +161,7 @@ async fn of_packed_messages_in_a_quorum_queue_that_wait_fewer_are_on_their_way()
     the_limit_follows_what_messages_hold(QueueType::Quorum).await;
 }
 
-/// The connection breaks again and again while the limit changes.
+/// The connection breaks repeatedly while the limit changes.
 #[tokio::test]
 async fn a_limit_that_changes_outlives_broken_connections() {
     let world = World::new().await;
@@ -173,11 +173,11 @@ async fn a_limit_that_changes_outlives_broken_connections() {
     for _ in 0..4 {
         worker.work(8).await;
         proxy.cut();
-        // What is held comes again.
+        // The broker delivers the held messages again.
         worker.waiting.clear();
         until_healthy(&transport).await;
     }
-    soon("all", async {
+    soon("all hints", async {
         let all = |worker: &Worker| sent.iter().all(|id| worker.done.contains(id));
         while !all(&worker) {
             worker.receive(WORK / 10).await;

@@ -1,4 +1,4 @@
-//! The program over TLS: jobs run, mistakes are one clear line, and no log shows a secret.
+//! The program over TLS: jobs run, a mistake is one clear line, and no log shows a secret.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jobwire_tests::{Authority, Identity, Program, Scratch, Signal, eventually, s
 use super::secured::Secured;
 use super::world::SOON;
 
-/// A directory with settings, in which the program finds its way.
+/// A directory with the settings that the program finds.
 struct Home {
     directory: Scratch,
     database: String,
@@ -50,15 +50,15 @@ impl Home {
         said
     }
 
-    /// What the doctor says when it finds what is looked for. It gives the broker a few seconds to answer, so
-    /// on a busy machine it is asked again.
+    /// Runs `doctor` until its output is right, and returns the output. The doctor gives the broker
+    /// only a few seconds to answer, so on a busy machine it runs again.
     async fn doctor(
         &self,
         arguments: &[&str],
         right: impl Fn(&str, Option<i32>) -> bool,
     ) -> String {
         let arguments = [&["doctor"], arguments].concat();
-        eventually("the doctor to find it", SOON, || async {
+        eventually("the expected report of the doctor", SOON, || async {
             let (status, lines) = self.jobwire(&arguments).run(SOON).await;
             let said = lines.join("\n");
             let right = right(&said, status.code());
@@ -82,7 +82,7 @@ impl Home {
     }
 }
 
-/// The part of a key that would be seen in a log.
+/// The part of a key that a log would show.
 fn secret_of(identity: &Identity) -> String {
     let key = std::fs::read_to_string(&identity.key).unwrap();
     key.lines().nth(1).unwrap().to_owned()
@@ -144,7 +144,7 @@ async fn a_broker_that_can_not_be_trusted_is_one_clear_line() {
     let secret = parsed.password().unwrap();
     let home = Home::new(&url, &Authority::new(), None).await;
     home.succeeds(&["migrate", "up"]).await;
-    // Its authority's file went with it: first that is said.
+    // The CA file was deleted with its authority: the first error is about the file.
     for command in ["run", "doctor"] {
         let said = home.fails(&[command], 1).await;
         assert!(
@@ -168,7 +168,7 @@ async fn a_broker_that_can_not_be_trusted_is_one_clear_line() {
     };
     let distrusts = |said: &str, code| said.contains(reason[1]) && code == Some(1);
     says(&home.doctor(&["--broker-tls-ca", &ca], distrusts).await);
-    // A slow handshake is heard of after the start, which does not wait for it for long.
+    // The start does not wait long for a slow handshake, so the line may come later.
     let mut node = home.jobwire(&["run", "--broker-tls-ca", &ca]).start();
     says(
         &node

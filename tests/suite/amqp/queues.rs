@@ -23,7 +23,7 @@ async fn a_queue_deleted_under_a_consumer_is_declared_again() {
 #[tokio::test]
 async fn a_publisher_is_told_that_its_queue_is_gone_and_the_next_hint_arrives() {
     let world = World::new().await;
-    // Whoever asks for statistics finds out before the publisher does.
+    // The statistics task would notice the missing queue before the publisher does.
     let silent = world.options().statistics_interval(None);
     let transport = connect(&world.space.url, silent).await;
     let stranger = world.stranger().await;
@@ -59,7 +59,7 @@ async fn one_lane_that_is_refused_does_not_harm_the_others() {
     arrives(&mut receiver, id).await;
 }
 
-/// A row may name any lane, and whoever writes rows chooses it.
+/// A row may name any lane, and the writer of the row chooses it.
 #[tokio::test]
 async fn a_lane_that_no_node_receives_gets_no_queue() {
     let world = World::new().await;
@@ -74,11 +74,11 @@ async fn a_lane_that_no_node_receives_gets_no_queue() {
         let queue = format!("{}.lane.{lane}", world.space.prefix);
         assert!(!world.stranger().await.is_there(&queue).await, "{queue}");
     }
-    // That of jobs that name none is there before its first receiver, and keeps what was published.
+    // The default lane exists before its first receiver and keeps what was published.
     let early = publish_at_last(&producer, &Lane::default()).await;
     let mut receiver = subscribe(&worker, &Lane::default(), 10).await.unwrap();
     arrives(&mut receiver, early).await;
-    // And one that somebody begins to receive is published to.
+    // A lane can be published to once a node receives it.
     let lane = Lane::unchecked("garbage-7");
     let mut receiver = subscribe(&worker, &lane, 10).await.unwrap();
     let id = publish_at_last(&producer, &lane).await;
@@ -92,7 +92,7 @@ async fn a_lane_is_a_classic_queue_of_version_2() {
     let world = World::new().await;
     let transport = world.transport().await;
     publish_at_last(&transport, &world.lane).await;
-    // Whoever declares it in the same words is not refused, and nobody else is let in.
+    // A declaration with the same arguments succeeds; any other is refused.
     let (queue, stranger) = (world.queue(), world.stranger().await);
     let ours = [kind("classic"), number(VERSION, 2)];
     stranger.declare(&queue, &ours).await;
@@ -115,7 +115,7 @@ async fn a_queue_of_another_version_is_used_as_it_is() {
         let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
         let id = publish_at_last(&transport, &world.lane).await;
         arrives(&mut receiver, id).await;
-        // It is the same queue still.
+        // It is still the same queue.
         stranger.declare(&world.queue(), &theirs).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What needs an operator: each refusal says what is wrong and what to do, and no password.
+//! Faults that need an operator: each refusal names the cause and the remedy, and no password.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::world::*;
 
-/// A refusal that says all this.
+/// Asserts that this is a refusal whose text contains all parts.
 #[track_caller]
 fn says(refused: &TransportError, parts: &[&str]) {
     assert!(
@@ -127,7 +127,7 @@ async fn missing_rights_are_named() {
     let owner = connect(&broker.url(), options("jobwire")).await;
     publish_at_last(&owner, &lane).await;
 
-    // Nothing may be declared: not even what exists.
+    // This user may declare nothing, not even what exists.
     let bob = user(&broker, "", ".*", ".*").await;
     let transport = connect(&bob, options("jobwire")).await;
     let refused = refused_to_subscribe(&transport, &lane).await;
@@ -163,13 +163,13 @@ async fn missing_rights_are_named() {
     receive_at_last(&mut receiver).await;
 }
 
-/// The rights that the guide lists, as its command has them.
+/// The rights in the command of the guide.
 fn documented(user: &str) -> [String; 3] {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating/security.md");
     let guide = std::fs::read_to_string(guide).unwrap();
     let command = format!("rabbitmqctl set_permissions -p VHOST {user} ");
     let rights = guide.lines().find_map(|line| line.strip_prefix(&command));
-    let rights = rights.unwrap_or_else(|| panic!("the guide does not say: {command}"));
+    let rights = rights.unwrap_or_else(|| panic!("the guide lacks this command: {command}"));
     let rights: Vec<String> = rights
         .split(' ')
         .map(|right| right.trim_matches('\'').to_owned())
@@ -198,11 +198,11 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     let mut receiver = subscribe(&node, &lane, 10).await.unwrap();
     let id = publish_at_last(&producer, &lane).await;
     arrives(&mut receiver, id).await;
-    // All three hear each other.
+    // Each of the three receives control messages of the others.
     for (speaker, hearer) in [(&owner, &node), (&node, &producer), (&producer, &owner)] {
         let mut heard = hearer.listen();
-        // What is told before everybody listens is lost, as it may be.
-        soon("a word of another process", async {
+        // A message that is sent before all listen is lost, which the protocol allows.
+        soon("a control message of another process", async {
             loop {
                 let word = JobId::generate();
                 speaker.publisher().tell(Control::Cancel { job: word });
@@ -221,7 +221,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
         })
         .await;
     }
-    // Hints are not for producers, and lanes are declared by their owner.
+    // Producers receive no hints, and only the owner declares lanes.
     let refused = refused_to_subscribe(&producer, &lane).await;
     says(&refused, &["'read'", "jobwire.lane.fresh"]);
     let declaring = connect(&documented_user(&broker, "NODE").await, options("jobwire")).await;
@@ -229,7 +229,7 @@ async fn the_documented_rights_are_enough_and_no_more_than_needed() {
     says(&refused, &["'configure'", "jobwire.lane.new"]);
 }
 
-/// The URL of a user with these rights.
+/// Creates a user with these rights and returns its URL.
 async fn user(broker: &RabbitMq, configure: &str, write: &str, read: &str) -> String {
     let ctl: &RabbitMqCtl = broker.ctl();
     let name = format!("user-{}", Uuid::new_v4().simple());

@@ -1,4 +1,4 @@
-//! A broker that speaks TLS, its authority, and who may come in.
+//! A broker with TLS, its authority, and its users.
 
 use std::path::Path;
 
@@ -9,21 +9,21 @@ use jobwire_tests::{Authority, Identity, RabbitMq};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-/// A broker with a private authority, which looks at certificates and does not ask for them.
+/// A broker with a private authority. It checks client certificates and does not require them.
 pub(super) struct Secured {
     pub(super) authority: Authority,
     pub(super) broker: RabbitMq,
 }
 
 impl Secured {
-    /// The one that the tests here share.
+    /// Returns the broker that these tests share.
     pub(super) async fn shared() -> &'static Self {
         static SHARED: OnceCell<Secured> = OnceCell::const_new();
         SHARED
             .get_or_init(|| async {
                 let authority = Authority::new();
                 let broker = RabbitMq::start_with_tls(Tls {
-                    // Not for 127.0.0.1.
+                    // The certificate is not valid for 127.0.0.1.
                     identity: authority.server_for(&["localhost"]),
                     clients: ClientCertificates::Welcome(authority.certificate().to_owned()),
                 })
@@ -33,13 +33,13 @@ impl Secured {
             .await
     }
 
-    /// A fresh virtual host, with user and password, under this name of the machine.
+    /// Creates a virtual host and returns its URL with user and password, under this host name.
     pub(super) async fn url(&self, host: &str) -> String {
         let vhost = self.broker.ctl().create_vhost().await;
         self.broker.tls_url(host, &vhost).unwrap()
     }
 
-    /// A certificate for a fresh user of a fresh virtual host, and the URL that names no user.
+    /// Returns a certificate for a new user of a new virtual host, and a URL without a user.
     pub(super) async fn certified(&self) -> (Identity, String) {
         let ctl = self.broker.ctl();
         let vhost = ctl.create_vhost().await;
@@ -55,7 +55,7 @@ impl Secured {
         let name = format!("user-{}", Uuid::new_v4().simple());
         let user = User {
             name: &name,
-            // Nobody ever says it.
+            // The password is never used.
             password: &Uuid::new_v4().simple().to_string(),
             vhost,
             configure: ".*",

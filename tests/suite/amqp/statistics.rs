@@ -1,4 +1,4 @@
-//! What is measured of the broker, and what the measuring leaves alone.
+//! What the transport measures of the broker, and that measuring disturbs nothing.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use url::Url;
 
 use super::world::*;
 
-/// What this test's own tasks record; they stay on its thread.
+/// The metrics that the tasks of this test record; the tasks stay on its thread.
 struct Recorded {
     handle: PrometheusHandle,
     _here: metrics::LocalRecorderGuard<'static>,
@@ -64,7 +64,7 @@ fn measured(world: &World) -> AmqpOptions {
         .hints_per_message(1)
 }
 
-/// A road to the broker that can be closed, and the URL that leads over it.
+/// A proxy to the broker that can be closed, and the URL through it.
 async fn behind_a_proxy(world: &World) -> (Proxy, String) {
     let url = Url::parse(&world.space.url).unwrap();
     let proxy = Proxy::start(&format!("127.0.0.1:{}", url.port().unwrap())).await;
@@ -125,7 +125,7 @@ async fn what_is_not_known_is_not_shown() {
     proxy.accept().await;
     until_healthy(&transport).await;
     recorded.until(LANE_WAITING, &world.lane, is(1.0)).await;
-    // Nobody receives or publishes any more: the lane is not ours.
+    // The transport no longer receives or publishes in this lane, so it shows no value.
     drop(receiver);
     recorded.until(LANE_WAITING, &world.lane, f64::is_nan).await;
 }
@@ -155,7 +155,7 @@ async fn messages_without_a_confirm_are_counted() {
     .await;
 }
 
-/// A question about a queue that is gone ends its channel, and no other.
+/// A statistics request for a missing queue closes its own channel and no other.
 #[tokio::test]
 async fn a_deleted_queue_upsets_nothing() {
     let recorded = Recorded::here();
@@ -166,7 +166,7 @@ async fn a_deleted_queue_upsets_nothing() {
     world.stranger().await.delete(&world.queue()).await;
     recorded.until(LANE_WAITING, &world.lane, f64::is_nan).await;
     assert!(health(&transport).publishing && health(&transport).receiving);
-    // Declared again, by the first attempt where the loss was noticed before.
+    // The first attempt declares the queue again if the loss was noticed before.
     publish_at_last(&transport, &world.lane).await;
     recorded.until(LANE_WAITING, &world.lane, is(1.0)).await;
 }
@@ -180,7 +180,7 @@ async fn statistics_can_be_left_out() {
     let mut receiver = subscribe(&transport, &world.lane, 2).await.unwrap();
     let id = publish_at_last(&transport, &world.lane).await;
     arrives(&mut receiver, id).await;
-    // Another one that measures: long enough for the first to have done it, too.
+    // A second transport measures, for long enough that the first would have measured, too.
     let other = World::new().await;
     let lane = Lane::unchecked("measured");
     let measuring = connect(&other.space.url, measured(&other)).await;

@@ -1,4 +1,4 @@
-//! TLS against a real broker: who is trusted, who we are, and what is said where that does not fit.
+//! TLS against a real broker: trust, client certificates, and the messages for each mismatch.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use jobwire_tests::{Authority, Identity, RabbitMq, Scratch, eventually};
 use super::secured::{Secured, as_client, trusting};
 use super::world::*;
 
-/// The time for connecting is for slow machines: nothing here waits for it to pass.
+/// The long connect timeout is for slow machines: no test waits for it to pass.
 fn secured(security: BrokerSecurity) -> AmqpOptions {
     options("jobwire").security(security).connect_timeout(SOON)
 }
 
-/// The transport has no connection for this reason, sooner or later: a slow machine connects in the
-/// background, and the broker's end may overtake its reason, which it gives again with the next attempt.
+/// Waits until the transport has no connection, and returns the reason. A slow machine connects in
+/// the background. The broker may close the connection before the reason arrives; the next attempt
+/// gives the reason again.
 async fn refused(url: &str, security: BrokerSecurity) -> String {
     let transport = match AmqpTransport::connect(url, secured(security)).await {
         Ok(transport) => transport,
@@ -27,7 +28,7 @@ async fn refused(url: &str, security: BrokerSecurity) -> String {
             return problem.to_string();
         }
     };
-    eventually("the reason", SOON, || async {
+    eventually("the reason of the refusal", SOON, || async {
         let health = Publisher::health(&transport);
         assert!(!health.publishing, "connected");
         let passing = ["no connection has been made", "hung up", "no answer within"];
@@ -75,7 +76,7 @@ async fn a_broker_of_another_authority_is_refused() {
     let world = Secured::shared().await;
     let url = world.url("localhost").await;
     let remedy = ["broker_tls_ca", "localhost", "trust store", "authority"];
-    // This machine does not trust it.
+    // This machine does not trust the authority.
     says(&refused(&url, BrokerSecurity::default()).await, &remedy);
     // Only the named authority is trusted.
     let stranger = Authority::new();
@@ -115,7 +116,7 @@ async fn a_certificate_is_the_log_in() {
     let security = as_client(world.authority.certificate(), &identity);
     let transport = connect(&url, secured(security.clone())).await;
     works(&transport).await;
-    // A user that is named counts, unless the URL says otherwise.
+    // A user in the URL takes precedence, unless the URL sets `auth_mechanism`.
     let named = url.replace("amqps://", "amqps://nobody:hunter2@");
     let said = refused(&named, security.clone()).await;
     says(&said, &["password", "'nobody'"]);
@@ -195,7 +196,7 @@ async fn files_that_can_not_be_used_are_named_at_start() {
             ["broker_tls_certificate", "expired at 2001-01-01", "renew"],
         ),
     ] {
-        // Nobody listens there: the files are looked at first.
+        // No broker listens on this port: the files are checked first.
         let connecting = AmqpTransport::connect("amqps://localhost:1/", secured(security)).await;
         let problem = connecting.unwrap_err();
         assert!(matches!(problem, TransportError::Setting(_)), "{problem:?}");
@@ -229,7 +230,7 @@ async fn without_tls_only_this_machine_is_spoken_to() {
     );
 }
 
-/// Certificates are renewed while the program runs: the next connection shows the new one.
+/// Certificates are renewed while the program runs: the next connection uses the new one.
 #[tokio::test]
 async fn a_renewed_certificate_is_taken_up() {
     let world = Secured::shared().await;
@@ -248,9 +249,10 @@ async fn a_renewed_certificate_is_taken_up() {
     works(&transport).await;
 
     let close = ["close_all_connections", "--vhost", &vhost, "renewal"];
-    // Half of it is there: nothing connects, and it is said why.
+    // The key is new and the certificate is old: nothing connects, and the problem names the
+    // reason.
     std::fs::copy(&second.key, &ours.key).unwrap();
-    // The broker may hear of a connection a moment after us: it has to close both.
+    // The broker may register a connection a moment later than the client: it has to close both.
     eventually("the mismatch to be noticed", SOON, || async {
         ctl.run(&close).await;
         let health = Publisher::health(&transport);
@@ -260,7 +262,7 @@ async fn a_renewed_certificate_is_taken_up() {
     .await;
     ours.become_like(&second);
     works(&transport).await;
-    // The broker may list for a moment what has ended.
+    // The broker may list a closed connection for a moment.
     eventually("only the second user to be there", SOON, || async {
         let users = ctl.run(&["list_connections", "user", "vhost"]).await;
         let mut users = users
@@ -290,7 +292,7 @@ async fn a_broker_that_asks_for_a_certificate_and_one_that_has_a_bad_one() {
         &said,
         &["broker_tls_certificate", "asks for a client certificate"],
     );
-    // The certificate opens the door; user and password log in.
+    // TLS requires the certificate; user and password log in.
     let client = as_client(ca, &authority.client("nobody"));
     works(&connect(&url, secured(client.clone())).await).await;
 

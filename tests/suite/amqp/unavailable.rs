@@ -1,4 +1,4 @@
-//! A broker that stops, dies, or has no memory left. Each test has a broker of its own.
+//! A broker that stops, dies, or has no memory left. Each test has its own broker.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
     broker.kill();
     let failed = publish(&transport, &lane).await.unwrap_err();
     assert!(failed.is_transient(), "{failed}");
-    // One that starts while the broker is down waits for it, too.
+    // A transport that starts while the broker is down waits for it, too.
     let late = begin(&broker.url(), options("jobwire")).await;
     assert!(!Publisher::health(&late).publishing);
     let mut late_receiver = subscribe(&late, &Lane::unchecked("late"), 10)
@@ -36,7 +36,7 @@ async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {
     broker.start_again().await;
     let id = publish_at_last(&late, &lane).await;
     arrives(&mut receiver, id).await;
-    // The receiver declares its lane, and nobody else does.
+    // Only the receiver declares its lane.
     let late_hints = tokio::spawn(async move { receive_at_last(&mut late_receiver).await });
     let id = publish_at_last(&transport, &Lane::unchecked("late")).await;
     assert_eq!(ids(&late_hints.await.unwrap()), [id]);
@@ -57,7 +57,7 @@ async fn a_memory_alarm_blocks_publishing_at_once_and_nothing_else() {
         .ctl()
         .run(&["set_vm_memory_high_watermark", "0"])
         .await;
-    // A publish that waits for its confirm instead would wait for ten minutes.
+    // A publish that waits for its confirm would wait for ten minutes.
     let blocked = soon("the block", async {
         loop {
             if let Err(problem @ TransportError::Blocked(_)) = publish(&transport, &lane).await {

@@ -1,4 +1,4 @@
-//! A place on the shared broker, transports in it, and a second pair of hands: a plain client.
+//! A virtual host on the shared broker, transports in it, and a plain AMQP client.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 
 pub(super) use crate::transport_conformance::world::{SOON, ids, ids_of, soon, take, tickets};
 
-/// A virtual host, or at least a prefix, of our own.
+/// A virtual host, or at least a prefix, of this test.
 pub(super) struct World {
     pub(super) space: Space,
     pub(super) lane: Lane,
@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    /// Quick to come back.
+    /// Options with short waits before a reconnect.
     pub(super) fn options(&self) -> AmqpOptions {
         options(&self.space.prefix)
     }
@@ -40,7 +40,7 @@ impl World {
         connect(&self.space.url, self.options()).await
     }
 
-    /// A transport that reaches the broker over a network that can break.
+    /// Returns a transport that reaches the broker through a proxy.
     pub(super) async fn behind_a_proxy(&self) -> (Proxy, AmqpTransport) {
         self.behind_a_proxy_with(self.options()).await
     }
@@ -57,13 +57,13 @@ impl World {
         format!("{}.lane.{}", self.space.prefix, self.lane)
     }
 
-    /// A channel of a client that is not ours.
+    /// Returns a plain AMQP client.
     pub(super) async fn stranger(&self) -> Stranger {
         Stranger::connect(&self.space.url).await
     }
 }
 
-/// The limits of time are for slow machines: a test that is about one of them sets it.
+/// The time limits are for slow machines: a test of a limit sets it.
 pub(super) fn options(prefix: &str) -> AmqpOptions {
     AmqpOptions::default()
         .prefix(prefix.to_owned())
@@ -73,21 +73,22 @@ pub(super) fn options(prefix: &str) -> AmqpOptions {
         .connect_timeout(SOON)
 }
 
-/// A transport that is connected in both directions.
+/// Returns a transport that is connected in both directions.
 pub(super) async fn connect(url: &str, options: AmqpOptions) -> AmqpTransport {
     let transport = begin(url, options).await;
     until_healthy(&transport).await;
     transport
 }
 
-/// The same without waiting for the broker, which may be away.
+/// Returns a transport without waiting for the broker, which may be away.
 pub(super) async fn begin(url: &str, options: AmqpOptions) -> AmqpTransport {
     soon("connecting", AmqpTransport::connect(url, options))
         .await
         .unwrap()
 }
 
-/// Why the broker does not let us in. A slow one is heard after the time that connecting waits for it.
+/// Waits until the broker refuses the connection, and returns the error. A slow broker answers
+/// after the time that connecting waits.
 pub(super) async fn refused_to_connect(url: &str, options: &AmqpOptions) -> TransportError {
     eventually("a refusal", SOON, || async {
         let connected = AmqpTransport::connect(url, options.clone()).await;
@@ -96,7 +97,7 @@ pub(super) async fn refused_to_connect(url: &str, options: &AmqpOptions) -> Tran
     .await
 }
 
-/// Why we may not receive. What passes by itself is no answer.
+/// Waits for a refusal to receive. Ignores transient errors.
 pub(super) async fn refused_to_subscribe(transport: &AmqpTransport, lane: &Lane) -> TransportError {
     eventually("a refusal to receive", SOON, || async {
         let refused = subscribe(transport, lane, 10).await.err();
@@ -105,7 +106,7 @@ pub(super) async fn refused_to_subscribe(transport: &AmqpTransport, lane: &Lane)
     .await
 }
 
-/// Why we may not publish. What passes by itself is no answer.
+/// Waits for a refusal to publish. Ignores transient errors.
 pub(super) async fn refused_to_publish(transport: &AmqpTransport, lane: &Lane) -> TransportError {
     eventually("a refusal to publish", SOON, || async {
         let refused = publish(transport, lane).await.err();
@@ -138,7 +139,7 @@ pub(super) async fn publish(
     published.map(|()| id)
 }
 
-/// Publish until the broker has it, as the sweeper would.
+/// Publishes until the broker has the hint, as the sweeper does.
 pub(super) async fn publish_at_last(transport: &AmqpTransport, lane: &Lane) -> JobId {
     eventually("the broker to take a hint", SOON, || async {
         publish(transport, lane).await.ok()
@@ -146,7 +147,7 @@ pub(super) async fn publish_at_last(transport: &AmqpTransport, lane: &Lane) -> J
     .await
 }
 
-/// Receive until a message comes, as a consumer would: errors pass.
+/// Receives until a message comes, as a consumer does. Ignores errors.
 pub(super) async fn receive_at_last(receiver: &mut Box<dyn Receiver>) -> Vec<Delivery> {
     soon("a message", async {
         loop {
@@ -158,7 +159,7 @@ pub(super) async fn receive_at_last(receiver: &mut Box<dyn Receiver>) -> Vec<Del
     .await
 }
 
-/// The receiver gets this hint, perhaps after others.
+/// Waits until the receiver gets this hint, perhaps after others.
 pub(super) async fn arrives(receiver: &mut Box<dyn Receiver>, id: JobId) {
     loop {
         let deliveries = receive_at_last(receiver).await;
@@ -192,7 +193,7 @@ impl Stranger {
         let connection = Connection::connect(url, ConnectionProperties::default());
         let connection = connection.await.unwrap();
         let channel = connection.create_channel().await.unwrap();
-        // What is sent is in the queue before anything that another connection sends later.
+        // A sent message is in the queue before any that another connection sends later.
         let confirming = channel.confirm_select(ConfirmSelectOptions::default());
         confirming.await.unwrap();
         Self {
@@ -201,7 +202,7 @@ impl Stranger {
         }
     }
 
-    /// A durable queue, with these arguments.
+    /// Declares a durable queue with these arguments.
     pub(super) async fn declare(&self, queue: &str, arguments: &[(&str, AMQPValue)]) {
         self.try_declare(queue, arguments).await.unwrap();
     }
@@ -230,7 +231,7 @@ impl Stranger {
         deleted.await.unwrap();
     }
 
-    /// Does the queue exist? A no costs the channel.
+    /// Returns whether the queue exists. If it does not, the broker closes the channel.
     pub(super) async fn is_there(&self, queue: &str) -> bool {
         let options = QueueDeclareOptions {
             passive: true,
@@ -241,7 +242,7 @@ impl Stranger {
         looked.await.is_ok()
     }
 
-    /// Messages that wait in a queue.
+    /// Returns the number of messages that wait in a queue.
     pub(super) async fn waiting(&self, queue: &str) -> u32 {
         let options = QueueDeclareOptions {
             passive: true,
@@ -253,12 +254,12 @@ impl Stranger {
         looked.await.unwrap().message_count()
     }
 
-    /// Into a queue.
+    /// Publishes to a queue.
     pub(super) async fn send(&self, queue: &str, bytes: &[u8]) {
         self.publish("", queue, bytes).await;
     }
 
-    /// To everybody who listens to an exchange.
+    /// Publishes to all listeners of an exchange.
     pub(super) async fn tell(&self, exchange: &str, bytes: &[u8]) {
         self.publish(exchange, "", bytes).await;
     }
@@ -275,7 +276,7 @@ impl Stranger {
     }
 }
 
-/// The argument that makes a queue classic, or quorum.
+/// The argument that makes a queue classic or quorum.
 pub(super) fn kind(name: &str) -> (&'static str, AMQPValue) {
     ("x-queue-type", AMQPValue::LongString(name.into()))
 }

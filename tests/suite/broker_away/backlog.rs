@@ -1,4 +1,5 @@
-//! A node dies while a backlog waits in the broker: its jobs start before the backlog, whose hints stand before theirs.
+//! A node dies while a backlog waits in the broker: its jobs start before the backlog, although the
+//! hints of the backlog come first.
 
 use jobwire_core::{JobFilter, NewJob, Store};
 use jobwire_tests::{Signal, eventually, shared};
@@ -31,8 +32,8 @@ async fn a_dead_nodes_jobs_come_before_the_backlog(broker: &str) {
         let held: Vec<Uuid> = held.fetch_all(world.store.pool()).await.unwrap();
         (!held.is_empty()).then_some(held)
     };
-    // Frozen, it goes on holding what it holds at that moment.
-    let held = eventually("the victim works", SOON, async || {
+    // A frozen node keeps the leases that it holds at that moment.
+    let held = eventually("the victim to hold jobs", SOON, async || {
         victim.signal(Signal::SIGSTOP);
         let holds = held().await;
         if holds.is_none() {
@@ -44,14 +45,14 @@ async fn a_dead_nodes_jobs_come_before_the_backlog(broker: &str) {
     victim.signal(Signal::SIGKILL);
     victim.exit(SOON).await;
 
-    eventually("what the victim held is done", SOON, async || {
+    eventually("the victim's jobs to be done", SOON, async || {
         let left = "SELECT count(*) FROM jobwire.job WHERE id = ANY($1)";
         let left = sqlx::query_scalar(left).bind(&held);
         let left: i64 = left.fetch_one(world.store.pool()).await.ok()?;
         (left == 0).then_some(())
     })
     .await;
-    // The survivor does four a second. At the tail it would have been the last.
+    // The survivor runs four jobs a second. Behind the backlog these jobs would have been last.
     let left = world.store.count(&JobFilter::default()).await.unwrap();
     assert!(left >= BACKLOG / 2, "only {left} jobs still waited");
 }

@@ -7,8 +7,8 @@ use jobwire_tests::{Flow, Proxy, shared};
 
 use super::world::{SOON, World};
 
-/// The broker takes connections and says nothing, until everything is committed: a commit that waited for it
-/// would never return.
+/// The broker accepts connections and sends nothing until all transactions have committed: a commit
+/// that waited for it would never return.
 #[tokio::test]
 async fn a_thousand_commits_wait_for_no_broker() {
     let space = shared::rabbitmq().await.space().await;
@@ -20,7 +20,7 @@ async fn a_thousand_commits_wait_for_no_broker() {
     );
     let proxy = Proxy::start(&address).await;
     let world = World::new(&proxy.url(&space.url), &space.url).await;
-    // One hint goes through, so that the connection is known to be good.
+    // One hint is published first, so that the connection works.
     world.jobs.create(NewJob::of("noop", &())).await.unwrap();
     proxy.set_both(Flow::Stall);
     let commits = async {
@@ -39,7 +39,7 @@ async fn a_thousand_commits_wait_for_no_broker() {
     assert_eq!(kept, 1_001);
     proxy.set_both(Flow::Pass);
     let _node = world.node(&[]).await;
-    jobwire_tests::eventually("all jobs are done", SOON, || async {
+    jobwire_tests::eventually("all jobs to be done", SOON, || async {
         let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job")
             .fetch_one(world.store.pool())
             .await

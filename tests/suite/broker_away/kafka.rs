@@ -1,4 +1,4 @@
-//! Kafka stops, and freezes. A broker of its own.
+//! Kafka stops and freezes. The test has its own broker.
 
 use jobwire_tests::Kafka;
 
@@ -30,7 +30,7 @@ async fn a_kafka_that_stops_or_freezes_is_lived_without_and_comes_back_without_a
     assert_eq!(swept(&both).await, swept_before, "nothing is hinted again");
     world.hints_work(&both).await;
 
-    // Every connection stays open, and nobody answers.
+    // Every connection stays open, and no broker answers.
     broker.freeze();
     world.create(20, 3).await;
     one.claims().await;

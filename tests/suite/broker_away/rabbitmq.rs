@@ -1,4 +1,5 @@
-//! RabbitMQ stops, blocks, falls silent, loses queues and connections. Each test has a broker of its own.
+//! RabbitMQ stops, blocks, falls silent, loses queues and connections. Each test has its own
+//! broker.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ async fn a_broker_that_is_stopped_is_lived_without_and_comes_back_without_a_burs
     world.create(10, 3).await;
     world.all_have_run().await;
 
-    // Under load: some hints are in the broker, some on their way, some are never sent.
+    // Under load: some hints are in the broker, some on their way, some not yet sent.
     world.create(40, 3).await;
     broker.stop().await;
     world.create(40, 3).await;
@@ -41,7 +42,7 @@ async fn a_broker_that_is_stopped_is_lived_without_and_comes_back_without_a_burs
     two.is_ready().await;
 }
 
-/// An alarm, by this command, that this one ends.
+/// Raises an alarm with the first command and ends it with the second.
 async fn an_alarm(set: &[&str], clear: &[&str]) {
     let broker = RabbitMq::start().await;
     let world = world(&broker).await;
@@ -53,7 +54,7 @@ async fn an_alarm(set: &[&str], clear: &[&str]) {
     broker.ctl().run(set).await;
     one.claims().await;
     two.claims().await;
-    // Consumers are connected and idle: publishers are blocked, also the one of the creator.
+    // Consumers are connected and idle; publishers are blocked, the creator's included.
     one.shows("jobwire_broker_blocked", 1.0).await;
     one.shows(r#"jobwire_broker_up{direction="receive"}"#, 1.0)
         .await;
@@ -86,7 +87,7 @@ async fn a_disk_alarm_makes_nodes_claim_until_it_is_over() {
     .await;
 }
 
-/// A firewall forgets the connections: they stay open and say nothing.
+/// A firewall drops the connections silently: they stay open and carry nothing.
 #[tokio::test]
 async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
     let broker = RabbitMq::start().await;
@@ -98,7 +99,7 @@ async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
     world.all_have_run().await;
 
     proxy.set_both(Flow::Stall);
-    // The producer still publishes: these hints wait in the broker, or on the silent connection.
+    // The producer still publishes: these hints wait in the broker or on the silent connection.
     world.create(20, 3).await;
     node.claims().await;
     world.all_have_run().await;
@@ -110,8 +111,8 @@ async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
     world.hints_work(&[&node]).await;
 }
 
-/// The database refuses the leases of some jobs, of one lane even the first one's, and a transaction that hangs has written
-/// another's: the jobs beside them are claimed.
+/// The database refuses the leases of some jobs, in one lane even that of the first job, and an
+/// open transaction has written the lease of another job: nodes claim the jobs beside them.
 #[tokio::test]
 async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     let broker = RabbitMq::start().await;
@@ -138,7 +139,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     let noop = || NewJob::of("noop", &());
     let rescued = bad(noop());
     let hanging = noop();
-    // A dead node's, which nobody can lock either.
+    // A job of a dead node, which no node can lock either.
     let lost = "ALTER TABLE jobwire.job_lease DISABLE TRIGGER refuse_lease;
          INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
          SELECT id, NULL, 1, now(), now(), 1 FROM jobwire.job WHERE element = 'bad';
@@ -167,7 +168,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     tx.create_many(jobs).await.unwrap();
     tx.commit().await.unwrap();
     let left = async |count: i64| {
-        eventually("the other jobs are done", SOON, async || {
+        eventually("the other jobs to be done", SOON, async || {
             let left = world.store.count(&JobFilter::default()).await.ok()?;
             (left == count).then_some(())
         })
@@ -181,7 +182,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     left(0).await;
 }
 
-/// None of these takes long enough to claim, or all of them do: jobs run in any case.
+/// Whether or not a fault lasts long enough for nodes to claim, the jobs run.
 #[tokio::test]
 async fn lost_queues_channels_and_connections_need_no_restart() {
     let mut broker = RabbitMq::start().await;
@@ -207,7 +208,8 @@ async fn lost_queues_channels_and_connections_need_no_restart() {
     world.hints_work(&[&one, &two]).await;
 }
 
-/// Cut off from the broker, the leader would find everything and tell nobody. Nobody claims here.
+/// A leader that is cut off from the broker would find orphans and could not publish them. Claiming
+/// is off here.
 #[tokio::test]
 async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     const OFF: (&str, &str) = ("JOBWIRE_CLAIM_AFTER", "off");
@@ -218,7 +220,8 @@ async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     let first = world.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
     first.shows("jobwire_leader", 1.0).await;
     let second = world.node(&[OFF]).await;
-    // Until it has heard the other one, which speaks twice a second, it would not make room.
+    // The first node resigns only after it has received a beat of the other one, which sends two
+    // a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.refuse().await;
     proxy.cut();
@@ -230,7 +233,7 @@ async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     first.is_ready().await;
 }
 
-/// What was deleted a moment ago has to be there again before it can be deleted once more.
+/// A queue that was deleted a moment ago must exist again before it can be deleted once more.
 async fn inflict(ctl: &RabbitMqCtl, fault: &[&str]) {
     if fault[0].ends_with("_queue") {
         eventually("the queue to be declared", SOON, || async {
@@ -247,7 +250,7 @@ async fn settled(node: &Node) {
     node.is_ready().await;
 }
 
-/// `off`: jobs wait for the broker, and run when it is back.
+/// With `claim_after = off`, jobs wait for the broker and run when it is back.
 #[tokio::test]
 async fn a_node_that_may_not_claim_waits_for_the_broker() {
     let mut broker = RabbitMq::start().await;
@@ -258,7 +261,7 @@ async fn a_node_that_may_not_claim_waits_for_the_broker() {
         .wait_for_line("no connection to the broker", SOON)
         .await;
     world.create(5, 2).await;
-    // Longer than the others take to begin; nothing else is waited for here.
+    // Longer than other nodes take to begin claiming; there is no signal to wait for.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(node.health().await["claiming"], serde_json::json!([]));
     broker.start_again().await;

@@ -1,4 +1,4 @@
-//! Lanes over two brokers, of which one goes away.
+//! Lanes over two brokers; one of the brokers goes away.
 
 use jobwire_tests::{Proxy, shared};
 
@@ -21,14 +21,15 @@ async fn of_two_brokers_only_the_lanes_of_the_missing_one_are_claimed() {
             ("JOBWIRE_LANES", "default,bulk"),
             ("JOBWIRE_SECOND_BROKER_URL", &proxy.url(&second.url)),
             ("JOBWIRE_SECOND_BROKER_LANES", "bulk"),
-            // The other broker is well, however busy this machine is.
+            // Above any delay of a busy machine: the other broker works.
             ("JOBWIRE_CLAIM_AFTER", "5s"),
         ])
         .await;
     proxy.refuse().await;
     proxy.cut();
     node.claims_of(&["bulk"]).await;
-    // The producer knows nothing of the second broker: whatever it hints goes where nobody listens.
+    // The producer does not use the second broker: its hints go to a broker that no node receives
+    // from.
     world.create_in("bulk", 10, 3).await;
     world.create(10, 3).await;
     world.all_have_run().await;

@@ -1,4 +1,4 @@
-//! A database, a producer, and programs that run nodes; the broker is the test's.
+//! A database, a producer, and programs that run nodes; each test brings its broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use jobwire_tests::{Program, Running, eventually, http, shared};
 use serde_json::json;
 use uuid::Uuid;
 
-/// A failing test ends after this; a passing one never gets near it.
+/// A failing test ends after this time; a passing one takes far less.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct World {
     database: String,
-    /// The broker's URL, for the nodes.
+    /// The URL of the broker for the nodes.
     broker: String,
     prefix: String,
     pub(super) store: PgStore,
@@ -25,7 +25,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The producer and the nodes may reach the broker by different ways.
+    /// The producer and the nodes may have different URLs for the broker.
     pub(super) async fn new(producers: &str, nodes: &str) -> Self {
         let database = shared::postgres().await.create_database().await;
         let store = PgStore::connect(&database).await.unwrap();
@@ -43,7 +43,7 @@ impl World {
         let mut options = HookOptions::default();
         options.max_age = Duration::from_secs(1);
         let hook = CommitHook::start(transport.publisher(), options);
-        // Kept alive with the producer, as in a program of its own.
+        // The transport lives as long as the producer, as in a separate program.
         let _: &'static Arc<dyn Transport> = Box::leak(Box::new(transport));
         Self {
             jobs: store.client(hook),
@@ -55,12 +55,12 @@ impl World {
         }
     }
 
-    /// A queue of this test.
+    /// Returns the name of this test's queue for a lane.
     pub(super) fn queue(&self, lane: &str) -> String {
         format!("{}.lane.{lane}", self.prefix)
     }
 
-    /// A program that runs a node; returns when it is ready.
+    /// Starts a program that runs a node; returns when it is ready.
     pub(super) async fn node(&self, settings: &[(&str, &str)]) -> Node {
         let broker = if self.broker.starts_with("kafka") {
             format!("{}/{}", self.broker, self.prefix)
@@ -80,7 +80,7 @@ impl World {
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
             .env("JOBWIRE_SUSPECT_AFTER", "6s")
             .env("JOBWIRE_CLAIM_AFTER", "2s")
-            // Where leases are short and the machine is busy, the living lose them, too.
+            // Short leases expire on a busy machine even if their nodes live.
             .env("JOBWIRE_QUARANTINE_AFTER", "1000");
         for (name, value) in settings {
             program = program.env(name, value);
@@ -91,12 +91,12 @@ impl World {
         Node { running, address }
     }
 
-    /// So many cases of so many events each, each case exclusive and in order, in one transaction.
+    /// Creates `cases` exclusive cases of `each` ordered events, in one transaction.
     pub(super) async fn create(&self, cases: i64, each: i64) {
         self.create_in("default", cases, each).await;
     }
 
-    /// The same by a producer that tells nobody: the leader finds them.
+    /// Creates events without hints: the leader finds them.
     pub(super) async fn create_unhinted(&self, cases: i64, each: i64) {
         let silent = self.store.client(CommitHook::disconnected());
         self.create_by(&silent, "default", cases, each).await;
@@ -120,10 +120,11 @@ impl World {
         self.created.set(self.created.get() + cases * each);
     }
 
-    /// Everything that was created has run: once, one at a time in each case, and in order.
+    /// Waits until all created events have run, and asserts: each once, one at a time in each case,
+    /// and in order.
     pub(super) async fn all_have_run(&self) {
         let filter = JobFilter::default();
-        eventually("all jobs are done", SOON, || async {
+        eventually("all jobs to be done", SOON, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })
         .await;
@@ -150,7 +151,7 @@ impl World {
         number.await.unwrap()
     }
 
-    /// Jobs that come by hints start on these nodes again.
+    /// Waits until jobs start by hints on these nodes.
     pub(super) async fn hints_work(&self, nodes: &[&Node]) {
         let before = total(nodes, HINTED).await;
         eventually("a job to come by its hint", SOON, || async {
@@ -171,7 +172,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A sample by its name and labels; zero while there is none.
+    /// Returns a sample by its name and labels; zero if there is none.
     pub(super) async fn metric(&self, name: &str) -> f64 {
         let metrics = self.get("/metrics").await;
         let sample = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -190,7 +191,7 @@ impl Node {
         .await
     }
 
-    /// It claims, and says so.
+    /// Waits until the health reports that the node claims.
     pub(super) async fn claims(&self) {
         self.claims_of(&["default"]).await;
     }
@@ -202,7 +203,7 @@ impl Node {
         .await;
     }
 
-    /// It works by hints again, and says so: in its health, in a metric and in its log.
+    /// Waits until the health, a metric and the log report that jobs come by hints again.
     pub(super) async fn is_back(&self) {
         self.claims_of(&[]).await;
         self.shows(r#"jobwire_claiming{lane="default"}"#, 0.0).await;
@@ -211,7 +212,7 @@ impl Node {
             .await;
     }
 
-    /// A gauge reaches this value.
+    /// Waits until a gauge has this value.
     pub(super) async fn shows(&self, gauge: &str, value: f64) {
         eventually(&format!("{gauge} {value}"), SOON, || async {
             (self.metric(gauge).await == value).then_some(())
@@ -219,7 +220,7 @@ impl Node {
         .await;
     }
 
-    /// Ready: nothing is wrong any more.
+    /// Waits until the node is ready.
     pub(super) async fn is_ready(&self) {
         eventually("the node to be ready", SOON, || async {
             (self.health().await["ready"] == true).then_some(())
@@ -228,7 +229,7 @@ impl Node {
     }
 }
 
-/// The sum of a metric over nodes.
+/// Returns the sum of a metric over nodes.
 pub(super) async fn total(nodes: &[&Node], name: &str) -> f64 {
     let mut sum = 0.0;
     for node in nodes {
@@ -237,7 +238,7 @@ pub(super) async fn total(nodes: &[&Node], name: &str) -> f64 {
     sum
 }
 
-/// Hints that the nodes' sweepers made.
+/// Returns the number of orphans that the nodes' sweepers have hinted.
 pub(super) async fn swept(nodes: &[&Node]) -> f64 {
     total(nodes, r#"jobwire_swept_total{class="orphan"}"#).await
 }

@@ -1,7 +1,7 @@
-//! The checker is itself tested: nodes with a seeded bug run against the real servers, and each bug has to
-//! be seen. Where only the bug shall make the difference, the same story without it has to pass.
+//! Tests of the checker: nodes with a seeded bug run against the real servers, and the checker must
+//! find each bug. Where only the bug makes the difference, the same scenario without it must pass.
 //!
-//! Nothing depends on time: every step waits until the one before it is in the database.
+//! Nothing depends on time: every step waits until the step before it is in the database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 const LONG_LEASE: (&str, &str) = ("JOBWIRE_LEASE", "60s");
 
-/// A database with a history, a broker's space, and somebody who creates jobs.
+/// A database with a history, a broker's space, and a client that creates jobs.
 struct Stage {
     url: String,
     space: Space,
@@ -57,7 +57,7 @@ impl Stage {
         }
     }
 
-    /// A node; returns when it is ready.
+    /// Starts a node; returns when it is ready.
     async fn node(&self, bug: Option<Bug>, settings: &[(&str, &str)]) -> Running {
         let mut program = Program::at(world::chaos_node())
             .env("JOBWIRE_DATABASE_URL", &self.url)
@@ -95,7 +95,7 @@ impl Stage {
             .await
     }
 
-    /// Wait until the history has so many rows of this kind for any job.
+    /// Waits until the history has at least `count` rows that meet the condition.
     async fn until(&self, what: &str, condition: &'static str, count: i64) {
         let sql = format!("SELECT count(*) FROM chaos.history WHERE {condition}");
         eventually(what, WAIT, || async {
@@ -116,7 +116,7 @@ impl Stage {
     }
 
     async fn until_empty(&self) {
-        eventually("all jobs are done", WAIT, || async {
+        eventually("all jobs to be done", WAIT, || async {
             let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job")
                 .fetch_one(self.store.pool())
                 .await
@@ -142,17 +142,17 @@ impl Stage {
 fn assert_breaks(report: &Report, invariant: Invariant) {
     assert!(
         report.breaks(invariant),
-        "{invariant:?} was broken, and the checker did not see it: {report}"
+        "{invariant:?} was broken, and the checker did not report it: {report}"
     );
 }
 
-/// A node's completion comes after another one has taken the job over and runs it.
+/// A node completes its job after another node has taken the job over and runs it.
 async fn a_late_completion(bug: Bug) -> Report {
     let stage = Stage::new().await;
     let late = stage.node(Some(bug), &[]).await;
     stage.noop().await;
     stage.until("the first run to end", "what = 'end'", 1).await;
-    // It keeps the job until the gate opens, however busy the machine is.
+    // The second node keeps the job until the gate opens, however busy the machine is.
     let gated = [("CHAOS_GATE", "yes"), LONG_LEASE];
     let _heir = stage.node(None, &gated).await;
     late.wait_for_line("completed late", WAIT).await;
@@ -177,14 +177,14 @@ async fn a_late_completion_with_its_fence_changes_nothing() {
     assert!(report.counts.takeovers >= 1, "{report}");
 }
 
-/// What a node settles is on its way to the broker for a moment.
+/// Waits until the broker has received the acknowledgement, which a node sends asynchronously.
 async fn until_settled(space: &Space) {
     let Some(ctl) = shared::rabbitmq().await.ctl() else {
         return;
     };
     let vhost = space.url.rsplit('/').next().unwrap();
     let empty = format!("{}.lane.default\t0", space.prefix);
-    eventually("the broker has settled the hint", WAIT, || async {
+    eventually("the broker to settle the hint", WAIT, || async {
         let messages = ["list_queues", "-p", vhost, "name", "messages"];
         let queues = ctl.run(&messages).await;
         queues.lines().any(|queue| queue == empty).then_some(())
@@ -192,7 +192,7 @@ async fn until_settled(space: &Space) {
     .await;
 }
 
-/// A node is killed between taking a hint and locking its job; nobody sweeps.
+/// A node dies between receiving a hint and locking its job; no sweep follows.
 async fn killed_before_the_lock(bug: Bug) -> Report {
     let unswept = [
         ("JOBWIRE_SWEEP_INTERVAL", "1h"),
@@ -202,7 +202,7 @@ async fn killed_before_the_lock(bug: Bug) -> Report {
     ];
     let stage = Stage::new().await;
     let victim = stage.node(Some(bug), &unswept).await;
-    // Its first turn finds no job that waits, and so sends no marker.
+    // Its first leader cycle finds no waiting job, and so sends no marker.
     victim.wait_for_line("this node leads", WAIT).await;
     stage.noop().await;
     victim.wait_for_line("hangs before the lock", WAIT).await;
@@ -211,9 +211,9 @@ async fn killed_before_the_lock(bug: Bug) -> Report {
     }
     drop(victim);
     let _heir = stage.node(None, &unswept).await;
-    // Its hint comes behind the first one's, if that is still there.
+    // The second hint is behind the first one, if that still exists.
     let last = stage.noop().await;
-    eventually("the second job is done", WAIT, || async {
+    eventually("the second job to be done", WAIT, || async {
         let left: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job WHERE id = $1")
             .bind(last.uuid())
             .fetch_one(stage.store.pool())
@@ -267,7 +267,7 @@ async fn hints_that_leave_before_the_commit_are_caught() {
             .any(|violation| violation.what.contains(what))
     };
     assert!(seen("rolled back"), "{report}");
-    // Judged by the time of the commit, where the server keeps it.
+    // If the server keeps commit timestamps, the checker also compares the hint with the commit.
     let kept: bool =
         sqlx::query_scalar("SELECT current_setting('track_commit_timestamp')::boolean")
             .fetch_one(stage.store.pool())
@@ -288,7 +288,7 @@ async fn a_sweeper_without_a_guard_is_caught() {
     stage.noop().await;
     stage
         .until(
-            "a living lock to be taken off",
+            "a valid lease to be reset",
             "what = 'job_lease update' AND owner IS NULL AND old_owner IS NOT NULL",
             1,
         )
@@ -305,7 +305,7 @@ async fn a_sweeper_without_a_guard_is_caught() {
 async fn a_lock_that_does_not_look_at_the_instance_is_caught() {
     let stage = Stage::new().await;
     let mut nodes = Vec::new();
-    // Two, since a node knows by itself which instances its own jobs hold; these lock nothing a second time.
+    // Two nodes, because a node knows which instances its own jobs hold; here no node locks twice.
     for _ in 0..2 {
         let settings = [("CHAOS_GATE", "yes"), LONG_LEASE];
         nodes.push(stage.node(Some(Bug::NoInstanceCheck), &settings).await);
@@ -321,7 +321,7 @@ async fn a_lock_that_does_not_look_at_the_instance_is_caught() {
     assert_breaks(&report, Invariant::I5);
 }
 
-/// A backlog waits in the broker while the only slot is taken, for several sweeps.
+/// A backlog waits in the broker for several sweeps while the only slot is taken.
 async fn a_healthy_backlog(bug: Option<Bug>) -> Report {
     const JOBS: usize = 300;
     let stage = Stage::new().await;
@@ -339,7 +339,7 @@ async fn a_healthy_backlog(bug: Option<Bug>) -> Report {
     stage
         .until("the only slot to be taken", "what = 'start'", 1)
         .await;
-    // Renewals mark the time: a dozen of them are several sweeps.
+    // Renewals measure the time: six of them are several sweeps.
     let renewed = "what = 'job_lease update' AND fence = old_fence AND owner IS NOT NULL";
     stage.until("some sweeps to pass", renewed, 6).await;
     stage.open_gate().await;
@@ -360,8 +360,8 @@ async fn a_healthy_backlog_is_not_hinted_again() {
     assert!(report.holds(), "{report}");
 }
 
-/// After a crash PostgreSQL may give the id of a transaction that it undid to a later one. That this one has
-/// committed says nothing of ours.
+/// After a crash PostgreSQL may give the id of an undone transaction to a later one. The commit of
+/// the later one does not prove a commit of the first.
 #[tokio::test]
 async fn a_transaction_id_that_a_crash_gave_away_proves_no_commit() {
     let stage = Stage::new().await;
@@ -378,11 +378,11 @@ async fn a_transaction_id_that_a_crash_gave_away_proves_no_commit() {
     let mut transaction = jobs.begin().await.unwrap();
     let job = NewJob::of("chaos-noop", &json!({}));
     let id = transaction.create(job).await.unwrap();
-    // COMMIT goes down with its connection.
+    // COMMIT is lost with its connection.
     proxy.set(Direction::ToServer, Flow::Stall);
     let committing = tokio::spawn(transaction.commit());
     proxy.cut();
-    eventually("the connection is cut", WAIT, || async {
+    eventually("the connection to be cut", WAIT, || async {
         let open: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity
              WHERE datname = current_database() AND state LIKE 'idle in transaction%'",

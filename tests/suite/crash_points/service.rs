@@ -1,4 +1,4 @@
-//! A service that `http` jobs call: what a job does outside of the database.
+//! A service that `http` jobs call: the effects of a job outside of the database.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Answers `/paid` with 200 and anything else with 500, and remembers who called.
+/// Answers `/paid` with 200 and any other path with 500, and records the calls.
 pub(super) struct Service {
     pub(super) address: String,
     calls: Arc<Mutex<Vec<Call>>>,
@@ -16,7 +16,7 @@ pub(super) struct Service {
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) path: String,
-    /// `Idempotency-Key`.
+    /// The header `Idempotency-Key`.
     pub(super) key: String,
 }
 

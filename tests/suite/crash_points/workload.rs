@@ -12,7 +12,7 @@ use super::service::Service;
 use super::{LEASE, SOON};
 use crate::fleet::Fleet;
 
-/// Events, each of which writes one row in the transaction that completes it.
+/// The number of events; each writes one row in the transaction that completes it.
 const EVENTS: i64 = 9;
 
 pub(super) struct Workload {
@@ -27,7 +27,7 @@ fn call(service: &Service, path: &str) -> NewJob {
     NewJob::of("http", &json!({ "url": service.url(path) }))
 }
 
-/// The executable jobs that are not completed.
+/// Returns the executable jobs that are not completed.
 async fn waiting(fleet: &Fleet) -> Option<Vec<uuid::Uuid>> {
     let waiting = sqlx::query_scalar("SELECT id FROM jobwire.job");
     waiting.fetch_all(fleet.store.pool()).await.ok()
@@ -39,11 +39,11 @@ fn event(case: &str, position: i64) -> NewJob {
 }
 
 impl Workload {
-    /// Everything.
+    /// Creates jobs of every kind.
     pub(super) async fn create(fleet: &Fleet) -> Self {
         let mut work = Self::outside(fleet).await;
         work.events = EVENTS;
-        // Two cases whose steps come one after the other, hinted as they should be; a timer.
+        // Two ordered cases with hints, and a timer.
         let mut tx = fleet.jobs.begin().await.unwrap();
         for position in 1..=3 {
             let steps = ["one", "other"].map(|case| event(case, position));
@@ -52,19 +52,19 @@ impl Workload {
         let timer = event("timer", 1).delay(Duration::from_millis(500));
         tx.create(timer).await.unwrap();
         tx.commit().await.unwrap();
-        // One whose hint is lost, and one that nobody hints.
+        // A job whose hint is lost, and a job without a hint.
         let lost = Client::new(fleet.store.clone(), CommitHook::disconnected());
         lost.create(event("lost", 1)).await.unwrap();
         let silent = Client::without_hints(fleet.store.clone());
         silent.create(event("silent", 1)).await.unwrap();
-        // And one that never was.
+        // A job whose creation is rolled back.
         let mut tx = fleet.jobs.begin().await.unwrap();
         tx.create(event("never", 1)).await.unwrap();
         tx.rollback().await.unwrap();
         work
     }
 
-    /// Calls only: one that succeeds, and one that fails twice and is dead then.
+    /// Creates only calls: one that succeeds, and one that fails twice and becomes a dead letter.
     pub(super) async fn outside(fleet: &Fleet) -> Self {
         let service = Service::start().await;
         let paid = fleet.jobs.create(call(&service, "/paid")).await.unwrap();
@@ -79,7 +79,8 @@ impl Workload {
         }
     }
 
-    /// One more call that succeeds whenever all of them are completed, until the victim is dead.
+    /// Creates another successful call whenever all of them are completed, until the victim is
+    /// dead.
     pub(super) async fn pay_until_dead(&mut self, fleet: &Fleet, victim: &mut Running) {
         let end = Instant::now() + patience(SOON);
         while Instant::now() < end {
@@ -95,14 +96,14 @@ impl Workload {
         }
     }
 
-    /// Which of the calls that succeed are completed: their rows are gone.
+    /// Returns the successful calls that are completed: their rows are gone.
     pub(super) async fn completed(&self, fleet: &Fleet) -> BTreeSet<JobId> {
         let waiting = waiting(fleet).await.unwrap();
         let paid = self.paid.iter().filter(|id| !waiting.contains(&id.uuid()));
         paid.copied().collect()
     }
 
-    /// How often each of the calls that succeed was made.
+    /// Returns how many times each successful call was made.
     pub(super) fn paid_calls(&self) -> BTreeMap<JobId, usize> {
         let calls = self.service.calls("/paid");
         let made = |id: &JobId| {
@@ -114,11 +115,11 @@ impl Workload {
         self.paid.iter().map(|id| (*id, made(id))).collect()
     }
 
-    /// A node that may call the service.
+    /// Starts a node that may call the service.
     pub(super) fn start_node(&self, fleet: &Fleet, more: &[(&str, &str)]) -> Running {
         let mut settings = vec![
             ("JOBWIRE_LEASE", LEASE),
-            // Who claims, because the broker is slow to answer, comes by none of the points of a sweep.
+            // A node that claims, because the broker is slow, passes none of the points of a sweep.
             ("JOBWIRE_CLAIM_AFTER", "off"),
             ("JOBWIRE_HTTP_ALLOW_HOSTS", self.service.address.as_str()),
         ];
@@ -126,12 +127,12 @@ impl Workload {
         fleet.start_on(&fleet.database, &fleet.space.url, &settings)
     }
 
-    /// Only the dead letter is left.
+    /// Waits until only the dead letter is left.
     pub(super) async fn until_done(&self, fleet: &Fleet) {
         let left =
             "SELECT (SELECT count(*) FROM jobwire.job) + (SELECT count(*) FROM jobwire.timer_job)
                         + (SELECT count(*) FROM jobwire.suspended_job)";
-        eventually("every job is done or dead", SOON, async || {
+        eventually("every job to be done or dead", SOON, async || {
             let left: i64 = sqlx::query_scalar(left)
                 .fetch_one(fleet.store.pool())
                 .await
@@ -142,7 +143,7 @@ impl Workload {
     }
 
     pub(super) async fn assert_held(&self, fleet: &Fleet, point: &str) {
-        // Why something is missing stands among the dead letters.
+        // The dead letters show why an event is missing.
         let dead: Vec<(String, Option<String>)> =
             sqlx::query_as("SELECT type, exception_message FROM jobwire.dead_letter_job")
                 .fetch_all(fleet.store.pool())
@@ -151,7 +152,7 @@ impl Workload {
         assert_eq!(
             fleet.events().await,
             self.events,
-            "{point}: each event once; dead are {dead:?}"
+            "{point}: each event once; dead letters: {dead:?}"
         );
         assert_eq!(fleet.doubled_events().await, 0, "{point}: no event twice");
         assert_eq!(fleet.disorder().await, 0, "{point}: cases in order");
@@ -161,8 +162,8 @@ impl Workload {
         .fetch_one(fleet.store.pool())
         .await
         .unwrap();
-        assert_eq!(never, 0, "{point}: what was rolled back never runs");
-        // Outside: at least once, and every time under the same key.
+        assert_eq!(never, 0, "{point}: a rolled-back job never runs");
+        // Outside: at least once, and always under the same key.
         let paid = self.service.calls("/paid");
         let keys: BTreeSet<String> = paid.into_iter().map(|call| call.key).collect();
         let expected = self.paid.iter().map(JobId::to_string).collect();
@@ -180,7 +181,7 @@ impl Workload {
         let failed = self.service.calls("/failing").len();
         assert!(failed >= 2, "{point}: {failed} calls for two failures");
         let held = "SELECT (SELECT count(*) FROM jobwire.job_lease) + (SELECT count(*) FROM jobwire.instance_lock)";
-        eventually("nothing is held", SOON, async || {
+        eventually("no lease and no instance row", SOON, async || {
             let held: i64 = sqlx::query_scalar(held)
                 .fetch_one(fleet.store.pool())
                 .await

@@ -1,4 +1,5 @@
-//! A trigger waits for a lock that is not given back: the row of the trigger waits, and the others of its page do not.
+//! A trigger waits for a row lock that is not released: only the row of the trigger waits, not the
+//! other rows of its page.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::SOON;
 const GOOD: usize = 20;
 const WAITING: usize = 3;
 
-/// A statement may take two seconds.
+/// Returns a store with a statement timeout of two seconds.
 async fn store() -> (String, PgStore) {
     let url = shared::postgres().await.create_database().await;
     let mut options = PgOptions::default();
@@ -53,7 +54,7 @@ async fn timers(store: &PgStore, many: usize, element: &str) {
     sqlx::query(due).execute(store.pool()).await.unwrap();
 }
 
-/// Holds what the triggers wait for, until it is rolled back.
+/// Locks the row that the triggers wait for, until the transaction is rolled back.
 async fn shut(holder: &mut PgConnection) -> Transaction<'_, Postgres> {
     let mut holds = holder.begin().await.unwrap();
     sqlx::query("SELECT FROM public.door FOR UPDATE")
@@ -63,7 +64,8 @@ async fn shut(holder: &mut PgConnection) -> Transaction<'_, Postgres> {
     holds
 }
 
-/// A node holds so many jobs, those of `waits` with a trigger that waits at their end.
+/// Creates a job for each element and locks them for `owner`. A job of `waits` has a trigger that
+/// waits at its end.
 async fn held(store: &PgStore, owner: NodeId, elements: &[&str]) -> Vec<LockedJob> {
     let mut tx = store
         .client(CommitHook::disconnected())
@@ -86,7 +88,7 @@ async fn held(store: &PgStore, owner: NodeId, elements: &[&str]) -> Vec<LockedJo
     store.lock(&terms, &hints).await.unwrap().jobs
 }
 
-/// Timers that one move brings.
+/// Returns the number of timers that one call moves.
 async fn moved(store: &PgStore) -> usize {
     let moved = store.move_due_timers(1_000).await;
     moved.map_or(0, |moved| moved.ready.len())
@@ -99,9 +101,10 @@ async fn a_timer_whose_trigger_waits_for_a_lock_holds_up_no_other() {
     timers(&store, GOOD, "").await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let holds = shut(&mut holder).await;
-    // Three moves run into the deadline before it is taken for a row's doing; then each search comes a few rows closer.
+    // Three moves reach the timeout before the store suspects a row; then each search gets a few
+    // rows closer.
     let got = Cell::new(0);
-    eventually("the rows that wait are told apart", SOON, async || {
+    eventually("the waiting rows to be identified", SOON, async || {
         got.set(got.get() + moved(&store).await);
         let stuck = store.stuck();
         stuck
@@ -111,19 +114,19 @@ async fn a_timer_whose_trigger_waits_for_a_lock_holds_up_no_other() {
     })
     .await;
     assert_eq!(got.get(), GOOD);
-    // Those that come later do not meet the deadline again.
+    // Later timers do not reach the timeout again.
     timers(&store, GOOD, "").await;
     assert_eq!(moved(&store).await, GOOD);
     holds.rollback().await.unwrap();
     let rest = Cell::new(0);
-    eventually("the timers that waited are moved", SOON, async || {
+    eventually("the waiting timers to be moved", SOON, async || {
         rest.set(rest.get() + moved(&store).await);
         (rest.get() == WAITING && store.stuck().is_empty()).then_some(())
     })
     .await;
 }
 
-/// The batch says what it left, so that each of those is tried alone.
+/// The answer names the outcomes that were left, so that each of them is tried alone.
 #[tokio::test]
 async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batch() {
     let (url, store) = store().await;
@@ -140,7 +143,7 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
         failed_before: false,
     };
     let batch: Vec<Completion> = jobs.iter().map(done).collect();
-    let settled = eventually("an answer that says what was left", SOON, async || {
+    let settled = eventually("an answer that names what was left", SOON, async || {
         store.complete(owner, &batch, &Handoff::Hint).await.ok()
     })
     .await;
@@ -152,7 +155,7 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
         }
     }
     holds.rollback().await.unwrap();
-    let last = eventually("the last one is done", SOON, async || {
+    let last = eventually("the last job to be done", SOON, async || {
         let last = store.complete(owner, &batch[2..3], &Handoff::Hint).await;
         last.ok().filter(|settled| settled.left.is_empty())
     })
@@ -160,7 +163,7 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
     assert_eq!(last.applied, [jobs[2].job.id]);
 }
 
-/// Several leases that can't be ended: the node leads all the same, and the others are ended.
+/// Several leases cannot be reset: the node leads all the same, and the other leases are reset.
 #[tokio::test]
 async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
     let (url, store) = store().await;
@@ -184,12 +187,12 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         again_after: Duration::from_secs(30),
         hint_at_most: 100,
     };
-    eventually("the node leads", SOON, async || {
+    eventually("the node to lead", SOON, async || {
         let turn = store.run_leader_cycle(&turn).await;
         matches!(turn, Ok(CycleOutcome::Leads(_))).then_some(())
     })
     .await;
-    // And goes on leading.
+    // It stays the leader.
     for _ in 0..3 {
         let turn = store.run_leader_cycle(&turn).await.unwrap();
         assert!(matches!(turn, CycleOutcome::Leads(_)));

@@ -1,4 +1,4 @@
-//! A server that crashes right after jobs were locked.
+//! A server crashes right after jobs were locked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,11 +46,12 @@ async fn complete(store: &PgStore, owner: NodeId, held: &LockToken) -> usize {
     settled.unwrap().applied.len()
 }
 
-/// Where locks need not be durable, a crash may forget them. Then who held one changes nothing any more, and the
-/// job is there to be locked again; what was completed stays so.
+/// If locks need not be durable, a crash may forget them. Then the token of a forgotten lock
+/// changes nothing, and the job can be locked again; a completed job stays completed.
 #[tokio::test]
 async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable() {
-    // The server's own writer would bring everything to the disk soon; it is kept from it where it can be.
+    // The server's WAL writer would soon write everything to disk; the long delay prevents that as
+    // far as possible.
     let mut server = Postgres::start_with(&["wal_writer_delay=10s"]).await;
     let url = server.create_database().await;
     store(&url, true).await.migrate().await.unwrap();
@@ -61,7 +62,7 @@ async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable()
         let done = lock_one(&soon, owner).await;
         assert_eq!(complete(&soon, owner, &done).await, 1);
         let kept = lock_one(&durable, owner).await;
-        // Its job's creation is durable, the lock that follows is not.
+        // The creation of the job is durable, the lock after it is not.
         let held = lock_one(&soon, owner).await;
         server.stop(Stop::Immediate).await;
         server.start_again().await;
@@ -71,7 +72,7 @@ async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable()
         assert_eq!(complete(&store, owner, &kept).await, 1, "a durable lock");
         let (job, ..) = store.get(held.id).await.unwrap().unwrap();
         if job.fence.is_some() {
-            // The writer was faster. Then it counts.
+            // The writer was faster, so the lock counts.
             assert_eq!(complete(&store, owner, &held).await, 1);
             continue;
         }
@@ -86,14 +87,15 @@ async fn a_crash_forgets_no_completion_and_only_locks_that_need_not_be_durable()
     assert!(forgotten > 0, "every lock was durable at once");
 }
 
-/// What must wait for the disk does so where locks don't: nothing that comes after it brings it there.
+/// A completion waits for the disk even if locks do not. No later statement of this test would
+/// write it to disk.
 #[tokio::test]
 async fn a_completion_waits_for_the_disk_where_locks_do_not() {
     let mut server = Postgres::start_with(&["wal_writer_delay=10s"]).await;
     let url = server.create_database().await;
     store(&url, true).await.migrate().await.unwrap();
     let owner = NodeId::generate();
-    // A plain completion, one of an exclusive job in a transaction, and one whose row was held.
+    // A plain completion, one of an exclusive job in a transaction, and one of a row lock.
     for kind in ["plain", "exclusive", "row"] {
         let soon = store(&url, false).await;
         let job = NewJob::of("noop", &json!({}));

@@ -1,5 +1,5 @@
-//! What a server has forgotten after a crash, or never heard of before its promotion, it does not hand out again:
-//! fences only grow (rule 1).
+//! A server does not repeat a fence that it forgot in a crash, or never received before its
+//! promotion: fences only grow (rule 1).
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ const JOBS: usize = 40;
 async fn store(url: &str) -> PgStore {
     let mut options = PgOptions::default();
     options.statement_timeout = Duration::from_secs(60);
-    // A crash forgets what was locked, and what the sequence gave out for it.
+    // A crash forgets locks and the fences of the sequence for them.
     options.durable_locks = false;
     PgStore::connect_with(url, options).await.unwrap()
 }
 
-/// Fences of new jobs, the first and the last one; again where the connection was lost.
+/// Locks new jobs and returns their first and last fence; tries again after a lost connection.
 async fn fences(store: &PgStore) -> (i64, i64) {
-    eventually("jobs are locked", SOON, async || {
+    eventually("jobs to be locked", SOON, async || {
         let jobs = store.client(CommitHook::disconnected());
         let mut tx = jobs.begin().await.ok()?;
         let mut hints = Vec::new();
@@ -46,7 +46,7 @@ async fn migrated(server: &Postgres) -> String {
     url
 }
 
-/// The server's writer would bring them to the disk by itself.
+/// The server's WAL writer would otherwise write the fences to disk.
 const SLOW_WRITER: &[&str] = &["wal_writer_delay=10s"];
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn fences_do_not_repeat_after_the_server_was_killed() {
         let (_, handed_out) = fences(&old).await;
         server.kill().await;
         server.start_again().await;
-        // The store that was there before, with new connections, and one that begins.
+        // The old store, with new connections, and a new store.
         for store in [old.clone(), store(&url).await] {
             let (first, newest) = fences(&store).await;
             assert!(
@@ -71,7 +71,7 @@ async fn fences_do_not_repeat_after_the_server_was_killed() {
     }
 }
 
-/// The main process lives on, and recovers: it was not started anew.
+/// The main process survives and recovers: the server does not restart.
 #[tokio::test]
 async fn fences_do_not_repeat_after_a_process_of_the_server_was_killed() {
     let server = Postgres::start_with(SLOW_WRITER).await;
@@ -87,7 +87,7 @@ async fn fences_do_not_repeat_after_a_process_of_the_server_was_killed() {
     }
 }
 
-/// The standby received neither the last fences nor the leap that led to them.
+/// The standby received neither the last fences nor the leap before them.
 #[tokio::test]
 async fn fences_do_not_repeat_after_a_standby_was_promoted() {
     let mut primary = Postgres::start().await;
@@ -99,7 +99,7 @@ async fn fences_do_not_repeat_after_a_standby_was_promoted() {
         .await;
     let early = store(&address.url(&url)).await;
     let (_, known) = fences(&early).await;
-    eventually("the standby follows", SOON, async || {
+    eventually("the standby to catch up", SOON, async || {
         let there = PgStore::connect(&standby.url(url.rsplit('/').next()?))
             .await
             .ok()?;
@@ -111,11 +111,14 @@ async fn fences_do_not_repeat_after_a_standby_was_promoted() {
     replication.set_both(Flow::Stall);
     let late = store(&address.url(&url)).await;
     let (_, handed_out) = fences(&late).await;
-    assert!(handed_out > known + (1 << 32), "it leaps at its start");
+    assert!(
+        handed_out > known + (1 << 32),
+        "a store sets the fences forward when it starts"
+    );
 
     primary.kill().await;
     address.lead_to(&standby.address());
-    // Connections that are opened now lead to a server that only reads.
+    // New connections now lead to a read-only server.
     let jobs = late.client(CommitHook::disconnected());
     let refused = eventually("a standby to answer", SOON, async || {
         let error = jobs.create(NewJob::of("noop", &json!({}))).await.err()?;

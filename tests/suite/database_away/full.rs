@@ -8,8 +8,8 @@ use sqlx::{Connection, PgConnection};
 use super::{SOON, event};
 use crate::fleet::Fleet;
 
-/// Notes leases of three seconds that would have ended if nobody had renewed them: the note stays when the
-/// lease has gone.
+/// Records each lease of three seconds that renewals have extended beyond seven seconds. The record
+/// outlives the lease.
 async fn note_renewals(fleet: &Fleet) {
     for sql in [
         "CREATE TABLE public.renewed (job_id uuid)",
@@ -30,15 +30,16 @@ async fn leases_renewed(fleet: &Fleet) -> i64 {
         .unwrap()
 }
 
-/// Handlers that work in their transactions hold every connection of the pool for longer than their leases:
-/// renewals have one of their own, and nobody waits for ever.
+/// Handlers that work in their transactions hold every connection of the pool for longer than their
+/// leases: renewals have a separate connection, and no handler waits forever.
 #[tokio::test]
 async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     note_renewals(&fleet).await;
     let settings = [
-        // One locks and completes, one handler at a time has another, and the third is for short statements.
+        // One locks and completes, one serves one handler at a time, and the third is for short
+        // statements.
         ("JOBWIRE_DATABASE_CONNECTIONS", "3"),
         ("JOBWIRE_CONCURRENCY", "8"),
         ("JOBWIRE_STATEMENT_TIMEOUT", "10m"),
@@ -53,11 +54,11 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
         let job = event(&format!("case-{case}"), 1);
         fleet.jobs.create(job).await.unwrap();
     }
-    eventually("a handler waits on its connection", SOON, async || {
+    eventually("a handler to wait on its connection", SOON, async || {
         (fleet.waiting_for_a_lock().await == 1).then_some(())
     })
     .await;
-    eventually("what waits is renewed", SOON, async || {
+    eventually("the held leases to be renewed", SOON, async || {
         (leases_renewed(&fleet).await >= 2).then_some(())
     })
     .await;
@@ -68,8 +69,8 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
     drop(node);
 }
 
-/// The server takes no more connections: what runs is renewed over the connection that was opened at the
-/// start, commits go on, and all is done when there is room again.
+/// The server accepts no more connections: leases are renewed over the connection that was opened
+/// at the start, commits continue, and all jobs are done once there is room again.
 #[tokio::test]
 async fn a_server_without_a_free_connection_loses_nothing() {
     let postgres = Postgres::start_with(&["max_connections=40"]).await;
@@ -78,7 +79,8 @@ async fn a_server_without_a_free_connection_loses_nothing() {
     let fleet = Fleet::new(database.clone(), space).await;
     note_renewals(&fleet).await;
     let node = fleet.node(&[("JOBWIRE_DATABASE_CONNECTIONS", "6")]).await;
-    // The producer's connections are all open: a pool that wants one more waits for it, whatever comes back.
+    // All connections of the producer are opened first: a pool that needs one more waits for it
+    // even if others come back.
     let mut open = Vec::new();
     for _ in 0..fleet.store.pool().options().get_max_connections() {
         open.push(fleet.store.pool().acquire().await.unwrap());
@@ -95,7 +97,7 @@ async fn a_server_without_a_free_connection_loses_nothing() {
         let job = event(&format!("case-{case}"), 1);
         fleet.jobs.create(job).await.unwrap();
     }
-    eventually("the long job's lease is renewed", SOON, async || {
+    eventually("the long job's lease to be renewed", SOON, async || {
         (leases_renewed(&fleet).await >= 1).then_some(())
     })
     .await;

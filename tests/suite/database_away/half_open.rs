@@ -1,4 +1,4 @@
-//! The line to the database falls silent without a word: no error, no end of the stream, no answer.
+//! The connection to the database falls silent: no error, no end of the stream, no answer.
 
 use jobwire_core::NewJob;
 use jobwire_tests::{Flow, Proxy, Signal, eventually, shared};
@@ -8,7 +8,7 @@ use url::Url;
 use super::{SOON, endpoint, event, until_problem, until_ready};
 use crate::fleet::Fleet;
 
-/// With the statements' deadline of two seconds, and the client's of two more.
+/// The statement timeout is two seconds; the client's limit is two seconds more.
 const SETTINGS: [(&str, &str); 2] = [
     ("JOBWIRE_STATEMENT_TIMEOUT", "2s"),
     ("JOBWIRE_DATABASE_CONNECTIONS", "3"),
@@ -23,29 +23,30 @@ async fn behind_a_proxy() -> (Fleet, Proxy) {
     (Fleet::new(database, space).await, proxy)
 }
 
-/// It notices by itself, takes nothing more, loses what it held to another node, and goes on when the line
-/// is back.
+/// The node detects the silence, takes no more jobs, loses its job to another node, and continues
+/// when the connection is back.
 #[tokio::test]
 async fn a_node_on_a_silent_line_loses_its_jobs_and_heals_when_it_speaks_again() {
     let (fleet, proxy) = behind_a_proxy().await;
     let through = proxy.url(&fleet.database);
     let cut_off = fleet.node_on(&through, &fleet.space.url, &SETTINGS).await;
     let health = endpoint(&cut_off).await;
-    // Long enough that it still runs when the line falls silent, on any machine; short enough to end elsewhere.
+    // Long enough that it still runs when the connection falls silent, on any machine; short enough
+    // to end elsewhere.
     let long = NewJob::of("sleep", &json!({ "ms": 30_000 }));
     fleet.jobs.create(long).await.unwrap();
-    eventually("the node holds the job", SOON, async || {
+    eventually("the node to hold the job", SOON, async || {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
     proxy.set_both(Flow::Stall);
-    // Its health says so as well, but only until the lease that can't be renewed has ended.
+    // The health also reports it, but only until the lease that cannot be renewed has ended.
     cut_off
         .wait_for_line("leases could not be renewed", SOON)
         .await;
     until_problem(&health, "leader").await;
     let other = fleet.node(&[]).await;
-    // The other one has to do these, although the first one hears their hints too.
+    // The other node must run these jobs, although the first node receives their hints, too.
     for position in 1..=10 {
         fleet.jobs.create(event("one", position)).await.unwrap();
     }
@@ -60,8 +61,8 @@ async fn a_node_on_a_silent_line_loses_its_jobs_and_heals_when_it_speaks_again()
     assert_eq!(fleet.doubled_events().await, 0);
 }
 
-/// A firewall forgets every connection that is open; new ones get through. Nothing ever tells the node, and
-/// its pool must not be a place short for each that is silent.
+/// A firewall drops every open connection silently; new ones get through. The node is never
+/// notified, and no silent connection may occupy a place in its pool.
 #[tokio::test]
 async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
     let (fleet, proxy) = behind_a_proxy().await;
@@ -79,7 +80,7 @@ async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
             let job = event(&format!("case-{round}-{case}"), round);
             fleet.jobs.create(job).await.unwrap();
         }
-        eventually("an insert waits", SOON, async || {
+        eventually("an insert to wait", SOON, async || {
             (fleet.waiting_for_a_lock().await >= 1).then_some(())
         })
         .await;
@@ -92,13 +93,13 @@ async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
     until_ready(&health).await;
 }
 
-/// The connection for renewals is silent for long while jobs are short, and is forgotten meanwhile. A job
-/// that is long then keeps its lease all the same.
+/// The connection for renewals is idle for long while jobs are short, and the firewall forgets it.
+/// A long job keeps its lease all the same.
 #[tokio::test]
 async fn a_lease_is_renewed_although_the_connection_for_it_was_forgotten() {
     let (fleet, proxy) = behind_a_proxy().await;
     let through = proxy.url(&fleet.database);
-    // A lease of which a third is a while, for slow machines.
+    // A third of this lease is long enough for slow machines.
     let settings = [
         ("JOBWIRE_LEASE", "60s"),
         ("JOBWIRE_STATEMENT_TIMEOUT", "2s"),
@@ -106,14 +107,14 @@ async fn a_lease_is_renewed_although_the_connection_for_it_was_forgotten() {
     let node = fleet.node_on(&through, &fleet.space.url, &settings).await;
     let long = NewJob::of("sleep", &json!({ "ms": 3_600_000 }));
     let id = fleet.jobs.create(long).await.unwrap();
-    eventually("the node holds the job", SOON, async || {
+    eventually("the node to hold the job", SOON, async || {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
     proxy.forget();
     let renewed = "SELECT count(*) FROM jobwire.job_lease
         WHERE job_id = $1 AND expires_at > locked_at + interval '65 seconds'";
-    eventually("the lease is renewed", SOON, async || {
+    eventually("the lease to be renewed", SOON, async || {
         let renewed: i64 = sqlx::query_scalar(renewed)
             .bind(id.uuid())
             .fetch_one(fleet.store.pool())

@@ -5,7 +5,8 @@ use jobwire_tests::{PgBouncer, Pooling, Program, shared};
 use super::{SOON, endpoint, event, until_ready};
 use crate::fleet::Fleet;
 
-/// A session of the server for each connection: everything works, limits of time included.
+/// Session pooling gives each connection its own server session: everything works, timeouts
+/// included.
 #[tokio::test]
 async fn a_pooler_of_sessions_is_as_good_as_the_server() {
     let postgres = shared::postgres().await;
@@ -28,7 +29,7 @@ async fn a_pooler_of_sessions_is_as_good_as_the_server() {
         .unwrap();
     assert_eq!(
         limit, "15s",
-        "set on every connection, though no start-up option passes"
+        "set on every connection, although PgBouncer passes no start-up option"
     );
     let (status, said) = Program::jobwire()
         .args(["doctor", "--database", &through])
@@ -37,8 +38,8 @@ async fn a_pooler_of_sessions_is_as_good_as_the_server() {
     assert!(status.success(), "{said:#?}");
 }
 
-/// A session that changes hands between two transactions keeps neither prepared statements nor limits of
-/// time: that is refused at the start, with what to do.
+/// With transaction pooling, a session changes clients between transactions and keeps neither
+/// prepared statements nor timeouts: the node refuses it at the start and names the remedy.
 #[tokio::test]
 async fn a_pooler_of_transactions_is_refused_with_a_remedy() {
     let postgres = shared::postgres().await;

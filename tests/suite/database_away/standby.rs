@@ -1,4 +1,4 @@
-//! A standby, before and after it is promoted.
+//! A standby before and after its promotion.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use jobwire_tests::{Flow, Postgres, Program, Proxy, Running, Stop, eventually, h
 use super::{SOON, endpoint, event, until_problem, until_ready};
 use crate::fleet::Fleet;
 
-/// A standby takes no writes: a node does not start on it.
+/// A standby is read-only: a node does not start on it.
 #[tokio::test]
 async fn a_standby_is_refused_at_the_start_with_the_reason() {
     let primary = Postgres::start().await;
@@ -34,7 +34,7 @@ async fn a_standby_is_refused_at_the_start_with_the_reason() {
 /// The jobs whose COMMIT was answered, in order.
 type Known = Arc<Mutex<Vec<JobId>>>;
 
-/// Creates jobs one after the other until it is aborted, whatever becomes of the database.
+/// Creates jobs one after the other until it is aborted, whether or not the database answers.
 async fn load(jobs: Client<PgStore>, known: Known) {
     for position in 1_i64.. {
         let job = event(&format!("case-{}", position % 7), position);
@@ -54,8 +54,9 @@ async fn refused_as_gone(endpoint: &str) -> Option<u64> {
     count.parse().ok()
 }
 
-/// The primary dies under load before its standby has received the last commits, and the address leads to the standby
-/// from then on. Each job that exists there is done once; the hints of the others are settled and counted.
+/// The primary dies under load before its standby has received the last commits, and the address
+/// leads to the standby from then on. Each job that exists there is done once; the hints of the
+/// others are settled and counted.
 #[tokio::test]
 async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let mut primary = Postgres::start().await;
@@ -67,7 +68,7 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let standby = primary
         .start_standby(&format!("{}", replication.address()))
         .await;
-    // A lane's queue is there once it had a receiver.
+    // The queue of a lane exists once the lane had a receiver.
     let receiver = fleet.node(&[("JOBWIRE_LANES", "later")]).await;
     let job = event("early", 1).lane("later");
     fleet.jobs.create(job).await.unwrap();
@@ -77,13 +78,13 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let nodes: [Running; 2] = [fleet.node(&settings).await, fleet.node(&settings).await];
     let known = Known::default();
     let creating = tokio::spawn(load(fleet.jobs.clone(), known.clone()));
-    eventually("events are done", SOON, async || {
+    eventually("events to be done", SOON, async || {
         (fleet.events().await >= 30).then_some(())
     })
     .await;
 
     replication.set_both(Flow::Stall);
-    // These will never have been; nobody receives their lane now.
+    // The standby will never have these jobs; no node receives their lane now.
     let mut forgotten = Vec::new();
     for position in 1..=5 {
         let job = event("forgotten", position).lane("later");
@@ -91,26 +92,26 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     }
     let before = fleet.events().await;
     eventually(
-        "events are done that the standby never hears of",
+        "events to be done that the standby never receives",
         SOON,
         async || (fleet.events().await >= before + 10).then_some(()),
     )
     .await;
     primary.stop(Stop::Immediate).await;
     address.lead_to(&standby.address());
-    // For a moment the address leads to a server that only reads.
+    // For a moment the address leads to a read-only server.
     until_problem(&endpoint(&nodes[0]).await, "leader").await;
     standby.promote().await;
 
     let lost_or_kept = known.lock().unwrap().len();
-    let last = eventually("a job is created on the new primary", SOON, async || {
+    let last = eventually("a job to be created on the new primary", SOON, async || {
         known.lock().unwrap().get(lost_or_kept).copied()
     })
     .await;
     let later = fleet.node(&[("JOBWIRE_LANES", "later")]).await;
     let endpoint_of_later = endpoint(&later).await;
     eventually(
-        "the hints of what never was are counted",
+        "the hints of the missing jobs to be counted",
         SOON,
         async || (refused_as_gone(&endpoint_of_later).await? >= 5).then_some(()),
     )

@@ -1,4 +1,4 @@
-//! The alert rules: as Prometheus itself reads them.
+//! The alert rules, as Prometheus itself reads them.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::promql::Names;
 use super::{assert_table_made, cell, grafana};
 
-/// Every rule that this Prometheus loaded, once it has evaluated all of them.
+/// Returns every rule that this Prometheus loaded, once it has evaluated all of them.
 pub(super) async fn rules(prometheus: &Prometheus) -> Vec<Value> {
     eventually(
         "all rules to be evaluated",
@@ -81,7 +81,7 @@ fn promtool_finds_no_mistake() {
 
 #[test]
 fn the_rules_fire_when_they_should() {
-    // `check_rules` has seen to it that promtool is there.
+    // `check_rules` fails if promtool is missing.
     prometheus::check_rules(&grafana("alerts.yaml")).unwrap();
     let output = Command::new("promtool")
         .args(["test", "rules"])

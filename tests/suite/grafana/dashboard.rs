@@ -1,4 +1,4 @@
-//! The dashboard's model, and what can be said of it without a server.
+//! The model of the dashboard, and the checks that need no server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use super::{assert_table_made, cell, grafana};
 
 pub(super) struct Dashboard(Value);
 
-/// One query of a panel, with Grafana's variables replaced by values that Prometheus understands.
+/// A query of a panel, with Grafana's variables replaced by values for Prometheus.
 #[derive(Debug)]
 pub(super) struct Query {
     pub(super) panel: String,
@@ -57,7 +57,7 @@ impl Dashboard {
     }
 
     fn substituted(&self, expression: &str) -> String {
-        // Wide enough that the load is still in it when the last panel is asked on a slow machine.
+        // Wide enough to contain the load when the last panel is queried on a slow machine.
         let mut expression = expression.replace("$__rate_interval", "5m");
         for variable in self.variables() {
             let all = variable["allValue"].as_str().unwrap_or_default();
@@ -133,7 +133,7 @@ fn every_panel_has_its_place_and_says_what_it_is_for() {
             assert!(x < 24, "{title} is wider than the page");
             for y in place("y")..place("y") + place("h") {
                 let other = taken.insert((x, y), title.clone());
-                assert_eq!(other, None, "{title} lies on another panel");
+                assert_eq!(other, None, "{title} overlaps another panel");
             }
         }
     }
@@ -150,13 +150,10 @@ fn every_panel_has_its_place_and_says_what_it_is_for() {
             panel["fieldConfig"]["defaults"]["unit"].is_string(),
             "{title} has no unit"
         );
-        // A panel that is named in another's description exists.
+        // A panel that another's description names exists.
         for named in action.split('*').skip(1).step_by(2) {
             let known = titles.iter().any(|title| title.starts_with(named));
-            assert!(
-                known,
-                "{title} sends its reader to *{named}*, which is not there"
-            );
+            assert!(known, "{title} refers to *{named}*, which does not exist");
         }
     }
 }

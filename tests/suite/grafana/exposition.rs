@@ -1,11 +1,11 @@
-//! What a node serves at `/metrics` is the table, in the form that Prometheus expects.
+//! The response of `/metrics` matches the table of metrics, in the format of Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jobwire_core::telemetry::metrics::{ALL, Kind, Metric};
 
-/// Every metric of ours has its help and its type, histograms have buckets, labels are those of the
-/// table, and nothing is served that the table does not know.
+/// Asserts that every `jobwire_` metric has its help and type, that histograms have buckets, that
+/// the labels are those of the table, and that no metric is missing from the table.
 pub(super) fn check(exposition: &str) {
     let mut helps = BTreeMap::new();
     let mut types = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! A fleet under load: two `jobwire run` on PostgreSQL and RabbitMQ, and this test as the producer,
-//! which a Prometheus scrapes like any program that uses the library.
+//! A fleet under load: two `jobwire run` processes with PostgreSQL and RabbitMQ, and this test as
+//! the producer. A Prometheus scrapes it like any program that uses the library.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// Attempts that end well: what follows creates so many.
+/// The number of successful attempts that one call of `create` causes.
 pub(super) const DONE: usize = NOOPS + EXCLUSIVE + LONG + TIMERS + BY_SQL;
 pub(super) const NOOPS: usize = 600;
 pub(super) const EXCLUSIVE: usize = 60;
 pub(super) const LONG: usize = 2;
 pub(super) const TIMERS: usize = 10;
 pub(super) const BY_SQL: usize = 5;
-/// Jobs that end as dead letters, at once or after a retry.
+/// Jobs that become dead letters, at once or after a retry.
 pub(super) const REFUSED: usize = 6;
 pub(super) const RETRIED: usize = 3;
-/// Jobs that wait for a handler that nobody has.
+/// Jobs of a type without a handler.
 pub(super) const UNSERVED: usize = 4;
 
 pub(super) struct Load {
@@ -36,8 +36,8 @@ pub(super) struct Load {
     _transport: AmqpTransport,
 }
 
-/// Everything on this thread records here, and nothing of other tests: a test's tasks stay on its
-/// own thread.
+/// A recorder for everything on this thread and nothing of other tests: the tasks of a test stay on
+/// its own thread.
 pub(super) struct Recorder {
     _guard: LocalRecorderGuard<'static>,
     handle: metrics_exporter_prometheus::PrometheusHandle,
@@ -65,7 +65,7 @@ impl Recorder {
         }
     }
 
-    /// Serves what was recorded; returns the address.
+    /// Serves the recorded metrics; returns the address.
     async fn serve(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -105,12 +105,12 @@ impl Load {
         }
     }
 
-    /// Where the producer serves its metrics.
+    /// Returns the address at which the producer serves its metrics.
     pub(super) fn producer(&self) -> String {
         self.producer.clone()
     }
 
-    /// Starts a node; returns it and where it serves its metrics.
+    /// Starts a node; returns it and the address of its metrics.
     pub(super) async fn node(&self) -> (Running, String) {
         let node = Program::jobwire()
             .args(["run"])
@@ -119,8 +119,8 @@ impl Load {
             .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_HTTP_ALLOW_HOSTS", "127.0.0.1")
-            // A machine that stands still for some seconds must not make the counts untrue: no lock
-            // runs out, no hint grows stale or is sent twice.
+            // A machine that stalls for some seconds must not change the counts: no lease expires,
+            // no hint is dropped for its age or sent twice.
             .env("JOBWIRE_LEASE", "30s")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "60s")
@@ -136,7 +136,7 @@ impl Load {
         (node, address.trim().to_owned())
     }
 
-    /// Creates every kind of job. Returns when all of it is committed.
+    /// Creates every kind of job. Returns when all of them are committed.
     pub(super) async fn create(&self) {
         for _ in 0..NOOPS / 50 {
             self.commit((0..50).map(|_| NewJob::of("noop", &())).collect())
@@ -146,18 +146,18 @@ impl Load {
             let job = NewJob::of("noop", &()).instance(format!("case-{}", n % 5));
             self.jobs.create(job).await.unwrap();
         }
-        // Longer than a third of the lease: they are renewed.
+        // Longer than a third of the lease, so that the leases are renewed.
         let long = |_| NewJob::of("sleep", &serde_json::json!({ "ms": 12_000 }));
         self.commit((0..LONG).map(long).collect()).await;
-        // Spread over some scrapes: of a series that appears with its last value, a rate shows nothing.
+        // Spread over several scrapes: a series that appears with its last value has no rate.
         let timer =
             |n| NewJob::of("noop", &()).delay(Duration::from_millis(2_000 + 500 * n as u64));
         self.commit((0..TIMERS).map(timer).collect()).await;
         let refused = serde_json::json!({ "url": "http://not-allowed.example/" });
-        // Another node might allow that host: each is an attempt.
+        // Another node might allow that host, so each refusal is an attempt.
         let refused = |_| NewJob::of("http", &refused).max_attempts(1);
         self.commit((0..REFUSED).map(refused).collect()).await;
-        // Port 9 is "discard": nobody listens there.
+        // Port 9 is "discard": no server listens there.
         let nobody = serde_json::json!({ "url": "http://127.0.0.1:9/" });
         let retried = |_| {
             NewJob::of("http", &nobody)
@@ -175,8 +175,8 @@ impl Load {
         }
     }
 
-    /// Creates more of it until dropped: of a counter that stands still, rates and quantiles show
-    /// nothing.
+    /// Creates more jobs until it is dropped: rates and quantiles of an unchanged counter are
+    /// empty.
     pub(super) async fn keep_creating(&self) {
         loop {
             self.create().await;

@@ -1,4 +1,4 @@
-//! docs/reference/metrics.md, made from the table.
+//! docs/reference/metrics.md, generated from the table of metrics.
 
 use std::fmt::Write;
 
@@ -51,7 +51,7 @@ fn page() -> String {
     page
 }
 
-/// Naming conventions put a unit at the end of a name, counts have none.
+/// Returns the unit, which the end of the name gives by convention; counts have none.
 fn unit(name: &str, kind: Kind) -> &'static str {
     match kind {
         Kind::Seconds => "seconds",

@@ -1,10 +1,11 @@
-//! Which metrics and labels a PromQL expression names: as much of the language as that takes.
+//! Finds the metrics and labels in a PromQL expression. It parses only as much of the language as
+//! that needs.
 
 use std::collections::BTreeSet;
 
 use jobwire_core::telemetry::metrics::{ALL, Kind, Metric};
 
-/// `name{label OP "value", …}`, of ours.
+/// `name{label OP "value", …}` of a `jobwire` metric.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Selector {
     pub(super) name: String,
@@ -14,7 +15,7 @@ pub(super) struct Selector {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) selectors: Vec<Selector>,
-    /// Labels of `by`, `on` and their like.
+    /// The labels of `by`, `on` and the other grouping keywords.
     pub(super) grouping: BTreeSet<String>,
 }
 
@@ -26,9 +27,9 @@ const GROUPING: [&str; 6] = [
     "group_left",
     "group_right",
 ];
-/// What Prometheus adds to every series.
+/// The labels that Prometheus adds to every series.
 const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
-/// Their values are the users' own.
+/// The labels whose values users choose.
 const FREE: [&str; 5] = ["job", "instance", "lane", "type", "le"];
 
 impl Names {
@@ -64,8 +65,8 @@ impl Names {
         names
     }
 
-    /// Every metric is in the table, every label is one of its labels, every value one of those
-    /// that its meaning lists. `recorded` are the names of recording rules.
+    /// Asserts that every metric is in the table, every label is one of its labels, and every value
+    /// is listed in its help text. `recorded` contains the names of recording rules.
     pub(super) fn check(&self, place: &str, recorded: &[String]) {
         let mut labels: BTreeSet<&str> = OF_THE_TARGET.into();
         labels.insert("le");
@@ -74,7 +75,7 @@ impl Names {
                 continue;
             }
             let metric = metric(&selector.name)
-                .unwrap_or_else(|| panic!("{place}: nothing is scraped as {}", selector.name));
+                .unwrap_or_else(|| panic!("{place}: no metric is scraped as {}", selector.name));
             labels.extend(metric.labels);
             for (label, values) in &selector.matchers {
                 let is_bound = label == "le" && selector.name.ends_with("_bucket");
@@ -95,7 +96,7 @@ impl Names {
                     for value in values.split('|') {
                         assert!(
                             known(value),
-                            "{place}: the meaning of {} does not list {label}={value:?}: {}",
+                            "{place}: the help of {} does not list {label}={value:?}: {}",
                             metric.name,
                             metric.help
                         );
@@ -112,7 +113,7 @@ impl Names {
     }
 }
 
-/// The metric behind a name as it is scraped: histograms end in `_bucket`, `_sum` or `_count`.
+/// Returns the metric of a scraped name: histograms end in `_bucket`, `_sum` or `_count`.
 pub(super) fn metric(scraped: &str) -> Option<&'static Metric> {
     ALL.iter().find(|metric| match metric.kind {
         Kind::Counter | Kind::Gauge => scraped == metric.name,
@@ -126,7 +127,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == ':'
 }
 
-/// A value as the meanings list it; a colon ends it.
+/// Returns whether a character is part of a value in a help text; a colon ends the value.
 fn is_value(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
@@ -135,7 +136,7 @@ fn split_while(text: &str, of: fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !of(c)).unwrap_or(text.len()))
 }
 
-/// The content of the string that `text` begins with, and what follows.
+/// Returns the content of the string at the start of `text`, and the rest.
 fn string(text: &str) -> (&str, &str) {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

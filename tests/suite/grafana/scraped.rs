@@ -1,4 +1,4 @@
-//! One loaded fleet, one Prometheus: every query is answered, and the numbers are what happened.
+//! One loaded fleet, one Prometheus: every query has an answer, and the numbers match the events.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::load::{self, Load, Recorder};
 use super::promql::{Names, metric};
 use super::{alerts, exposition, grafana};
 
-/// Counters that a healthy fleet never increments: a query that needs one may find nothing.
+/// Counters that a healthy fleet never increments: a query on one of them may return nothing.
 const QUIET: [&str; 11] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
@@ -58,7 +58,7 @@ async fn a_loaded_fleet_answers_every_question() {
     every_rule_answers(&prometheus).await;
 }
 
-/// The value of an expression that has one.
+/// Returns the value of an expression that has one.
 async fn value(prometheus: &Prometheus, expression: &str) -> Option<f64> {
     number(&prometheus.query(expression).await[0])
 }
@@ -98,7 +98,8 @@ async fn what_was_counted_happened(prometheus: &Prometheus) {
         created,
     )
     .await;
-    // A due timer is hinted, or the leader that moves it starts it without a hint: which one, is a matter of time.
+    // A due timer is hinted, or the leader that moves it starts it without a hint, depending on
+    // timing.
     let due = r#"(sum(jobwire_hints_published_total{cause="timer"}) or vector(0))
                  + (sum(jobwire_jobs_locked_total{source="timer"}) or vector(0))"#;
     until(prometheus, due, load::TIMERS + load::RETRIED).await;
@@ -108,12 +109,12 @@ async fn what_was_counted_happened(prometheus: &Prometheus) {
         load::BY_SQL,
     )
     .await;
-    // Every hint that was published arrived. One that a node returned arrives once more: on a slow machine a row
-    // is busy, or no slot is free, for longer than a node keeps a hint.
+    // Every published hint arrived. A returned hint arrives once more: on a slow machine a row is
+    // busy, or no slot is free, for longer than a node keeps a hint.
     let arrived = "sum(jobwire_hints_published_total) + (sum(jobwire_hints_returned_total) or vector(0)) \
                    - sum(jobwire_hints_received_total)";
     until(prometheus, arrived, 0).await;
-    // Every job that was locked came to an end.
+    // Every locked job finished.
     for (one, other) in [
         ("jobwire_jobs_locked_total", "jobwire_jobs_finished_total"),
         (
@@ -142,7 +143,7 @@ async fn every_panel_answers(prometheus: &Prometheus) {
             metric(&selector.name).is_some_and(|metric| QUIET.contains(&metric.name))
         });
         if quiet {
-            // Whether it finds something or not, it is answered.
+            // The query must succeed; its result may be empty.
             prometheus.query(&query.expression).await;
             continue;
         }
@@ -169,8 +170,8 @@ async fn every_rule_answers(prometheus: &Prometheus) {
         assert_eq!(rule["health"], "ok", "{name}: {}", rule["lastError"]);
         prometheus.query(alerts::text(&rule["query"])).await;
     }
-    // A fleet that works has one thing to complain of: the type without a handler. A machine that is too busy
-    // to start jobs in time may be told so.
+    // A healthy fleet has one alert: the type without a handler. On a busy machine, jobs may also
+    // start late.
     let firing =
         "count by (alertname) (ALERTS{alertstate='firing', alertname!~'JobwireStartsLate.*'})";
     let firing = eventually("the alert of the unserved type", SOON, async || {

@@ -10,10 +10,10 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// For what is expected to stay without an answer.
+/// The wait for an answer that is expected not to come.
 const A_WHILE: Duration = Duration::from_secs(2);
 
-/// A producer whose messages fail after `patience`.
+/// Returns a producer whose messages fail after `patience`.
 fn producer(servers: &str, patience: Duration) -> FutureProducer {
     let producer = ClientConfig::new()
         .set("bootstrap.servers", servers)
@@ -28,7 +28,7 @@ async fn publish(producer: &FutureProducer, topic: &str, payload: &str) -> Resul
     delivered.map(drop).map_err(|(error, _)| error)
 }
 
-/// A message of a producer without patience arrives, sooner or later.
+/// Waits until a message arrives; the producer may give up early, so it is published repeatedly.
 async fn serves(producer: &FutureProducer) {
     eventually("a message to arrive", SOON, || {
         let published = publish(producer, "topic", "message");
@@ -69,7 +69,7 @@ async fn a_broker_comes_back_with_its_topics_unless_it_was_wiped() {
 
     publish_to(&kafka, "kept", "two").await;
     kafka.kill();
-    std::net::TcpStream::connect(kafka.address()).expect_err("nobody listens");
+    std::net::TcpStream::connect(kafka.address()).expect_err("no broker listens");
     kafka.start_again().await;
     assert_eq!(admin.end_offsets("kept").await, [2]);
 
@@ -90,7 +90,7 @@ async fn a_frozen_broker_is_silent_and_goes_on() {
     kafka.freeze();
     publish(&producer, "topic", "two")
         .await
-        .expect_err("nobody answers");
+        .expect_err("no broker answers");
     kafka.thaw();
     serves(&producer).await;
 }
@@ -130,7 +130,7 @@ async fn retention_and_administrators_delete_and_groups_are_remembered() {
 
     admin.delete_records("topic", 0, 1).await;
     assert_eq!(admin.start_offsets("topic").await, [1]);
-    // What is old is deleted by the segment; a new one begins after this time.
+    // Retention deletes whole segments; a new segment begins after this time.
     let settings = [("retention.ms", "100"), ("segment.ms", "100")];
     admin.alter_topic("topic", &settings).await;
     eventually("retention to delete everything", SOON, async || {
@@ -200,7 +200,7 @@ async fn a_cluster_survives_any_one_broker() {
     assert_leads_another(&admin, leader).await;
     cluster.start_again(leader).await;
 
-    // The next one may be the leader of the controllers.
+    // The next broker may be the leader of the controllers.
     let next = (leader + 1) % 3;
     eventually("all replicas to have caught up", SOON, async || {
         let in_sync = admin.in_sync_replicas("topic").await;
@@ -211,7 +211,7 @@ async fn a_cluster_survives_any_one_broker() {
     publish_to_partition(&producer, 0).await;
     cluster.wipe(next).await;
     cluster.start_again(next).await;
-    eventually("the empty one to have caught up", SOON, async || {
+    eventually("the wiped broker to have caught up", SOON, async || {
         let in_sync = admin.in_sync_replicas("topic").await;
         (in_sync == [3, 3, 3]).then_some(())
     })
@@ -228,7 +228,7 @@ async fn publish_to_partition(producer: &FutureProducer, partition: i32) {
 }
 
 async fn assert_leads_another(admin: &KafkaAdmin, dead: usize) {
-    // Not every broker hears of it at once.
+    // Not every broker learns of the new leader at once.
     eventually("another broker to lead", SOON, async || {
         let leader = admin.leaders("topic").await.first().copied().flatten()?;
         (usize::try_from(leader) != Ok(dead)).then_some(())

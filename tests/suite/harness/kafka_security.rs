@@ -1,4 +1,4 @@
-//! Who is let in by a secured broker, who is not, and why.
+//! Which clients a secured broker admits, and why it refuses the others.
 
 use jobwire_tests::kafka_security::USER;
 use jobwire_tests::{Authority, Identity, Kafka, KafkaListener, KafkaSettings, eventually};
@@ -13,18 +13,18 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(60);
 const A_MOMENT: Duration = Duration::from_millis(500);
 
-/// Who is refused, and so why a client does not come in.
+/// The party that is refused, which is the reason why a client cannot connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// The client does not trust the broker.
     Broker,
     /// The broker does not trust the client.
     Client,
-    /// The broker does not take the user's word.
+    /// The broker refuses the user.
     User,
 }
 
-/// Keeps the refusals.
+/// Records the refusals.
 #[derive(Clone, Default)]
 struct Refusals(Arc<Mutex<Vec<Refusal>>>);
 
@@ -33,8 +33,8 @@ impl ClientContext for Refusals {
         let refusal = match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::SSL) => Refusal::Broker,
             Some(RDKafkaErrorCode::Authentication) => Refusal::User,
-            // In TLS 1.3 the client has ended its handshake when the broker looks at
-            // the client's certificate. Another broken connection says nothing.
+            // In TLS 1.3 the client has ended its handshake before the broker checks the client's
+            // certificate. Any other broken connection is no refusal.
             Some(_) if why.contains("SSL alert") => Refusal::Client,
             _ => return,
         };
@@ -45,7 +45,7 @@ impl ClientContext for Refusals {
 
 impl ConsumerContext for Refusals {}
 
-/// How a client that comes in this way fares.
+/// Returns whether a client with this configuration can connect, or the refusal.
 async fn come_in(config: ClientConfig) -> Result<(), Refusal> {
     let refusals = Refusals::default();
     let seen = Arc::clone(&refusals.0);
@@ -53,13 +53,13 @@ async fn come_in(config: ClientConfig) -> Result<(), Refusal> {
         .create_with_context(refusals)
         .expect("the client's settings are sound");
     let client = Arc::new(client);
-    eventually("the broker to let the client in or not", SOON, || {
+    eventually("the broker to admit or refuse the client", SOON, || {
         let (client, seen) = (Arc::clone(&client), Arc::clone(&seen));
         let ask = move || {
             if client.fetch_metadata(None, A_MOMENT).is_ok() {
                 return Some(Ok(()));
             }
-            // Errors are told to whoever polls.
+            // Only a poll delivers errors.
             let _ = client.poll(Duration::ZERO);
             let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             seen.first().map(|&refusal| Err(refusal))
@@ -102,7 +102,7 @@ fn password(kafka: &Kafka, authority: &Authority, mechanism: &str, password: &st
     config
 }
 
-/// The client makes its token itself, with this claim for its user.
+/// The client creates its own token, with this claim for its user.
 fn token(kafka: &Kafka, claim: &str) -> ClientConfig {
     let mut config = config(&kafka.address_of(KafkaListener::Token), "sasl_plaintext");
     let token = format!("principalClaimName={claim} principal={USER}");
@@ -145,7 +145,7 @@ async fn kafka_lets_in_whom_it_should() {
 
     assert_eq!(come_in(token(&kafka, "sub")).await, Ok(()));
     let answer = come_in(token(&kafka, "azp")).await;
-    assert_eq!(answer, Err(Refusal::User), "a token for nobody");
+    assert_eq!(answer, Err(Refusal::User), "a token without a user");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Nothing outlives the process that started the servers. `servers` stands for any
-//! test here: it can be killed without killing this one.
+//! No server outlives the process that started it. `servers` stands for any test: this test can
+//! kill it without ending itself.
 
 use jobwire_tests::{Program, Running, Scratch, Signal, eventually};
 use std::net::TcpStream;
@@ -10,9 +10,9 @@ use std::time::Duration;
 const START: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(30);
 
-/// `servers`, with everything that it makes in a directory of its own.
+/// Returns the program `servers`, with all its files in a directory of its own.
 fn servers(temporary: &Scratch, script: &str) -> Program {
-    // PostgreSQL runs as another user and has to get in.
+    // PostgreSQL runs as another user and needs access.
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(temporary.path(), open).expect("the directory is ours");
     Program::at(Path::new(env!("CARGO_BIN_EXE_servers")))
@@ -20,7 +20,7 @@ fn servers(temporary: &Scratch, script: &str) -> Program {
         .args(["sh", "-c", script])
 }
 
-/// Starts `servers`, whose servers are up when it returns, and the ports of all.
+/// Starts `servers` and waits until its servers are up; returns all ports.
 async fn started(temporary: &Scratch) -> (Running, Vec<u16>) {
     let script = "echo $JOBWIRE_TEST_POSTGRES_URL; echo $JOBWIRE_TEST_AMQP_URL
         echo $JOBWIRE_TEST_KAFKA_URL; exec sleep 1000";
@@ -39,7 +39,7 @@ async fn started(temporary: &Scratch) -> (Running, Vec<u16>) {
 
 async fn assert_nothing_is_left(temporary: &Scratch, ports: &[u16]) {
     eventually("the servers and their files to be gone", SOON, async || {
-        // When none of its processes is left, another test may have got the port.
+        // When no process is left, another test may have the port.
         let open = ports
             .iter()
             .any(|&port| TcpStream::connect(("127.0.0.1", port)).is_ok())
@@ -50,8 +50,8 @@ async fn assert_nothing_is_left(temporary: &Scratch, ports: &[u16]) {
         (!open && files == 0).then_some(())
     })
     .await;
-    // Everything that was started there names the directory in its arguments, works
-    // in it, or has it for a home.
+    // Every process that was started there names the directory in its arguments, works in it, or
+    // has it as its home.
     eventually("the processes to be gone", SOON, async || {
         processes_in(temporary.path()).is_empty().then_some(())
     })

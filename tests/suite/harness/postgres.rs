@@ -90,7 +90,7 @@ async fn a_server_comes_back_with_what_was_committed() {
         }
         PgConnection::connect(&url)
             .await
-            .expect_err("nobody listens");
+            .expect_err("no server listens");
         server.start_again().await;
     }
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM kept")

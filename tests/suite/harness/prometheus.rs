@@ -12,7 +12,7 @@ groups:
         expr: answer == 42
 ";
 
-/// Serves one metric to everybody.
+/// Serves one metric; returns the address.
 async fn node() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

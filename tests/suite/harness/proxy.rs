@@ -6,10 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const SOON: Duration = Duration::from_secs(60);
-/// Long enough for the loopback to deliver what nobody holds back.
+/// Long enough for the loopback to deliver bytes that are not held back.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
-/// A server that answers each byte with the same byte, behind a proxy.
+/// Starts a server that answers each byte with the same byte, behind a proxy.
 async fn echo() -> Proxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");

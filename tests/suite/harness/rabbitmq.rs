@@ -59,13 +59,13 @@ async fn a_node_comes_back_with_its_queues() {
         .expect("a queue");
     node.flush().await;
     node.kill();
-    channel(&url).await.expect_err("nobody listens");
+    channel(&url).await.expect_err("no server listens");
     node.start_again().await;
     declare(&channel(&url).await.expect("a channel"), "kept", PASSIVE)
         .await
         .expect("kept");
     node.stop().await;
-    channel(&url).await.expect_err("nobody listens");
+    channel(&url).await.expect_err("no server listens");
     node.start_again().await;
     declare(&channel(&url).await.expect("a channel"), "kept", PASSIVE)
         .await
