@@ -9,7 +9,7 @@ use super::{assert_made, cell, repository};
 const HEAD: &str = "\
 # Metrics
 
-<!-- Made from crates/core/src/metrics.rs; a test compares them. -->
+<!-- Made from crates/core/src/telemetry/metrics.rs; a test compares them. -->
 
 `jobwire run` serves them at `/metrics` for Prometheus; a program that uses the library records them with the
 `metrics` crate, for whatever exporter it installs. Labels never hold ids, so their number stays bounded.
