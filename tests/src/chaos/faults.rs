@@ -56,7 +56,7 @@ pub enum Fault {
     /// The queue or topic of the lane is deleted.
     DeleteQueue,
     /// RabbitMQ blocks publishers: its limit for free disk space is set above the free space.
-    NextTimer,
+    Alarm,
     /// The database shuts down in good order, and starts again.
     RestartDatabase,
     /// The database crashes, and recovers.
@@ -76,10 +76,10 @@ pub enum Fault {
 }
 
 use Fault::{
-    CrashDatabase, CutBroker, CutDatabase, DeleteQueue, Flood, ForgeHints, FreezeBroker,
+    Alarm, CrashDatabase, CutBroker, CutDatabase, DeleteQueue, Flood, ForgeHints, FreezeBroker,
     FreezeNode, HalfOpenBroker, HalfOpenDatabase, JumpClock, KillBroker, KillNode, LoseDatabase,
-    NextTimer, Purge, RefuseBroker, RestartDatabase, SlowDatabase, StallBroker, StallDatabase,
-    StopBroker, StopNode, TerminateBackends, WriteNonsense,
+    Purge, RefuseBroker, RestartDatabase, SlowDatabase, StallBroker, StallDatabase, StopBroker,
+    StopNode, TerminateBackends, WriteNonsense,
 };
 
 /// The faults to draw from. A fault that is listed twice is drawn twice as often.
@@ -111,7 +111,7 @@ const LOTS: [Fault; 40] = [
     Purge,
     Purge,
     DeleteQueue,
-    NextTimer,
+    Alarm,
     RestartDatabase,
     CrashDatabase,
     LoseDatabase,
@@ -241,7 +241,7 @@ impl Injection {
             | StallBroker | HalfOpenDatabase | HalfOpenBroker | SlowDatabase | RefuseBroker => {
                 self.hurt_node(fault).await;
             }
-            StopBroker | KillBroker | FreezeBroker | Purge | DeleteQueue | NextTimer => {
+            StopBroker | KillBroker | FreezeBroker | Purge | DeleteQueue | Alarm => {
                 self.hurt_broker(fault).await;
             }
             RestartDatabase | CrashDatabase | LoseDatabase | TerminateBackends => {
@@ -359,7 +359,7 @@ impl Injection {
                 self.last(10.0).await;
                 rabbitmq.ctl().run(&["set_disk_free_limit", "50MB"]).await;
             }
-            (AnyBroker::Kafka(kafka), StopBroker | NextTimer) => {
+            (AnyBroker::Kafka(kafka), StopBroker | Alarm) => {
                 kafka.stop().await;
                 self.last(6.0).await;
                 kafka.start_again().await;

@@ -52,13 +52,14 @@ impl Calendar {
         self.calm.is_some_and(|calm| calm <= at)
     }
 
-    /// Returns the end of the last outage or node fault. Jumps of the clock do not count.
+    /// Returns the end of the last outage or node fault, or of the time after a jump of the clock in
+    /// which no leader ends a lease.
     #[must_use]
     pub fn end(&self) -> Option<Micros> {
         let outages = self.outages.iter().map(|(_, until)| *until);
-        outages
-            .chain(self.hurt.iter().map(|(_, _, until)| *until))
-            .max()
+        let hurt = self.hurt.iter().map(|(_, _, until)| *until);
+        let jumps = self.jumps.iter().map(|jump| jump.to + jump.doubted);
+        outages.chain(hurt).chain(jumps).max()
     }
 
     /// Returns by how much the clock jumped between two times, or zero if there was another fault.
