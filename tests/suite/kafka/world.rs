@@ -297,7 +297,8 @@ pub(super) fn quick() -> NodeOptions {
     options
 }
 
-/// `event` writes a row in the transaction that completes its job; `hold` holds a slot until the gate opens.
+/// Returns two handlers: `event` writes a row in the transaction that completes its job; `hold`
+/// holds a slot until the gate opens.
 fn handlers(gate: &Arc<Semaphore>) -> Handlers {
     let mut handlers = Handlers::default();
     handlers.add_with(

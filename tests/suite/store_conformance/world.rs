@@ -43,7 +43,8 @@ pub(super) const LEADER: NodeId = NodeId::from_uuid(uuid::Uuid::from_u128(17));
 /// A store with SQL access.
 pub(super) trait SqlBench: Bench + SqlStore {
     async fn down_to(&self, version: i64);
-    /// Runs a statement in which `{s}` is the schema prefix, `{now}` the time, and `{second}` one second.
+    /// Runs a statement in which `{s}` is the schema prefix, `{now}` the time, and `{second}` one
+    /// second.
     async fn execute(&self, sql: &str) -> u64 {
         self.try_execute(sql).await.unwrap()
     }
