@@ -145,7 +145,7 @@ impl World {
         tx.create_many(jobs).await.unwrap();
         // Much longer than a commit takes, and no broker is back before it has passed.
         let committed = tokio::time::timeout(Duration::from_secs(60), tx.commit()).await;
-        committed.expect("a commit does not wait for the broker").unwrap();
+        committed.expect("a commit needs no broker").unwrap();
         self.created.fetch_add(cases * each, Ordering::Relaxed);
     }
 

@@ -59,7 +59,7 @@ pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
     gate.add_permits(1);
     let starts = notes.until_within(151, SOON).await;
     let overtook = starts.iter().position(|s| s.starts_with("high ")).unwrap();
-    assert!(overtook <= 100, "the high job came after {overtook}: {starts:?}");
+    assert!(overtook <= 100, "it came after {overtook}: {starts:?}");
     node.stop().await;
 }
 

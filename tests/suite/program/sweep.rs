@@ -75,7 +75,7 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
         rows
     };
     let before = all().await;
-    let found = eventually("the answer of the lane", Duration::from_secs(60), || async {
+    let found = eventually("the lane to answer", Duration::from_secs(60), || async {
         let found = counted(&fleet).await;
         // Young jobs are not orphans yet.
         (found["lanes"]["default"]["orphans"] == 3).then_some(found)

@@ -216,7 +216,7 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     world.until_left(20).await;
     // Lasts several sweeps.
     pass(Duration::from_secs(5)).await;
-    assert_eq!(hinted_again(&world.store).await, 0, "an unserved job is not hinted again");
+    assert_eq!(hinted_again(&world.store).await, 0, "an unserved job waits");
     let attempts: i32 = sqlx::query_scalar("SELECT max(failures) FROM jobwire.job")
         .fetch_one(world.store.pool())
         .await

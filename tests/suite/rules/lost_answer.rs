@@ -56,7 +56,7 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     .await;
     let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND strikes = 0";
     assert_eq!(world.count(held).await, 1, "the sibling is locked");
-    assert_eq!(notes.all().len(), 1, "the node does not know of the sibling");
+    assert_eq!(notes.all().len(), 1, "the node does not know it");
     proxy.cut();
     // The connections must be reset before the answer can pass: all tasks run on this thread.
     for _ in 0..1_000 {

@@ -209,7 +209,7 @@ pub(super) async fn four_nodes_that_claim_at_once_take_different_jobs<S: Bench>(
                 let completions: Vec<_> = claimed.jobs.iter().map(done).collect();
                 let settled = store.complete(owner, &completions, &Handoff::Hint).await;
                 let settled = settled.unwrap();
-                assert_eq!(settled.applied.len(), completions.len(), "nobody else's");
+                assert_eq!(settled.applied.len(), completions.len(), "only its own");
                 mine.extend(settled.applied);
                 after = claimed.after;
                 let all = JobFilter::default();

@@ -172,7 +172,7 @@ pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S
     let known = usize::from(query.horizon.is_none());
     assert_eq!(found(&query).await, known);
     w.make_old(600).await;
-    assert_eq!(found(&query).await, 1, "the job has been ready for ten minutes");
+    assert_eq!(found(&query).await, 1, "ready for ten minutes");
 }
 
 /// The hints of these jobs are on a node.
