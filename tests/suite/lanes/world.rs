@@ -19,7 +19,7 @@ pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Jobs that keep a lane busy although the broker or the producer may be slow.
 pub(super) const BACKLOG: i64 = 1_000;
 
-/// Where a node finds its broker.
+/// The broker of a node.
 enum Broker {
     InProcess(InProcessTransport),
     RabbitMq(Space),

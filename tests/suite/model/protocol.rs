@@ -45,7 +45,7 @@ pub(super) struct Lease {
     pub(super) lives: bool,
 }
 
-/// What a node does with a job.
+/// The end of a job on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Doing {
     Completing,

@@ -1,4 +1,4 @@
-//! What only PostgreSQL has: rows that another transaction has locked at the moment.
+//! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};

@@ -1,4 +1,4 @@
-//! What only SQLite has: files, one writer, a database in memory.
+//! Cases of SQLite only: files, one writer, a database in memory.
 
 use std::time::Duration;
 
