@@ -104,7 +104,7 @@ async fn a_node_counts_what_it_can_not_read() {
     world.all_have_run().await;
 }
 
-/// Java's default partitioner and that of Jobwire agree, so the hints of an instance keep their order.
+/// Java's default partitioner and Jobwire's agree, so the hints of an instance keep their order.
 #[tokio::test]
 async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
     let world = World::new().await;
