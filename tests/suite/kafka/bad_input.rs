@@ -1,4 +1,4 @@
-//! What anybody may put into a topic, and what other nodes say.
+//! Messages of other producers, control messages of other nodes, and publishing without brokers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::world::*;
 
-/// Another producer of the same brokers, which chooses partitions as a Java client does.
+/// Returns another producer on the same brokers, which chooses partitions as a Java client does.
 fn stranger(world: &World) -> FutureProducer {
     let servers = world.url.strip_prefix("kafka://").unwrap();
     ClientConfig::new()
@@ -67,7 +67,7 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
         received.extend(ids(&deliveries));
     }
     assert_eq!(received, BTreeSet::from([first, id, last]));
-    eventually("all of it to be settled", HEALED, || async {
+    eventually("all messages to be settled", HEALED, || async {
         let committed = world.admin().committed(&world.group(), &topic).await;
         let ends = world.admin().end_offsets(&topic).await;
         let all = committed
@@ -79,7 +79,7 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
     .await;
 }
 
-/// By a program, whose page of metrics tells.
+/// The node is a program, whose metrics page shows the count.
 #[tokio::test]
 async fn a_node_counts_what_it_can_not_read() {
     let world = World::new().await;
@@ -96,7 +96,7 @@ async fn a_node_counts_what_it_can_not_read() {
     eventually("the count", HEALED, || async {
         let metrics = http::get(&address, "/metrics").await.ok()?.body;
         let count = metrics.lines().find_map(|l| l.strip_prefix(&*counter))?;
-        // More, where a rebalance brought some of them again.
+        // A rebalance may deliver some of them again, which raises the count.
         (count.parse::<u32>().ok()? >= 7).then_some(())
     })
     .await;
@@ -104,7 +104,7 @@ async fn a_node_counts_what_it_can_not_read() {
     world.all_have_run().await;
 }
 
-/// Java's default partitioner and ours agree, so the hints of an instance keep their order.
+/// Java's default partitioner and Jobwire's agree, so the hints of an instance keep their order.
 #[tokio::test]
 async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
     let world = World::new().await;
@@ -126,7 +126,8 @@ async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
     }
 }
 
-/// The broker takes no message of this size: the operator hears it, and smaller ones go on.
+/// The broker refuses a message of this size: the error names the remedy, and smaller messages
+/// pass.
 #[tokio::test]
 async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
     let world = World::new().await;
@@ -138,7 +139,7 @@ async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
         instance: Some("x".repeat(10_000)),
         ..Hint::new(JobId::generate())
     };
-    let refused = refusal("the large one to be refused", async || {
+    let refused = refusal("the large message to be refused", async || {
         publisher.publish(&lane, vec![large.clone()]).await
     })
     .await;
@@ -152,7 +153,7 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
     let world = World::new().await;
     let (one, two) = (&world.transport, connect_with(&world.url, patient()).await);
     let (mut at_one, mut at_two) = (one.listen(), two.listen());
-    // A process listens a moment after it connected: say it until it is heard.
+    // A process listens a moment after it has connected, so the message is sent until it arrives.
     for (from, heard) in [(one, &mut at_two), (&two, &mut at_one)] {
         eventually("a control message", HEALED, || {
             from.publisher().tell(Control::Look);
@@ -183,7 +184,7 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
         .await;
         count
     };
-    // Behind it on the topic, from somebody else: whatever the topic had for us has come.
+    // When this message of the other process arrives, everything before it has arrived too.
     two.publisher().tell(last.clone());
     assert_eq!(count(&mut at_one).await, 1);
     one.publisher().tell(last.clone());
@@ -193,7 +194,7 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
     }
 }
 
-/// The same size everywhere: what one transport drops, the other does.
+/// All transports have the same size limit, so they drop the same messages.
 #[tokio::test]
 async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
     use jobwire_core::job::NodeId;
@@ -201,7 +202,7 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
     let world = World::new().await;
     let (near, far) = (&world.transport, connect_with(&world.url, patient()).await);
     let mut heard = near.listen();
-    eventually("the far one to be heard", HEALED, || {
+    eventually("a message of the far transport", HEALED, || {
         far.publisher().tell(Control::Look);
         let heard = heard.try_recv().ok();
         async move { heard }
@@ -231,7 +232,7 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
     assert_eq!(first, 100, "a message that is too large was decoded");
 }
 
-/// A row may name any lane, and whoever writes rows chooses it.
+/// A row can name any lane, because any program that writes rows chooses it.
 #[tokio::test]
 async fn a_lane_that_no_node_receives_gets_no_topic() {
     let world = World::new().await;
@@ -253,7 +254,7 @@ async fn a_lane_that_no_node_receives_gets_no_topic() {
     }
 }
 
-/// Publishing to brokers that are away fails; it never waits for long, however many ask at once.
+/// Publishing fails soon when the brokers are away, however many callers publish at once.
 #[tokio::test]
 async fn a_publish_without_brokers_fails_soon() {
     let url = format!("kafka://127.0.0.1:{}/nobody", jobwire_tests::port::free());
@@ -277,6 +278,6 @@ async fn a_publish_without_brokers_fails_soon() {
             "{problem}"
         );
     }
-    // Minutes, if they waited for one another.
+    // Callers that waited for one another would take minutes.
     assert!(since.elapsed() < Duration::from_secs(60));
 }

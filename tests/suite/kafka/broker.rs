@@ -1,4 +1,5 @@
-//! A broker that dies, stops, freezes, loses its memory or fills its disk. Each test has a broker of its own.
+//! A broker that dies, stops, freezes, loses its data or fills its disk. Each test has its own
+//! broker.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use jobwire_tests::{Kafka, KafkaSettings, SmallDisk, eventually};
 
 use super::world::*;
 
-/// Killed, stopped for long, frozen: jobs are created before, during and after.
+/// The broker is killed, stopped for long and frozen. Jobs are created before, during and after.
 #[tokio::test]
 async fn a_broker_that_dies_stops_or_freezes_loses_no_job() {
     let mut broker = Kafka::start().await;
@@ -37,7 +38,7 @@ async fn a_broker_that_dies_stops_or_freezes_loses_no_job() {
 
     broker.freeze();
     world.create(10, 2).await;
-    eventually("the silence to be noticed", HEALED, || async {
+    eventually("the frozen broker to be noticed", HEALED, || async {
         world.create(1, 1).await;
         (!Publisher::health(&world.transport).publishing).then_some(())
     })
@@ -50,7 +51,7 @@ async fn a_broker_that_dies_stops_or_freezes_loses_no_job() {
     two.stop().await;
 }
 
-/// All hints, topics and groups are gone; the jobs are not.
+/// The wipe removes all hints, topics and groups, but no job.
 #[tokio::test]
 async fn a_wiped_broker_is_healed_by_the_sweeper() {
     let mut broker = Kafka::start().await;
@@ -59,13 +60,13 @@ async fn a_wiped_broker_is_healed_by_the_sweeper() {
     world.create(5, 2).await;
     world.all_have_run().await;
     first.stop().await;
-    // Nobody receives these before the wipe.
+    // No node receives these before the wipe.
     world.create(30, 2).await;
     eventually("the hints to be in the log", HEALED, || async {
         let ends = world.admin().end_offsets(&world.topic()).await;
         let there = ends.iter().sum::<i64>() > 4;
         if !there {
-            // The hook drops what it could not publish within its age.
+            // The hook drops hints that it could not publish within their maximum age.
             world.create(5, 1).await;
         }
         there.then_some(())
@@ -87,7 +88,7 @@ async fn a_full_disk_costs_hints_and_no_job() {
     };
     let settings = KafkaSettings::new()
         .log_directory(disk.path())
-        // One that can't write gives up, as Kafka does; its operator starts it again.
+        // A broker that cannot write stops, as Kafka does; its operator starts it again.
         .set("log.segment.bytes", 1024 * 1024)
         .set("log.index.size.max.bytes", 64 * 1024);
     let mut broker = Kafka::start_with(settings).await;
@@ -96,7 +97,7 @@ async fn a_full_disk_costs_hints_and_no_job() {
     world.create(5, 2).await;
     world.all_have_run().await;
     disk.fill();
-    eventually("the broker to give up", HEALED, || {
+    eventually("the broker to stop", HEALED, || {
         let ended = broker.ended();
         let created = world.create(5, 40);
         async move {

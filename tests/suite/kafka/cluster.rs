@@ -1,4 +1,4 @@
-//! Three brokers, of which one goes.
+//! Three brokers, one of which dies.
 
 use jobwire_tests::KafkaCluster;
 

@@ -1,4 +1,4 @@
-//! Transports that end while their brokers are away: in time, and without leaving threads behind.
+//! Transports that end while their brokers are away: they end in time and leave no thread behind.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use jobwire_tests::{Kafka, Program, eventually, port};
 use super::world::*;
 
 const WITHIN: Duration = Duration::from_secs(1);
-/// More than that on a busy machine, and less than the ten seconds after which our clients give up on a
-/// broker that says nothing.
+/// More than `WITHIN`, for a busy machine, and less than the ten seconds after which the clients
+/// give up on a silent broker.
 const IN_TIME: Duration = Duration::from_secs(8);
 
-/// The machine may stand still during one of them, but they do not all take so long.
+/// Asserts that one of the ends was in time. The machine may stall during one, but not during all.
 fn assert_in_time(took: &[Duration]) {
     assert!(took.iter().any(|took| *took < IN_TIME), "{took:?}");
 }
 const BROKER: &str = "ENDING_TEST_BROKER";
 
-/// The names of this process's threads.
+/// Returns the names of this process's threads.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| {
@@ -29,7 +29,7 @@ fn threads() -> Vec<String> {
     names.collect()
 }
 
-/// In a process of its own: other tests of this one have threads too.
+/// Runs in a process of its own, because the other tests of this process have threads too.
 #[tokio::test]
 async fn transports_end_in_time_and_leave_no_thread_behind() {
     let broker = Kafka::start().await;
@@ -43,12 +43,12 @@ async fn transports_end_in_time_and_leave_no_thread_behind() {
     broker.freeze();
     std::fs::write(signal_file(&broker.url()), "gone").unwrap();
     child.wait_for_line("all have ended", HEALED).await;
-    // One that hangs is waited for by the client library, on threads of its own.
+    // The client library waits for a broker that hangs on threads of its own.
     broker.thaw();
     child.wait_for_line("no thread is left", HEALED).await;
 }
 
-/// Where the parent says that the broker is away.
+/// Returns the file that the parent writes when the broker is away.
 fn signal_file(url: &str) -> std::path::PathBuf {
     let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     std::env::temp_dir().join(format!("jobwire-ending-{name}"))
@@ -65,7 +65,7 @@ async fn many_transports_in_a_row() {
     let before = threads().len();
     let lane = Lane::default();
     let hint = || vec![Hint::new(JobId::generate())];
-    // Connected, in a group, with something received and undecided.
+    // These transports are connected, in a group, and hold an undecided hint.
     let mut living = Vec::new();
     for n in 0..4 {
         let transport = connect(&format!("{broker}/ending-{n}")).await;
@@ -105,7 +105,7 @@ async fn many_transports_in_a_row() {
     }
     assert_in_time(&closed);
     assert_in_time(&dropped);
-    // And such as never met a broker.
+    // These transports never reach a broker.
     let (mut closed, mut dropped) = (Vec::new(), Vec::new());
     let nobody = format!("kafka://127.0.0.1:{}/ending", port::free());
     for n in 0..4 {
@@ -123,7 +123,7 @@ async fn many_transports_in_a_row() {
     }
     assert_in_time(&closed);
     assert_in_time(&dropped);
-    // The runtime keeps some threads for what blocks, for ten seconds.
+    // The runtime keeps threads for blocking work for ten seconds.
     println!("all have ended");
     let mut told = 0;
     eventually("all threads to end", HEALED, || {

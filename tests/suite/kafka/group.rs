@@ -1,4 +1,5 @@
-//! Nodes that come, go, freeze and let go: partitions move, and no job runs twice or out of order.
+//! Nodes that join, leave, freeze and pause: partitions move, and no job runs twice or out of
+//! order.
 
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ async fn a_rebalance_every_two_seconds_runs_no_job_twice_and_keeps_every_case_in
     stays.stop().await;
 }
 
-/// Beyond its session timeout and its lease: the others go on, and it does again when it wakes.
+/// A node freezes beyond its session timeout and its lease: the others go on, and it works again
+/// when it wakes.
 #[tokio::test]
 async fn a_node_that_was_frozen_beyond_its_session_finds_its_way_back() {
     let world = World::new().await;
@@ -41,12 +43,12 @@ async fn a_node_that_was_frozen_beyond_its_session_finds_its_way_back() {
     world.all_have_run().await;
     frozen.signal(Signal::SIGCONT);
     drop(other);
-    // Only the one that was frozen is left.
+    // Only the node that was frozen is left.
     world.create(20, 3).await;
     world.all_have_run().await;
 }
 
-/// Protocol rule 18: what waits behind a node without a free slot goes to one that has some.
+/// Protocol rule 18: hints that wait behind a node without a free slot go to a node that has one.
 #[tokio::test]
 async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     let world = World::new().await;
@@ -63,17 +65,17 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
     let idle = world.node().await;
     world.have_run(40).await;
     world.gate.add_permits(1);
-    // When its slot is free, the node joins again: it works alone from now on.
+    // When its slot is free, the node joins again; from now on it works alone.
     idle.stop().await;
     world.create(10, 2).await;
     world.all_have_run().await;
     saturated.stop().await;
 }
 
-/// The line forgets the connection on which a join waits for its answer, so neither end hears of it.
+/// The proxy forgets the connection on which a join waits for its answer, and neither end notices.
 #[tokio::test]
 async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
-    // The first join of a group is answered so late.
+    // The broker delays its answer to the first join of a group by this time.
     let mut settings = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "5000");
     let proxy = settings.proxy().await;
     let broker = Kafka::start_with(settings).await;
@@ -95,7 +97,8 @@ async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
     assert_eq!(ids(&take(&mut receiver, 1).await).len(), 1);
 }
 
-/// The same at the transport alone: it gives up, joins again, and goes on where the group is.
+/// The same with the transport alone: it leaves its group, joins again, and continues at the
+/// group's position.
 #[tokio::test]
 async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     let world = World::new().await;
@@ -128,7 +131,7 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
         receive(&mut first, 50).await;
         second.resume().await;
     }
-    // Given back and fetched again without a rebalance, many times over.
+    // Requeued and fetched again without a rebalance, many times.
     second.pause().await;
     publish(200).await;
     for _ in 0..20 {
@@ -138,14 +141,14 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     receive(&mut first, 200).await;
 }
 
-/// The broker lets nobody in for a while: jobs run all the same.
+/// The broker admits no member for a while; jobs run without hints.
 #[tokio::test]
 async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
-    // Far longer than the jobs take.
+    // Much longer than the jobs take.
     let delay = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "600000");
     let broker = Kafka::start_with(delay).await;
     let world = World::on(&broker.url()).await;
-    // A join waits for its answer three times as long, and begins again after that.
+    // A join waits three session timeouts for its answer and then starts again.
     let transport = options().session_timeout(Duration::from_secs(200));
     let node = world
         .node_with(8, connect_with(&world.url, transport).await)
@@ -161,7 +164,7 @@ async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
     node.stop().await;
 }
 
-/// How long it takes is printed, since it depends on the machine.
+/// Prints how long the join takes, since that depends on the machine.
 #[tokio::test]
 async fn a_node_that_joins_a_running_group_gets_hints() {
     let world = World::new().await;
@@ -186,7 +189,7 @@ async fn a_node_that_joins_a_running_group_gets_hints() {
     }
 }
 
-/// More nodes than partitions: the one that gets none does not keep it to itself.
+/// With more nodes than partitions, a node without a partition logs that.
 #[tokio::test]
 async fn a_node_without_a_partition_says_so() {
     let world = World::new().await;
@@ -198,15 +201,15 @@ async fn a_node_without_a_partition_says_so() {
     let second = world.program().start();
     second.wait_for_line("is ready", HEALED).await;
     let told = "fewer partitions than there are nodes";
-    // It looks twice, half a minute apart.
-    eventually("one of them to say so", HEALED * 5, || async {
+    // The check is made twice, half a minute apart.
+    eventually("one of the nodes to log it", HEALED * 5, || async {
         let said = |node: &Running| node.lines().all().iter().any(|line| line.contains(told));
         (said(&first) || said(&second)).then_some(())
     })
     .await;
 }
 
-/// Static members that share a name throw each other out, and are told what to do.
+/// Static members with the same name evict each other, and the error names the remedy.
 #[tokio::test]
 async fn two_nodes_of_one_name_are_told() {
     let world = World::new().await;
@@ -226,5 +229,5 @@ async fn two_nodes_of_one_name_are_told() {
             }
         }
     };
-    soon("the first one's being told", told).await;
+    soon("the error on the first node", told).await;
 }

@@ -1,5 +1,5 @@
-//! The sweeper's question, answered by offsets: nothing is hinted again while it waits, everything when it
-//! is gone, nothing while nobody consumes.
+//! The sweeper's question, answered by offsets: no waiting hint is published again, every lost hint
+//! is, and none is while no node consumes.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::world::*;
 
 const BACKLOG: i64 = 1_000;
 
-/// Which of these is heard to be back within a while, or none.
+/// Returns whether this marker is back within a time.
 async fn back(heard: &mut broadcast::Receiver<Control>, marker: Marker, within: Duration) -> bool {
     let waited = tokio::time::timeout(within, async {
         loop {
@@ -28,7 +28,7 @@ async fn back(heard: &mut broadcast::Receiver<Control>, marker: Marker, within: 
     waited.await.is_ok()
 }
 
-/// Settles whatever comes, for ever.
+/// Receives and settles all deliveries forever.
 async fn settle_all(receiver: &mut Box<dyn Receiver>) {
     loop {
         match receiver.receive(1).await {
@@ -45,16 +45,16 @@ fn marker(number: u64) -> Marker {
     }
 }
 
-/// Twenty turns of the leader behind a backlog that nobody gets through.
+/// Twenty leader cycles pass behind a backlog that does not shrink.
 #[tokio::test]
 async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
     let world = World::new().await;
     let mut options = quick();
     options.concurrency = 2;
-    // A hint may be so long on its way to a slow broker.
+    // A hint may take this long to reach a slow broker.
     options.suspect_after = Duration::from_secs(20);
     let node = world.node_of(options, connect(&world.url).await).await;
-    // Both slots are taken for as long as the test looks.
+    // Both slots stay taken until the gate opens.
     for _ in 0..2 {
         world.jobs.create(NewJob::of("hold", &())).await.unwrap();
     }
@@ -70,7 +70,7 @@ async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
     })
     .await;
     tokio::time::sleep(Duration::from_secs(12)).await;
-    assert_eq!(world.hinted_again().await, 0, "all of them wait");
+    assert_eq!(world.hinted_again().await, 0, "all hints still wait");
     let admin = world.admin();
     for (partition, end) in (0..).zip(admin.end_offsets(&world.topic()).await) {
         admin.delete_records(&world.topic(), partition, end).await;
@@ -80,7 +80,7 @@ async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
     node.stop().await;
 }
 
-/// While all consumers are away nothing is settled; when one is back, everything.
+/// While all consumers are away nothing is settled; when one is back, everything is.
 #[tokio::test]
 async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     let world = World::new().await;
@@ -92,15 +92,16 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     publish_marker(&world.transport, &lane, first).await;
     assert!(!back(&mut heard, first, Duration::from_secs(4)).await);
 
-    // One that holds the first message it got keeps the marker away, whatever it settles above.
+    // A receiver that holds its first message keeps the marker back, even if it settles later
+    // messages.
     let other = connect_with(&world.url, patient()).await;
     let mut receiver = subscribe(&other, 100).await;
     let mut held = take(&mut receiver, 1).await;
     let mut above = HashSet::new();
     while above.len() + ids(&held).len() < 200 {
         let more = take(&mut receiver, 1).await;
-        // A member that the machine kept from its heartbeats gets its partitions anew, and all that is not
-        // committed: the ticket from before is worth nothing then.
+        // A member that the machine kept from its heartbeats gets its partitions again, with
+        // everything that is not committed. Its earlier ticket is then invalid.
         if ids(&more) == ids(&held) {
             held = more;
             continue;
@@ -115,7 +116,7 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
         () = settle_all(&mut receiver) => {}
     }
 
-    // Partitions that were added since the last publish are asked about too.
+    // Partitions that were added since the last publish are checked too.
     world.admin().add_partitions(&world.topic(), 12).await;
     drop(receiver);
     other.close(Duration::from_secs(5)).await;
@@ -126,7 +127,7 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     publish_marker(&world.transport, &lane, second).await;
     assert!(!back(&mut heard, second, Duration::from_secs(3)).await);
 
-    // What is no more will not come: the topic is made again, and has fewer partitions.
+    // Deleted messages will not come: the topic is created again, with fewer partitions.
     let admin = world.admin();
     admin.delete_topic(&world.topic()).await;
     admin.create_topic(&world.topic(), 2).await;

@@ -1,4 +1,4 @@
-//! What needs an operator: each refusal says what is wrong and what to do.
+//! Errors that need an operator: each names the problem and the remedy.
 
 use jobwire_core::transport::{Subscription, Transport, TransportError};
 use jobwire_core::{Hint, JobId, Lane};
@@ -6,7 +6,7 @@ use jobwire_kafka::KafkaOptions;
 
 use super::world::*;
 
-/// A refusal that says all this.
+/// Asserts that a refusal contains all these parts.
 #[track_caller]
 pub(super) fn says(refused: &TransportError, parts: &[&str]) {
     assert!(
@@ -50,10 +50,11 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
     says(&refused.await, &parts);
     assert!(
         !world.admin().topics().await.contains(&world.topic()),
-        "nobody made it"
+        "the topic was created"
     );
 
-    // A receiver that was there before the topic went hears of it, and goes on when it is back.
+    // A receiver that was there before the topic was deleted reports it, and continues when it is
+    // back.
     world.admin().create_topic(&world.topic(), 3).await;
     let mut receiver = jobwire_tests::eventually("the topic to be found", HEALED, || async {
         transport.subscribe(subscription()).await.ok()
@@ -90,7 +91,7 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
     .await;
 }
 
-/// Somebody else made the topic as they like it: that is said, and used.
+/// Another program created the topic with its own settings: the node logs that and uses the topic.
 #[tokio::test]
 async fn a_topic_of_somebody_else_is_used_as_it_is() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! TLS and SASL against a real broker: who comes in, and what they are told who don't.
+//! TLS and SASL against a real broker: which clients are accepted, and which errors the others get.
 
 use std::path::Path;
 
@@ -38,7 +38,8 @@ fn prefix() -> String {
     format!("secured-{}", Uuid::new_v4().simple())
 }
 
-/// Everything works: topics are made, hints go and come, what was settled is committed, markers return.
+/// Asserts that everything works: topics are created, hints go and come, settled hints are
+/// committed, and markers return.
 async fn works(url: &str, options: KafkaOptions) {
     let transport = connect_with(url, options).await;
     let lane = Lane::default();
@@ -72,14 +73,14 @@ async fn works(url: &str, options: KafkaOptions) {
 }
 
 async fn refused(url: &str, options: KafkaOptions) -> TransportError {
-    // A broker that takes its time over the first answer counts as away, which is no error.
+    // A broker whose first answer is slow counts as away, which is no refusal.
     refusal("the brokers to refuse", async || {
         KafkaTransport::connect(url, options.clone()).await
     })
     .await
 }
 
-/// A broker that all of these tests share, and who signed what.
+/// The broker that these tests share, its authority, and an authority that it does not trust.
 struct Secured {
     broker: Kafka,
     authority: Authority,
@@ -167,10 +168,10 @@ async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
         options().tokens(Some(std::sync::Arc::new(tokens)))
     };
     let url = world.at(KafkaListener::Token, "", "");
-    // With tokens topics are used and not made.
+    // With tokens the transport uses topics and does not create them.
     let transport = connect_with(&url, with_token("good", "sub")).await;
     let hint = || vec![Hint::new(JobId::generate())];
-    let missing = refusal("the topic to be missed", async || {
+    let missing = refusal("the missing topic to be reported", async || {
         let publisher = transport.publisher();
         publisher.publish(&Lane::default(), hint()).await
     });
@@ -186,7 +187,7 @@ async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
     says(&denied, &["token"]);
 }
 
-/// Its certificate is for another name.
+/// The broker's certificate is for another name.
 #[tokio::test]
 async fn a_kafka_that_is_not_whom_it_says_is_refused() {
     let authority = Authority::new();
@@ -199,7 +200,7 @@ async fn a_kafka_that_is_not_whom_it_says_is_refused() {
     says(&wrong, &["certificate", "host"]);
 }
 
-/// A wrong password is told at the start of the program, without the password.
+/// A wrong password is reported at the start of the program, without the password.
 #[tokio::test]
 async fn the_program_tells_of_a_wrong_password_and_not_the_password() {
     let authority = Authority::new();
@@ -208,7 +209,7 @@ async fn the_program_tells_of_a_wrong_password_and_not_the_password() {
     let address = broker.address_of(KafkaListener::Password);
     let url = format!("kafka://{USER}:hunter2@{address}/{}?tls=true", prefix());
     let ca: &Path = authority.certificate();
-    // A broker that takes its time over the first answer counts as away: then the node starts.
+    // A broker whose first answer is slow counts as away; then the node starts.
     let said = eventually("the node to be refused", HEALED, async || {
         let mut program = world
             .program()
@@ -235,7 +236,7 @@ async fn the_program_tells_of_a_wrong_password_and_not_the_password() {
     assert!(!said.contains("hunter2"), "{said}");
 }
 
-/// A JWT that nobody signed, as Kafka's own validator for tests takes it.
+/// Returns an unsigned JWT, as Kafka's own validator for tests accepts it.
 fn token(claim: &str) -> String {
     let now = chrono::Utc::now().timestamp();
     let claims = format!(r#"{{"{claim}":"{USER}","iat":{now},"exp":{}}}"#, now + 3600);

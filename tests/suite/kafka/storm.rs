@@ -1,4 +1,4 @@
-//! A fleet that rebalances every two seconds while its broker is restarted, over and over.
+//! A fleet that rebalances every two seconds while its broker is restarted again and again.
 //!
 //! Short by default; `JOBWIRE_TEST_MINUTES=10` makes it ten minutes, with a restart in each.
 

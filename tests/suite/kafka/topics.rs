@@ -1,4 +1,5 @@
-//! Topics that are deleted, made again, grow, or lose what nobody had received.
+//! Topics that are deleted, created again or extended, or that lose hints before a node receives
+//! them.
 
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::eventually;
@@ -12,7 +13,7 @@ async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
     world.create(10, 2).await;
     world.have_run(1).await;
     let admin = world.admin();
-    // Jobs run without it, too.
+    // Jobs run without the topic too.
     let is_there = || {
         eventually("the topic to be there", HEALED, || async {
             let partitions = admin.partitions(&world.topic()).await;
@@ -23,7 +24,7 @@ async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
     admin.delete_topic(&world.topic()).await;
     world.create(10, 2).await;
     world.all_have_run().await;
-    // Once more, by somebody who wants more partitions.
+    // Again, and now another program adds partitions.
     is_there().await;
     admin.delete_topic(&world.topic()).await;
     world.create(10, 2).await;
@@ -35,7 +36,7 @@ async fn a_topic_that_is_deleted_while_nodes_consume_is_made_again() {
     two.stop().await;
 }
 
-/// Nobody is told, and the new log begins below the position in the old one.
+/// The node gets no notice, and the new log begins below its position in the old one.
 #[tokio::test]
 async fn a_topic_that_is_made_again_behind_the_back_of_a_node_is_read_from_its_beginning() {
     let world = World::new().await;
@@ -44,7 +45,7 @@ async fn a_topic_that_is_made_again_behind_the_back_of_a_node_is_read_from_its_b
     node.wait_for_line("is ready", HEALED).await;
     world.create(40, 1).await;
     world.all_have_run().await;
-    eventually("what has run to be committed", HEALED, || async {
+    eventually("the settled hints to be committed", HEALED, || async {
         let committed = admin.committed(&world.group(), &topic).await;
         let ends = admin.end_offsets(&topic).await;
         let all = committed.iter().zip(ends);
@@ -58,7 +59,7 @@ async fn a_topic_that_is_made_again_behind_the_back_of_a_node_is_read_from_its_b
     world.create(40, 1).await;
     node.signal(jobwire_tests::Signal::SIGCONT);
     world.all_have_run().await;
-    // What it reads now it also settles.
+    // The node also settles the hints of the new log.
     eventually("the new log to be settled", HEALED, || async {
         let committed = admin.committed(&world.group(), &topic).await;
         let ends = admin.end_offsets(&topic).await;
@@ -69,7 +70,7 @@ async fn a_topic_that_is_made_again_behind_the_back_of_a_node_is_read_from_its_b
     .await;
 }
 
-/// Whoever publishes to the new partitions is heard, and what lies there is not taken for lost.
+/// Hints in the new partitions are received and do not count as lost.
 #[tokio::test]
 async fn partitions_that_are_added_to_a_live_topic_are_used() {
     let world = World::new().await;
@@ -78,10 +79,11 @@ async fn partitions_that_are_added_to_a_live_topic_are_used() {
     world.all_have_run().await;
     let admin = world.admin();
     admin.add_partitions(&world.topic(), 8).await;
-    // A transport that starts now knows them at once; nodes learn of them while they run.
+    // A transport that starts now knows the new partitions at once; nodes discover them while they
+    // run.
     let late = connect_with(&world.url, patient()).await;
     for order in 0..64 {
-        // Each instance has a key of its own.
+        // Each instance has its own key.
         let hint = Hint {
             instance: Some(format!("order-{order}")),
             ..Hint::new(JobId::generate())
@@ -102,7 +104,7 @@ async fn partitions_that_are_added_to_a_live_topic_are_used() {
     node.stop().await;
 }
 
-/// What retention removed is healed, and the operator hears of it.
+/// The jobs whose hints retention removed are hinted again, and the node logs the loss.
 #[tokio::test]
 async fn hints_that_retention_removed_are_healed_and_told() {
     let world = World::new().await;
@@ -111,9 +113,9 @@ async fn hints_that_retention_removed_are_healed_and_told() {
     node.wait_for_line("is ready", HEALED).await;
     world.create(5, 2).await;
     world.all_have_run().await;
-    // Its group knows how far it is: else nobody could tell that something is missing.
+    // The group must have committed its position; otherwise the loss is not detectable.
     let admin = world.admin();
-    eventually("what has run to be committed", HEALED, || async {
+    eventually("the settled hints to be committed", HEALED, || async {
         let committed = admin.committed(&world.group(), &topic).await;
         let ends = admin.end_offsets(&topic).await;
         let mut all = committed.iter().zip(ends);

@@ -1,4 +1,4 @@
-//! A database, a part of a broker, nodes on both, and what their jobs wrote.
+//! A database, a topic prefix on a broker, nodes on both, and the rows that their jobs wrote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,32 +19,32 @@ use uuid::Uuid;
 
 pub(super) use crate::transport_conformance::world::{ids, soon, take, tickets};
 
-/// A failing test ends after this; a passing one never gets near it.
+/// The deadline of a failing test. A passing test is much faster.
 pub(super) const HEALED: Duration = Duration::from_secs(30);
 
 /// One database and one prefix of topics.
 pub(super) struct World {
     pub(super) database: String,
-    /// The broker's, with the prefix.
+    /// The broker's URL, with the prefix.
     pub(super) url: String,
     pub(super) prefix: String,
     pub(super) store: PgStore,
-    /// The producer's.
+    /// The transport of the producer.
     pub(super) transport: KafkaTransport,
     pub(super) jobs: Client<PgStore>,
-    /// Lets a job of the type `hold` come to its end, in this process.
+    /// Each permit lets a job of the type `hold` end, in this process.
     pub(super) gate: Arc<Semaphore>,
     created: AtomicI64,
 }
 
 impl World {
-    /// On the shared broker, which stays: the producer waits for one that is slow.
+    /// Uses the shared broker, which stays up: the producer waits when it is slow.
     pub(super) async fn new() -> Self {
         let url = shared::kafka().await.url();
         Self::with(url, patient(), Duration::from_secs(30)).await
     }
 
-    /// On one that a test abuses.
+    /// Uses a broker of the test, which may disturb it.
     pub(super) async fn on(broker: &str) -> Self {
         Self::with(broker, options(), Duration::from_secs(1)).await
     }
@@ -83,7 +83,7 @@ impl World {
         format!("{}.workers.default", self.prefix)
     }
 
-    /// A node with a transport of its own, as in a process of its own.
+    /// Starts a node with its own transport, as in a process of its own.
     pub(super) async fn node(&self) -> Worker {
         self.node_with(8, connect(&self.url).await).await
     }
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// A program that runs a node.
+    /// Returns a program that runs a node.
     pub(super) fn program(&self) -> Program {
         Program::jobwire()
             .args(["run"])
@@ -113,7 +113,7 @@ impl World {
             .env("JOBWIRE_BROKER_URL", &self.url)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_LEASE", "3s")
-            // An attempt that failed would let the rest of its case pass.
+            // A failed attempt would let the rest of its case pass.
             .env("JOBWIRE_STATEMENT_TIMEOUT", "5m")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_HINT_MAX_AGE", "1s")
@@ -125,7 +125,8 @@ impl World {
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "2s")
     }
 
-    /// So many cases of so many events each, in one transaction. It must commit, whatever the broker does.
+    /// Creates `cases` cases of `each` events in one transaction, which must commit in any state of
+    /// the broker.
     pub(super) async fn create(&self, cases: i64, each: i64) {
         let mut tx = self.jobs.begin().await.unwrap();
         let mut jobs = Vec::new();
@@ -142,21 +143,21 @@ impl World {
             }
         }
         tx.create_many(jobs).await.unwrap();
-        // Far more than a commit takes, and no broker is back before it has ended.
+        // Much longer than a commit takes, and no broker is back before it has passed.
         let committed = tokio::time::timeout(Duration::from_secs(60), tx.commit()).await;
-        committed.expect("a commit waits for no broker").unwrap();
+        committed.expect("a commit needs no broker").unwrap();
         self.created.fetch_add(cases * each, Ordering::Relaxed);
     }
 
-    /// Jobs that were created so far.
+    /// Returns how many jobs were created so far.
     pub(super) fn created(&self) -> i64 {
         self.created.load(Ordering::Relaxed)
     }
 
-    /// Every job that was created has run, once, and those of a case in order.
+    /// Asserts that every created job runs once, and those of a case in order.
     pub(super) async fn all_have_run(&self) {
         let filter = JobFilter::default();
-        eventually("all jobs are done", HEALED, || async {
+        eventually("all jobs to be done", HEALED, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })
         .await;
@@ -171,7 +172,7 @@ impl World {
         assert_eq!(self.number(disorder).await, 0, "every case in order");
     }
 
-    /// At least so many jobs have run.
+    /// Waits until at least this many jobs have run.
     pub(super) async fn have_run(&self, jobs: i64) {
         eventually(&format!("{jobs} jobs to have run"), HEALED, || async {
             let rows = self.number("SELECT count(*) FROM jobwire.event_log").await;
@@ -180,7 +181,7 @@ impl World {
         .await;
     }
 
-    /// Hints for jobs that wait, above one each: those of the sweeper.
+    /// Returns the number of hints beyond the first of each waiting job: those of the sweeper.
     pub(super) async fn hinted_again(&self) -> i64 {
         self.number("SELECT coalesce(sum(hints - 1), 0)::bigint FROM jobwire.job WHERE hints > 1")
             .await
@@ -193,7 +194,7 @@ impl World {
             .unwrap()
     }
 
-    /// The producer's hints leave again.
+    /// Waits until the producer publishes hints again.
     pub(super) async fn until_healthy(&self) {
         eventually("the transport to be healthy", HEALED, || async {
             let health = self.transport.publisher().health();
@@ -216,7 +217,7 @@ impl Worker {
     }
 }
 
-/// Quick to give up, and to come back.
+/// Returns options with which a transport gives up and reconnects quickly.
 pub(super) fn options() -> KafkaOptions {
     KafkaOptions::default()
         .partitions(4)
@@ -227,14 +228,15 @@ pub(super) fn options() -> KafkaOptions {
         .statistics_interval(Some(Duration::from_secs(1)))
 }
 
-/// For those who ask a broker that is there: it may take its time, and so may they.
+/// Returns options for a broker that is up but may be slow.
 pub(super) fn patient() -> KafkaOptions {
     options()
         .confirm_timeout(Duration::from_secs(15))
         .session_timeout(Duration::from_secs(10))
 }
 
-/// Publish to a broker that is there. One that does not answer for seconds counts as away, and is asked again.
+/// Publishes to a broker that is up. A broker that does not answer for seconds counts as away, and
+/// the publish is repeated.
 pub(super) async fn publish(transport: &KafkaTransport, lane: &Lane, hints: Vec<Hint>) {
     eventually("the hints to be taken", HEALED, || async {
         taken(transport.publisher().publish(lane, hints.clone()).await)
@@ -242,7 +244,7 @@ pub(super) async fn publish(transport: &KafkaTransport, lane: &Lane, hints: Vec<
     .await;
 }
 
-/// The same with a marker.
+/// Publishes a marker in the same way.
 pub(super) async fn publish_marker(transport: &KafkaTransport, lane: &Lane, marker: Marker) {
     eventually("the marker to be taken", HEALED, || async {
         taken(transport.publisher().publish_marker(lane, marker).await)
@@ -258,7 +260,7 @@ fn taken(answer: Result<(), TransportError>) -> Option<()> {
     }
 }
 
-/// What the brokers refuse this with, once they are heard.
+/// Returns the brokers' refusal. Transient errors are tried again.
 pub(super) async fn refusal<T>(
     what: &str,
     ask: impl AsyncFn() -> Result<T, TransportError>,
@@ -295,7 +297,8 @@ pub(super) fn quick() -> NodeOptions {
     options
 }
 
-/// `event` writes a row in the transaction that completes its job; `hold` holds a slot until the gate opens.
+/// Returns two handlers: `event` writes a row in the transaction that completes its job; `hold`
+/// holds a slot until the gate opens.
 fn handlers(gate: &Arc<Semaphore>) -> Handlers {
     let mut handlers = Handlers::default();
     handlers.add_with(

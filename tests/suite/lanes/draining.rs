@@ -1,4 +1,4 @@
-//! Changing which lane jobs get, and what becomes of the old lane.
+//! Changing the lane that jobs get, and draining the old lane.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) async fn a_changed_mapping_drains_the_old_lane(world: &World) {
     world.jobs.create(later).await.unwrap();
     assert_eq!(world.waiting("old").await, 31);
 
-    // From now on another lane, and the nodes receive that one only.
+    // From now on the rules name another lane, and the node receives only that one.
     world.store.set_lane_rules(&[rule("new")]).await.unwrap();
     let notes = Notes::default();
     let options = lanes(4, &[("new", 1)], LaneOrder::Weighted);
@@ -33,13 +33,13 @@ pub(super) async fn a_changed_mapping_drains_the_old_lane(world: &World) {
     let node = node.start().await.unwrap();
     create(5).await;
     notes.until_within(5, SOON).await;
-    assert_eq!(of("new", &notes.all()), 5, "nobody receives the old lane");
+    assert_eq!(of("new", &notes.all()), 5, "no node receives the old lane");
     assert_eq!(world.waiting("old").await, 31);
 
     let plan = LaneMove::new(Lane::unchecked("old"), Lane::unchecked("new"));
     let moved = plan.run(&world.store, &world.hook, |_| ()).await.unwrap();
     assert_eq!((moved.jobs(), moved.hints), (31, moved.ready));
-    // Not before: a timer that becomes due while it is moved is another matter.
+    // Not earlier: a timer that becomes due while it is moved is a separate case.
     sqlx::query("UPDATE jobwire.timer_job SET due_at = clock_timestamp()")
         .execute(world.store.pool())
         .await

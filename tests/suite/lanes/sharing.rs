@@ -20,10 +20,10 @@ pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(worl
     let starts = notes.until_within(300, SOON).await;
     let last_high = starts.iter().rposition(|s| s.starts_with("high ")).unwrap();
     let early = of("low", &starts[..last_high]);
-    // All 150, were there no order; some, where the broker is slow to deliver.
+    // Without an order, all 150; with a broker that delivers slowly, some.
     assert!(
         early <= 100,
-        "{early} of the lower lane came first: {starts:?}"
+        "{early} jobs of the lower lane came first: {starts:?}"
     );
     node.stop().await;
 }
@@ -36,11 +36,11 @@ pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(world: &
     world.create("heavy", 150).await;
     gate.add_permits(1);
     let starts = notes.until_within(300, SOON).await;
-    // As long as both have some left. The broker may keep one of them from arriving for a while: then the
-    // other one has its share too, before or behind.
+    // Counts only while both lanes have jobs left. The broker may delay one of them for a while;
+    // the other lane then gets its share earlier or later.
     let last = |lane: &str| starts.iter().rposition(|s| s.starts_with(lane)).unwrap();
     let both = &starts[..last("light ").min(last("heavy "))];
-    // 80, were everything there from the first moment on.
+    // 80, if all jobs were there from the start.
     let shares: Vec<usize> = both.windows(100).map(|some| of("heavy", some)).collect();
     assert!(
         shares.iter().any(|heavy| (70..=90).contains(heavy)),
@@ -53,7 +53,7 @@ pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
     let notes = Notes::default();
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
     let (node, gate) = plugged(world, options, &notes).await;
-    // The only slot is taken: these wait at the node, or in the broker.
+    // The only slot is taken, so these wait on the node or in the broker.
     world.create("low", 150).await;
     world.create("high", 1).await;
     gate.add_permits(1);
@@ -85,8 +85,8 @@ pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(world: &World) {
     node.stop().await;
 }
 
-/// The queue of the low lane was purged, say: its jobs are there, their hints are not. Its marker comes back
-/// although the better lane always has something waiting.
+/// The hints of the low lane are lost, as after a purge of its queue, and the jobs are there. Its
+/// marker comes back although the better lane always has hints waiting.
 pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy(world: &World) {
     let notes = Notes::default();
     let options = lanes(2, &[("busy", 5), ("low", 1)], LaneOrder::Weighted);
@@ -100,7 +100,7 @@ pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_bu
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
     let least = AtomicI64::new(i64::MAX);
-    eventually("the low lane is healed", SOON, async || {
+    eventually("the low lane to be healed", SOON, async || {
         least.fetch_min(world.keep_busy("busy").await, Ordering::Relaxed);
         (world.waiting("low").await == 0).then_some(())
     })

@@ -36,7 +36,7 @@ pub(super) async fn a_node_with_some_lanes_leaves_the_others_to_others(world: &W
     other.stop().await;
 }
 
-/// Rule 18, lane by lane: what a busy node holds of a lane whose turn never comes, it gives back.
+/// Rule 18 for each lane: a busy node requeues the hints of a lane whose turn never comes.
 pub(super) async fn what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node(world: &World) {
     let (first, second) = (Notes::default(), Notes::default());
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
@@ -49,11 +49,11 @@ pub(super) async fn what_a_low_lane_waits_for_in_vain_goes_to_an_idle_node(world
     let idle = noting(world.node(options).await, &second, Duration::ZERO);
     let idle = idle.start().await.unwrap();
     let least = AtomicI64::new(i64::MAX);
-    eventually("the low lane is done", SOON, async || {
+    eventually("the low lane to be done", SOON, async || {
         least.fetch_min(world.keep_busy("high").await, Ordering::Relaxed);
         let done = world.waiting("low").await == 0;
         let by_the_idle = of("low", &second.all()) > 0;
-        // Where the broker is slow to deliver the high lane, its node may have done the low ones itself.
+        // If the broker delivers the high lane slowly, its node may have done the low jobs itself.
         if done && !by_the_idle {
             world.create("low", 10).await;
         }

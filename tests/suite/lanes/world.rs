@@ -1,4 +1,4 @@
-//! A database, a broker, and nodes that note which job started, where, in which order.
+//! A database, a broker, and nodes that note which job started where and in which order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::world::{Notes, connect, patient, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
-/// What keeps a lane busy for so long that neither a slow broker nor a slow producer empties it.
+/// Jobs that keep a lane busy although the broker or the producer may be slow.
 pub(super) const BACKLOG: i64 = 1_000;
 
-/// Where a node finds its broker.
+/// The broker of a node.
 enum Broker {
     InProcess(InProcessTransport),
     RabbitMq(Space),
@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) jobs: Client<PgStore>,
     pub(super) hook: CommitHook,
     broker: Broker,
-    /// Keeps the producer's connection.
+    /// Keeps the producer's connection open.
     _producer: Arc<dyn Transport>,
 }
 
@@ -54,7 +54,7 @@ impl World {
         store.migrate().await.unwrap();
         let producer = transport(&broker).await;
         let mut options = HookOptions::default();
-        // A slow machine is no reason to drop a hint.
+        // A slow machine must not drop a hint.
         options.max_age = Duration::from_secs(60);
         let hook = CommitHook::start(producer.publisher(), options);
         Self {
@@ -66,12 +66,12 @@ impl World {
         }
     }
 
-    /// A node that receives these lanes.
+    /// Returns a node with these options, still without handlers.
     pub(super) async fn node(&self, options: NodeOptions) -> NodeBuilder {
         Node::builder(self.store.clone(), transport(&self.broker).await).options(options)
     }
 
-    /// Create jobs of the type `note`, in this lane, and wait until their hints have left.
+    /// Creates jobs of the type `note` in this lane and waits until their hints are published.
     pub(super) async fn create(&self, lane: &str, count: usize) {
         let jobs = (0..count).map(|number| NewJob::of("note", &number).lane(lane));
         let mut tx = self.jobs.begin().await.unwrap();
@@ -81,7 +81,7 @@ impl World {
     }
 
     pub(super) async fn until_published(&self) {
-        eventually("the hints have left", SOON, || async {
+        eventually("the hints to be published", SOON, || async {
             (self.hook.buffered() == 0).then_some(())
         })
         .await;
@@ -98,7 +98,7 @@ impl World {
         .await
     }
 
-    /// Create more where less than the backlog waits in a lane. Returns what waited.
+    /// Creates jobs if fewer than the backlog wait in a lane. Returns how many waited.
     pub(super) async fn keep_busy(&self, lane: &str) -> i64 {
         let waiting = self.waiting(lane).await;
         if waiting < BACKLOG {
@@ -108,7 +108,7 @@ impl World {
     }
 
     pub(super) async fn until_empty(&self, lane: &str) {
-        eventually(&format!("lane {lane} is empty"), SOON, || async {
+        eventually(&format!("lane {lane} to be empty"), SOON, || async {
             (self.waiting(lane).await == 0).then_some(())
         })
         .await;
@@ -118,12 +118,12 @@ impl World {
 async fn transport(broker: &Broker) -> Arc<dyn Transport> {
     match broker {
         Broker::InProcess(transport) => Arc::new(transport.clone()),
-        // First-in-first-out holds in a partition, so one it is.
+        // One partition, since only a partition keeps the order.
         Broker::RabbitMq(space) | Broker::Kafka(space) => connect(space, 1).await,
     }
 }
 
-/// A node's options: so many jobs at once, of these lanes.
+/// Returns the options of a node that runs this many jobs at once, from these lanes.
 pub(super) fn lanes(concurrency: usize, lanes: &[(&str, u32)], order: LaneOrder) -> NodeOptions {
     let mut options = quick();
     options.concurrency = concurrency;
@@ -135,7 +135,7 @@ pub(super) fn lanes(concurrency: usize, lanes: &[(&str, u32)], order: LaneOrder)
     options
 }
 
-/// A handler that notes `lane number` and takes this long.
+/// Adds a handler that notes `lane number` and takes this long.
 pub(super) fn noting(builder: NodeBuilder, notes: &Notes, takes: Duration) -> NodeBuilder {
     let notes = notes.clone();
     builder.handler("note", move |job: Running<u64>| {
@@ -148,7 +148,7 @@ pub(super) fn noting(builder: NodeBuilder, notes: &Notes, takes: Duration) -> No
     })
 }
 
-/// A handler that holds its slot until it is let through.
+/// Adds a handler that holds its slot until the gate opens.
 fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore>) -> NodeBuilder {
     let (notes, gate) = (notes.clone(), gate.clone());
     builder.handler("plug", move |_: Running<()>| {
@@ -161,8 +161,8 @@ fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore>) -> NodeB
     })
 }
 
-/// A node that holds its only slot, having received something of each of these lanes: what is created now
-/// waits, until the gate is opened once.
+/// Starts a node whose only slot is taken, after it has received hints of each of these lanes. Jobs
+/// that are created now wait until the gate opens once.
 pub(super) async fn plugged(
     world: &World,
     options: NodeOptions,
@@ -178,7 +178,7 @@ pub(super) async fn plugged(
     notes.until_within(names.len(), SOON).await;
     let plug = NewJob::of("plug", &()).lane(&*names[0]);
     world.jobs.create(plug).await.unwrap();
-    eventually("the slot is taken", SOON, async || {
+    eventually("the slot to be taken", SOON, async || {
         notes.all().contains(&"plug".to_owned()).then_some(())
     })
     .await;
@@ -186,10 +186,10 @@ pub(super) async fn plugged(
     (node, gate)
 }
 
-/// How long a job takes: long enough that the next hint has arrived.
+/// The duration of a job: long enough for the next hint to arrive.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// How many of these starts were of the lane.
+/// Returns how many of these starts were of the lane.
 pub(super) fn of(lane: &str, starts: &[String]) -> usize {
     let begins = format!("{lane} ");
     starts

@@ -1,9 +1,10 @@
-//! The protocol of exclusive jobs as a state machine: each statement of the store is a step of its own, a
-//! transaction is several, and anything may happen between any two.
+//! The protocol of exclusive jobs as a state machine: each statement of the store is one step, a
+//! transaction is several, and anything may happen between two steps. The door is the instance's
+//! row.
 //!
-//! Time is left out: a lease may end at any moment, which is the worst that clocks and freezes can do, and
-//! whoever does nothing for however long is the node that stands still. Hints are a set, so they come in any
-//! order. What goes wrong is counted, so that there is an end.
+//! Time is left out: a lease may end at any moment, which is the worst that clocks and freezes can
+//! do, and a frozen node is one that takes no step. Hints are a set, so they come in any order.
+//! Failures are counted, so that the search ends.
 
 use std::hash::Hash;
 
@@ -25,26 +26,26 @@ pub(super) enum Mistake {
     FenceCountsAttempts,
 }
 
-/// Where a job is.
+/// The place of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// Its creator has not committed yet.
+    /// The creating transaction has not committed yet.
     Uncreated,
     Executable,
-    /// Waits for its retry.
+    /// The job waits for its retry.
     Waiting,
     Done,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
-    /// None where the leader's turn has cleared it.
+    /// `None` after the leader cycle has cleared it.
     pub(super) owner: Option<u8>,
     pub(super) fence: u8,
     pub(super) lives: bool,
 }
 
-/// What a node does with a job.
+/// The end of a job on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Doing {
     Completing,
@@ -52,15 +53,15 @@ pub(super) enum Doing {
     Releasing,
 }
 
-/// An open transaction. Its changes are seen by others when it commits; until then it has the instance's row
-/// locked.
+/// An open transaction. It has the instance's row locked, and other transactions see its changes
+/// after its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Open {
-    /// Through the door, to try the instance.
+    /// The instance's row is locked, to try the instance.
     Trying { hint: u8 },
-    /// Through the door, to change this job.
+    /// The instance's row is locked, to change this job.
     Entered { job: u8, fence: u8, doing: Doing },
-    /// The guarded statement has changed it, or not.
+    /// The guarded statement has changed the job, or not.
     Changed {
         job: u8,
         fence: u8,
@@ -74,11 +75,11 @@ pub(super) struct Node {
     /// Grows with each start.
     pub(super) id: u8,
     pub(super) open: Option<Open>,
-    /// What it believes to hold, by job.
+    /// The fences that the node takes for valid, by job.
     pub(super) holds: [Option<u8>; JOBS],
 }
 
-/// What may still go wrong.
+/// The failures that may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Budget {
     pub(super) crashes: u8,
@@ -93,9 +94,9 @@ pub(super) struct Budget {
 pub(super) struct State {
     pub(super) jobs: [Place; JOBS],
     pub(super) leases: [Option<Lease>; JOBS],
-    /// Who holds the instance: a job and its fence.
+    /// The holder of the instance: a job and its fence.
     pub(super) door: Option<(u8, u8)>,
-    /// Hints on their way, as a set of jobs.
+    /// Hints under way, as a set of jobs.
     pub(super) hints: u8,
     pub(super) nodes: [Node; NODES],
     pub(super) fence: u8,
@@ -110,30 +111,30 @@ pub(super) struct State {
 /// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// A transaction that created a job commits; its hint leaves, or does not.
+    /// A transaction that created a job commits; its hint is published, or is not.
     Create { hinted: bool },
-    /// A node receives a hint and goes through the door of the instance.
+    /// A node receives a hint and locks the instance's row.
     Enter { node: u8, hint: u8 },
-    /// The statement that takes the first ready job; the transaction commits, and the hint is settled, unless
-    /// the settlement is lost.
+    /// The statement that locks the first ready job; the transaction commits, and the hint is
+    /// settled, unless the settlement is lost.
     TakeFirst { node: u8, settles: bool },
-    /// A job comes to its end: a transaction begins, through the door.
+    /// A job comes to its end: a transaction begins and locks the instance's row.
     Begin { node: u8, job: u8, doing: Doing },
     /// The guarded statement.
     Change { node: u8 },
-    /// The instance is passed on; the transaction commits.
+    /// The instance is handed over; the transaction commits.
     Handoff { node: u8 },
-    /// A lease is renewed after it had ended, and before the leader's turn looked at it.
+    /// A lease is renewed after it has ended and before a leader cycle has looked at it.
     Renew { node: u8, job: u8 },
-    /// The leader's turn takes an ended lease off its owner and hints the job.
+    /// The leader cycle resets an ended lease and hints the job.
     Reset { job: u8, hinted: bool },
-    /// A marker came back: what is ready, ungated and without a hint is hinted again.
+    /// A marker is back: a ready and unblocked job without a hint is hinted again.
     Sweep { job: u8 },
     /// A retry is due.
     Due { job: u8, hinted: bool },
-    /// A lease ends although its holder lives: it stands still, or can't reach the database.
+    /// A lease ends although its holder lives: the node is frozen, or cannot reach the database.
     Expire { job: u8 },
-    /// A lease that nobody renews ends.
+    /// A lease that no node renews ends.
     RunOut { job: u8 },
     /// A hint is lost.
     Lose { hint: u8 },
@@ -142,7 +143,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Bad luck, on which nothing may depend.
+    /// Returns whether this is bad luck, on which nothing may depend.
     pub(super) fn is_bad_luck(self) -> bool {
         matches!(
             self,
@@ -160,7 +161,7 @@ impl Step {
         )
     }
 
-    /// What the sweeper does.
+    /// Returns whether this is a step of the sweeper.
     pub(super) fn is_healing(self) -> bool {
         matches!(self, Step::Sweep { .. } | Step::Reset { .. })
     }
@@ -200,31 +201,31 @@ impl State {
         self.hints & (1 << job) != 0
     }
 
-    /// The lease names an owner: only the leader's turn, or the owner, changes that.
+    /// Returns whether the lease names an owner, which only the leader cycle or the owner changes.
     fn owned(&self, job: u8) -> bool {
         self.leases[at(job)].is_some_and(|lease| lease.owner.is_some())
     }
 
-    /// The instance's row is locked by an open transaction.
+    /// Returns whether an open transaction has the instance's row locked.
     fn is_door_locked(&self) -> bool {
         self.nodes.iter().any(|node| node.open.is_some())
     }
 
-    /// The lease that the door names has an owner.
+    /// Returns whether the lease that the door names has an owner.
     fn is_held(&self) -> bool {
         self.door.is_some_and(|(job, fence)| {
             self.leases[at(job)].is_some_and(|lease| lease.fence == fence) && self.owned(job)
         })
     }
 
-    /// The first ready job by creation order.
+    /// Returns the first ready job in creation order.
     fn first(&self, besides_living: bool) -> Option<u8> {
         JOB_NUMBERS.into_iter().find(|job| {
             self.jobs[at(*job)] == Place::Executable && (besides_living || !self.owned(*job))
         })
     }
 
-    /// Some living node knows of this lock.
+    /// Returns whether a living node knows of this lock.
     fn is_believed(&self, of: u8, lock: u8) -> bool {
         self.nodes.iter().any(|node| {
             node.holds[at(of)] == Some(lock)
@@ -236,14 +237,14 @@ impl State {
         })
     }
 
-    /// Some transaction has changed this lease's row and not committed yet.
+    /// Returns whether an open transaction has changed this lease's row.
     fn is_row_locked(&self, of: u8) -> bool {
         self.nodes.iter().any(
             |node| matches!(node.open, Some(Open::Changed { job, held: true, .. }) if job == of),
         )
     }
 
-    /// A node believes in a lock that somebody else has taken over.
+    /// Returns whether a node trusts a lock that another node has taken over.
     pub(super) fn is_taken_over(&self) -> bool {
         let older = |node: &Node, job: u8| {
             let held = node.holds[at(job)];
@@ -254,7 +255,7 @@ impl State {
             .any(|node| JOB_NUMBERS.into_iter().any(|job| older(node, job)))
     }
 
-    /// Somebody's change is about to be refused.
+    /// Returns whether a change is about to be refused.
     pub(super) fn is_refused(&self) -> bool {
         let refused = |node: &Node| matches!(node.open, Some(Open::Changed { held: false, .. }));
         self.nodes.iter().any(refused)
@@ -271,7 +272,7 @@ impl State {
             .count()
     }
 
-    /// Everything that may happen next.
+    /// Returns everything that may happen next.
     pub(super) fn steps(&self, mistake: Option<Mistake>) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.jobs.contains(&Place::Uncreated) {
@@ -373,13 +374,13 @@ impl State {
             && !self.is_held()
             && !self.is_hinted(job)
             && self.jobs[at(job)] == Place::Executable;
-        // A lease that ended is the turn's to find, an open transaction holds its rows.
+        // The leader cycle finds an ended lease; an open transaction has its rows locked.
         if orphan && !self.is_door_locked() && mistake != Some(Mistake::NeverLooksForOrphans) {
             steps.push(Step::Sweep { job });
         }
     }
 
-    /// What this step leads to.
+    /// Returns the state after this step.
     pub(super) fn after(&self, step: Step, mistake: Option<Mistake>) -> State {
         let mut next = self.clone();
         next.take(step, mistake);
@@ -466,7 +467,7 @@ impl State {
             }
             Step::Crash { node } => {
                 self.budget.crashes -= 1;
-                // Its transaction is undone, its message comes again.
+                // The node's transaction is rolled back, and its message comes again.
                 let its = &mut self.nodes[at(node)];
                 its.id += 2;
                 its.open = None;
@@ -566,7 +567,7 @@ impl State {
             return;
         }
         if doing == Doing::Releasing {
-            // Its guard held, so nobody else holds the instance.
+            // The guard held, so no other job holds the instance.
             self.door = None;
             if let Some(first) = self.first(false) {
                 self.hints |= 1 << first;

@@ -1,4 +1,4 @@
-//! `jobwire bench`, small: that each workload measures and checks itself; never how quick it is.
+//! `jobwire bench` with small workloads: each measures and checks itself. Speed is not tested.
 
 mod comparison;
 mod refused;
@@ -11,20 +11,20 @@ use sqlx::{Connection, PgConnection};
 
 use super::{fails, jobwire};
 
-/// Everything that a slow machine needs for some hundred jobs.
+/// The time that a slow machine needs for some hundred jobs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn report(program: Program) -> Value {
     let (status, lines) = program.run(PATIENCE).await;
     let said = lines.join("\n");
     assert!(status.success(), "{status}: {said}");
-    // Behind what its nodes may have logged.
+    // The report follows the log lines of its nodes.
     let at = lines.iter().position(|line| line == "{" || line == "[");
     let json = lines[at.expect("a report")..].join("\n");
     serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
-/// A fleet's database and broker, for one workload after the other.
+/// A fleet's database and broker, for one workload after another.
 struct Fleet {
     home: Scratch,
     database: String,
@@ -60,7 +60,7 @@ impl Fleet {
     }
 }
 
-/// On SQLite, with one node.
+/// Runs a bench on SQLite with one node.
 async fn embedded(home: &Scratch, arguments: &[&str]) -> Value {
     report(jobwire(home, &["bench", "--json"]).args(arguments)).await
 }
@@ -80,7 +80,8 @@ fn assert_percentiles(report: &Value, of: &str) {
 async fn a_bench_measures_rabbitmq() {
     let fleet = Fleet::on_rabbitmq().await;
     let cpu = |group| format!("/cost/{group}_cpu_micros_per_job");
-    // The time of all servers of a name is added up: where one of another test ends meanwhile, it is unknown.
+    // The bench adds up the time of all servers of a name. If a server of another test ends
+    // meanwhile, that time is unknown.
     let drained = eventually("a drain while no other server ends", PATIENCE, async || {
         let drained = fleet.bench(&["drain", "--jobs", "300", "--nodes", "2"]);
         let drained = drained.await;
@@ -92,7 +93,7 @@ async fn a_bench_measures_rabbitmq() {
     assert!(number(&drained, "/jobs_per_second") > 0.0);
     for cost in [
         "statements_per_job",
-        // The nodes connect, and one takes a turn.
+        // The nodes connect, and one runs a leader cycle.
         "housekeeping_statements_per_job",
         "wal_bytes_per_job",
         "node_memory_mib",
@@ -100,7 +101,7 @@ async fn a_bench_measures_rabbitmq() {
     ] {
         assert!(number(&drained, &format!("/cost/{cost}")) > 0.0, "{cost}");
     }
-    // So little that the kernel's accounts may not show it.
+    // So little that the kernel may report no time at all.
     for group in ["database", "broker", "nodes", "bench", "machine"] {
         number(&drained, &cpu(group));
     }

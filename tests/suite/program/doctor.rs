@@ -19,8 +19,8 @@ async fn a_good_set_up_passes() {
             .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
     };
     succeeds(program(&["migrate", "up"])).await;
-    // To the doctor a broker that takes seconds to answer is away.
-    let said = eventually("the doctor to find all well", SOON, || async {
+    // The doctor counts a broker that takes seconds to answer as away.
+    let said = eventually("the doctor to find no problem", SOON, || async {
         let (status, lines) = program(&["doctor"]).run(SOON).await;
         status.success().then(|| lines.join("\n"))
     })

@@ -9,16 +9,16 @@ use tokio::net::TcpStream;
 
 use super::{SOON, all, execute, jobwire, lines, start, store, succeeds, until_empty};
 
-/// More than are open at once.
+/// More connections than the program keeps open at once.
 const SLOW: usize = 600;
-/// Connections that the program keeps, and the descriptors that it needs for itself.
+/// The connections that the program keeps, and the descriptors that it needs itself.
 const DESCRIPTORS: usize = 128 + 100;
 
 fn descriptors(process: u32) -> usize {
     std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count)
 }
 
-/// A request whose head does not end.
+/// Opens a connection and sends the beginning of a request head.
 async fn unfinished(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let _ = stream
@@ -44,7 +44,7 @@ async fn many_connections_that_never_finish_keep_no_probe_out_and_few_descriptor
         (descriptors(node.id()) < DESCRIPTORS).then_some(())
     })
     .await;
-    // Those that are left are closed when their time is over.
+    // The program closes the remaining connections when their time is over.
     for stream in &mut slow {
         let mut rest = Vec::new();
         let ended = tokio::time::timeout(SOON * 2, stream.read_to_end(&mut rest)).await;
@@ -76,7 +76,8 @@ async fn a_connection_is_not_kept_for_another_request() {
     node.exit(SOON).await;
 }
 
-/// The database refuses an outcome, and the move to the dead letters, too. A restart would not help, so both probes pass.
+/// The database refuses an outcome and also the move to the dead letters. A restart would not help,
+/// so both probes pass.
 #[tokio::test]
 async fn a_batch_that_does_not_get_through_is_named_and_fails_no_probe() {
     let home = Scratch::new();

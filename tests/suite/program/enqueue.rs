@@ -34,7 +34,7 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     for line in 1..=20 {
         match line {
             13 => text.push_str("{\"type\":\"noop\",\"retries\":-1}\n"),
-            // Counted, although there is no job in it.
+            // An empty line is counted, although it contains no job.
             5 => text.push('\n'),
             _ => writeln!(text, "{{\"type\":\"noop\",\"element\":\"line-{line}\"}}").unwrap(),
         }
@@ -170,7 +170,7 @@ async fn hints_leave_through_the_broker() {
     succeeds(program(&["migrate", "up"])).await;
     let (mut node, _) = start(program(&["run", "--http", "127.0.0.1:0"])).await;
     let file = lines(&home, r#"{"type":"noop"}"#, 3000);
-    // A broker that is slow for a while is no reason to drop a hint.
+    // A broker that is slow for a while must not drop a hint.
     let patient = program(&["enqueue", &file])
         .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "1m")
         .env("JOBWIRE_SUSPECT_AFTER", "2m")

@@ -1,4 +1,4 @@
-//! What others write, shown on a terminal: it moves no cursor and forges no line.
+//! Texts of other programs on a terminal: they move no cursor and forge no line.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -20,7 +20,7 @@ async fn fields_of_a_job_are_shown_escaped() {
     let jobs: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         jobs[0]["process_instance"], "one\nINFO forged\u{1b}]0;x\u{7}",
-        "whole in JSON"
+        "unchanged in JSON"
     );
     let id = jobs[0]["id"].as_str().unwrap();
     let list = succeeds(jobwire(&home, &["jobs", "list"])).await;
@@ -33,7 +33,8 @@ async fn fields_of_a_job_are_shown_escaped() {
     assert!(list.contains(r"one\nINFO forged"), "{list}");
 }
 
-/// The database's own words hold what a terminal obeys. In the log they are escaped, whatever its format.
+/// Error messages of the database contain terminal control characters. The log escapes them in
+/// every format.
 #[tokio::test]
 async fn a_log_of_json_moves_no_cursor() {
     let home = Scratch::new();
@@ -54,7 +55,7 @@ async fn a_log_of_json_moves_no_cursor() {
     assert!(reason.contains("no\u{9b}31m \u{7f}\u{85}INFO"), "{event}");
 }
 
-/// Jobs with columns that no library writes: each has an outcome, and few have a line.
+/// Jobs with columns that the library never writes: each gets an outcome, and few get a log line.
 #[tokio::test]
 async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     const JOBS: u16 = 200;
@@ -78,7 +79,7 @@ async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     let said = node.lines().all();
     for line in ["the job can't run", "retry policy can't be read"] {
         let told = said.iter().filter(|said| said.contains(line)).count();
-        // Ten seconds have one each.
+        // Each message appears once in ten seconds.
         assert!(
             (1..usize::from(JOBS) / 10).contains(&told),
             "{line}: {told} times"
@@ -98,7 +99,7 @@ async fn a_new_sqlite_file_is_for_its_user_alone() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // While a connection is open, its files beside it are the same.
+    // While a connection is open, the files beside the database have the same mode.
     let store = super::store(&home).await;
     let beside = std::fs::metadata(home.join("jobwire.db-wal")).unwrap();
     assert_eq!(beside.permissions().mode() & 0o777, 0o600);

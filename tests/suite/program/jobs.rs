@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{all, execute, fails, jobwire, lines, store, succeeds};
 
 async fn json(home: &Scratch, arguments: &[&str]) -> Value {
-    // The harness hears both streams: a slow statement's warning is no part of the answer.
+    // The harness captures both streams, and a warning about a slow statement is not part of the
+    // answer.
     let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
@@ -61,7 +62,7 @@ async fn jobs_are_listed_by_filter_and_page() {
 #[tokio::test]
 async fn one_job_is_shown_executed_retried_and_deleted() {
     let home = Scratch::new();
-    // This can only fail for good.
+    // This job can only fail for good.
     let id = one_job(
         &home,
         r#"{"type":"http","payload":{"url":"ftp://example.org/"}}"#,
@@ -121,7 +122,7 @@ async fn execute_leaves_an_instance_to_its_turn() {
     let jobs = all(&store(&home).await).await;
     assert!(jobs.iter().all(|j| j.lock_owner.is_none()), "{jobs:?}");
     succeeds(jobwire(&home, &["jobs", "execute", &first])).await;
-    // Only what was asked for: the next one was not taken along.
+    // Only the requested job ran; the next one of its instance was not locked with it.
     assert_eq!(all(&store(&home).await).await.len(), 1);
     succeeds(jobwire(&home, &["jobs", "execute", &second])).await;
 }
@@ -162,7 +163,8 @@ async fn all_that_match_are_retried_or_deleted() {
     fails(jobwire(&home, &["jobs", "retry"]), 2).await;
 }
 
-/// A trigger raises for one job. It is named with the reason, and the others are changed.
+/// A trigger raises an error for one job. That job is named with the reason, and the others are
+/// changed.
 #[tokio::test]
 async fn a_job_that_the_database_refuses_stops_no_other() {
     let home = Scratch::new();

@@ -118,7 +118,7 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
         &["run", "--http", "127.0.0.1:0", "--sweep-interval", "1s"],
     ))
     .await;
-    // The doctor says what is the matter.
+    // The doctor names the problem.
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(
         said.contains("25 jobs ready in lane old")
@@ -137,7 +137,7 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
         "{said}"
     );
     let store = store(&home).await;
-    jobwire_tests::eventually("what was ready has run", super::SOON, async || {
+    jobwire_tests::eventually("the ready jobs to run", super::SOON, async || {
         (all(&store).await.len() == 1).then_some(())
     })
     .await;
@@ -165,7 +165,7 @@ async fn moving_to_a_lane_that_no_living_node_receives_warns() {
         said.contains("no living node receives") && said.contains("blk"),
         "{said}"
     );
-    // Whatever the settings of this program say.
+    // The rows of living nodes decide, not the settings of this program.
     store(&home)
         .await
         .write_node(&Membership {

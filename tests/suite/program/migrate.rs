@@ -61,7 +61,7 @@ async fn a_sqlite_file_can_be_migrated_by_hand_too() {
     assert!(home.join("jobwire.db").exists());
     succeeds(jobwire(&home, &["migrate", "down", "--to", "0", "--yes"])).await;
     fails(jobwire(&home, &["migrate", "status"]), 1).await;
-    // Any other command brings it up by itself.
+    // Any other command migrates the database by itself.
     succeeds(jobwire(&home, &["jobs", "list"])).await;
     succeeds(jobwire(&home, &["migrate", "status"])).await;
 }

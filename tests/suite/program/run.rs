@@ -9,7 +9,7 @@ use super::{
 };
 
 const ANY_PORT: [&str; 3] = ["run", "--http", "127.0.0.1:0"];
-/// No lease ends while a test runs.
+/// Settings with which no lease ends while a test runs.
 const PATIENT: [&str; 4] = ["--lease", "30m", "--sweep-interval", "20m"];
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn an_embedded_node_finishes_what_was_enqueued_before_it_started() {
 #[tokio::test]
 async fn an_embedded_node_notices_jobs_of_another_process_at_once() {
     let home = Scratch::new();
-    // It is no sweep that finds these.
+    // The sweep interval is too long for the sweeper to find these.
     let hourly = ["--sweep-interval", "1h"];
     let (_node, _) = start(jobwire(&home, &ANY_PORT).args(hourly)).await;
     let store = store(&home).await;
@@ -75,7 +75,7 @@ async fn the_endpoints_tell_of_the_node() {
 #[tokio::test]
 async fn a_taken_default_port_is_replaced_and_a_taken_chosen_one_is_an_error() {
     let home = Scratch::new();
-    // Whoever holds it: it is taken.
+    // Afterwards the port is taken, by this test or by another process.
     let _taken = tokio::net::TcpListener::bind("127.0.0.1:7070").await;
     let (_node, address) = start(jobwire(&home, &["run"])).await;
     assert_ne!(address, "127.0.0.1:7070");
@@ -160,7 +160,7 @@ async fn a_broker_that_refuses_the_password_is_one_clear_line() {
     let space = shared::rabbitmq().await.space().await;
     let mut wrong = Url::parse(&space.url).unwrap();
     wrong.set_password(Some("not-the-password")).unwrap();
-    // A broker that takes its time over the first answer counts as away: then the node starts.
+    // A broker whose first answer is slow counts as away; then the node starts.
     let said = eventually("the node to be refused", SOON, async || {
         let run = ["run", "--http", "off", "--broker", wrong.as_str()];
         let mut node = jobwire(&home, &run).start();
@@ -182,7 +182,8 @@ async fn a_broker_that_refuses_the_password_is_one_clear_line() {
     );
 }
 
-/// Its process is proven dead by the lock that ended with it: neither its leases nor its leadership are waited for.
+/// The lock on the file ended with the process, which proves that the process is dead. The new node
+/// waits neither for its leases nor for its leadership.
 #[tokio::test]
 async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
     let home = Scratch::new();
@@ -196,14 +197,15 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
     first.signal(Signal::SIGKILL);
     first.exit(SOON).await;
     let (_second, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
-    eventually("the job runs again", SOON, async || {
+    eventually("the job to run again", SOON, async || {
         let job = all(&store).await.into_iter().next()?;
         (job.lock_owner.is_some() && job.lock_owner != dead).then_some(())
     })
     .await;
 }
 
-/// The lock on the file proves that the first node lives: its lease is not waited for.
+/// The lock on the file proves that the first node is alive, so the second does not wait for its
+/// lease.
 #[tokio::test]
 async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
     let home = Scratch::new();
@@ -212,7 +214,7 @@ async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
     assert!(said.contains("serves its database alone"), "{said}");
 }
 
-/// A frozen node goes on some day, beside whoever has started meanwhile.
+/// A frozen node continues some day, beside any node that has started meanwhile.
 #[tokio::test]
 async fn a_second_node_on_a_sqlite_file_is_refused_while_the_first_one_is_frozen() {
     let home = Scratch::new();
@@ -263,7 +265,7 @@ async fn until_running(store: &impl Store) {
         locked: Some(true),
         ..JobFilter::default()
     };
-    eventually("the job runs", SOON, || async {
+    eventually("the job to run", SOON, || async {
         (store.count(&locked).await.ok()? == 1).then_some(())
     })
     .await;

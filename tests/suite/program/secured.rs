@@ -1,5 +1,5 @@
-//! PostgreSQL on another machine: over verified TLS, or where a setting allows less. `0.0.0.0` stands for the other
-//! machine: it is no loopback address, and leads here.
+//! PostgreSQL on another machine: over verified TLS, or with less where a setting allows it.
+//! `0.0.0.0` stands for the other machine: it is no loopback address, and leads to this machine.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ fn allowing() -> PgOptions {
     options
 }
 
-/// What a server that declines TLS is told before the client gives up.
+/// Returns what a client sends to a server that declines TLS, and the client's error.
 async fn heard_by_one_that_declines(options: PgOptions) -> (Vec<u8>, StoreError) {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -38,7 +38,7 @@ async fn heard_by_one_that_declines(options: PgOptions) -> (Vec<u8>, StoreError)
                     && n > 0
                 {
                     keeps.lock().unwrap().extend_from_slice(&more[..n]);
-                    // "Password, in the clear, please."
+                    // AuthenticationCleartextPassword.
                     let _ = stream.write_all(&[b'R', 0, 0, 0, 8, 0, 0, 0, 3]).await;
                 }
             }
@@ -59,7 +59,7 @@ async fn a_server_that_declines_tls_is_not_told_the_password() {
     let (heard, refused) = heard_by_one_that_declines(PgOptions::default()).await;
     assert_eq!(heard, b"", "{refused}");
     assert!(refused.to_string().contains("TLS"), "{refused}");
-    // Where it is allowed, the same server hears it: so the trap works.
+    // With the setting the same server receives the password, so the check above would detect it.
     let (heard, _) = heard_by_one_that_declines(allowing()).await;
     assert!(heard.windows(7).any(|part| part == b"hunter2"));
 }
@@ -78,7 +78,8 @@ async fn another_machine_is_spoken_to_over_tls_that_is_verified() {
             .encryption
             .is_some_and(|version| version.starts_with("TLS"))
     );
-    // The password of a URL goes to nobody whom another authority signed for, or who has another name.
+    // A client with a password in its URL connects to no server whose certificate another authority
+    // signed or that has another name.
     let stranger = elsewhere(&url, &ca(&Authority::new()));
     assert!(PgStore::connect(&stranger).await.is_err());
     let other = Postgres::start_with_tls(&authority.server_for(&["db.example.org"])).await;

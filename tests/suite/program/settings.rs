@@ -1,4 +1,4 @@
-//! Settings, as the program takes them.
+//! How the program reads its settings.
 
 use jobwire_tests::Scratch;
 

@@ -30,13 +30,13 @@ async fn counted(fleet: &Fleet) -> Value {
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
-/// Jobs of every class, on a node whose own sweeper suspects nobody for an hour; they are named and left as
-/// they are.
+/// Creates jobs of every class, on a node whose own sweeper suspects none for an hour. The dry run
+/// names them and leaves them as they are.
 #[tokio::test]
 async fn a_dry_run_names_each_class_and_changes_nothing() {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
-    // And no lock is taken off a job because the machine stood still.
+    // No lease ends because the machine stood still.
     let patient = [("JOBWIRE_SUSPECT_AFTER", "1h"), ("JOBWIRE_LEASE", "1h")];
     let _node = fleet.node(&patient).await;
     let sleeps = || NewJob::of("sleep", &json!({ "ms": 3_600_000 }));
@@ -48,13 +48,13 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    eventually("the first one runs", SOON, || async {
+    eventually("the first job to run", SOON, || async {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
     let tenant = SuspensionScope::Tenant("slow".to_owned());
     fleet.store.suspend(&tenant).await.unwrap();
-    // Committed, and their hints never sent.
+    // These jobs are committed, and their hints are never published.
     let mut lost = vec![noop(), noop(), noop()];
     let mut ids: Vec<String> = lost.iter().map(|job| job.id().to_string()).collect();
     lost.push(noop().tenant("slow"));
@@ -75,9 +75,9 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
         rows
     };
     let before = all().await;
-    let found = eventually("the lane answers", Duration::from_secs(60), || async {
+    let found = eventually("the lane to answer", Duration::from_secs(60), || async {
         let found = counted(&fleet).await;
-        // Young ones are no orphans yet.
+        // Young jobs are not orphans yet.
         (found["lanes"]["default"]["orphans"] == 3).then_some(found)
     })
     .await;
@@ -124,6 +124,6 @@ async fn a_dry_run_without_nodes_or_broker_says_what_it_can_not_know() {
         succeeds(jobwire(&home, &["sweep", "--dry-run", "--json"]).env("JOBWIRE_LOG", "off")).await;
     let found: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
     assert_eq!((&found["ready"], &found["nodes"]), (&json!(0), &json!(0)));
-    // The leader sweeps by itself; a command that does it too would only be in its way.
+    // The leader sweeps by itself; a command that sweeps too would only interfere.
     fails(jobwire(&home, &["sweep"]), 2).await;
 }

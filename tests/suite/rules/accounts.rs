@@ -1,5 +1,5 @@
-//! Message accounting: each hint that a node takes from the broker is decided or given back, and counted as such,
-//! whatever becomes of it. Nobody sweeps here.
+//! Message accounting: each hint that a node takes from the broker is either decided or requeued,
+//! and counted as such. No sweeps run here.
 
 use std::sync::Arc;
 
@@ -42,21 +42,22 @@ async fn every_hint_is_decided_or_given_back() {
     for _ in 0..12 {
         hints.push(create(&world.store, NewJob::of("wait", &())).await);
     }
-    // Some come twice, and some are of jobs that never were.
+    // Some hints are doubled, and some name jobs that never existed.
     hints.extend_from_within(..4);
     hints.extend((0..5).map(|_| Hint::new(JobId::generate())));
     let publisher = world.transport.publisher();
     let lane = Lane::default();
     publisher.publish(&lane, hints).await.unwrap();
     notes.until_within(2, SOON).await;
-    // Both slots are taken for long: what is undecided goes back.
-    eventually("hints to be given back", SOON, async || {
+    // Both slots stay taken, so the node requeues undecided hints.
+    eventually("hints to be requeued", SOON, async || {
         (HintAccount::read(&scraped.render()).returned > 0).then_some(())
     })
     .await;
     gate.add_permits(Semaphore::MAX_PERMITS / 2);
     world.until_empty().await;
-    // 12, 4 of them twice, and 5; maybe one more that the node's first turn has found.
+    // 12 hints, 4 doubled ones and 5 unknown ones; perhaps one more from the node's first leader
+    // cycle.
     eventually(
         "all hints to be decided, and none missing",
         SOON,

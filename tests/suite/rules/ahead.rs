@@ -1,4 +1,4 @@
-//! What a node holds ahead of its slots: hints, not messages of many hints.
+//! A node counts what it holds ahead of its slots in hints, not in messages of many hints.
 
 use std::cell::Cell;
 
@@ -18,7 +18,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("JOBWIRE_LEASE", "30s"),
 ];
 
-/// Hints that a node has and has not decided.
+/// Returns the number of hints that a node has received and not decided.
 async fn held(address: &str) -> Option<u64> {
     let page = http::get(address, "/metrics").await.ok()?.body;
     let account = HintAccount::read(&page);
@@ -27,7 +27,7 @@ async fn held(address: &str) -> Option<u64> {
         .checked_sub(account.decided + account.returned)
 }
 
-/// At first a node holds twice as many messages as it has slots, four hints in each.
+/// At first a node holds twice as many messages as it has slots, with four hints in each.
 #[tokio::test]
 async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages() {
     let database = shared::postgres().await.create_database().await;
@@ -52,12 +52,12 @@ async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages
     tx.commit().await.unwrap();
 
     for address in [&one, &other] {
-        eventually("a node to take what comes", SOON, async || {
+        eventually("a node to take many hints", SOON, async || {
             (held(address).await? > SLOTS * 5).then_some(())
         })
         .await;
     }
-    // A new consumer may begin while half as much is held.
+    // A new consumer may start while half of that number is still held.
     let few = SLOTS * 3;
     let left = eventually("both nodes to hold few hints", SOON, async || {
         let (one, other) = (held(&one).await?, held(&other).await?);
@@ -66,7 +66,7 @@ async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages
     })
     .await;
     assert!(left >= 100, "only {left} jobs were left by then");
-    // It stays so, while there is more to take.
+    // The number stays low while there are more hints to take.
     let most = Cell::new(0);
     eventually("most jobs to be done", SOON, || async {
         let now = held(&one).await?.max(held(&other).await?);

@@ -1,5 +1,5 @@
-//! Rule 7: a job whose row somebody else has locked for a moment is neither gone nor running. Its hint is tried
-//! again, never settled. Nobody sweeps here.
+//! Rule 7: a job whose row another transaction has locked for a moment is neither gone nor running.
+//! Its hint is tried again, and never settled. No sweeps run here.
 
 use jobwire_core::{NewJob, Outcome, Running, Transport};
 use jobwire_tests::eventually;
@@ -8,7 +8,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use super::world::{SOON, create, refused, unswept};
 use crate::world::{Notes, World};
 
-/// Lock the job's row, start a node and hint the job, and let go when the node has met it so often: it runs.
+/// Locks the job's row, starts a node, hints the job, and unlocks the row after this many refusals.
+/// The job then runs.
 async fn runs_when_its_row_is_free(job: NewJob, attempts: u64) {
     // On a current-thread runtime every task of the node records here.
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -24,7 +25,7 @@ async fn runs_when_its_row_is_free(job: NewJob, attempts: u64) {
         .execute(&mut *other)
         .await
         .unwrap();
-    // Not before: what it finds waiting at its start it hints by itself.
+    // Not earlier: a node hints the waiting jobs that it finds at its start.
     let node = world
         .node()
         .options(unswept())
@@ -41,11 +42,11 @@ async fn runs_when_its_row_is_free(job: NewJob, attempts: u64) {
     let lane = jobwire_core::Lane::default();
     let publisher = world.transport.publisher();
     publisher.publish(&lane, vec![hint]).await.unwrap();
-    eventually("the row to be met while it is busy", SOON, async || {
+    eventually("the hint to be refused as busy", SOON, async || {
         (refused(&scraped, "busy") >= attempts).then_some(())
     })
     .await;
-    assert_eq!(notes.all().len(), 0, "it ran while somebody had its row");
+    assert_eq!(notes.all().len(), 0, "the job ran while its row was locked");
     other.rollback().await.unwrap();
     notes.until_within(1, SOON).await;
     world.until_empty().await;
@@ -67,7 +68,7 @@ async fn a_busy_row_is_tried_again_and_its_job_runs() {
     runs_when_its_row_is_free(exclusive(), 1).await;
 }
 
-/// Somebody holds the row for long: the hint goes round over the broker, more than once.
+/// The row stays locked for long: the hint goes back to the broker more than once.
 #[tokio::test]
 async fn a_row_that_stays_busy_sends_its_hint_round_and_its_job_runs() {
     runs_when_its_row_is_free(plain(), 65).await;

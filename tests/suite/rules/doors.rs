@@ -1,5 +1,5 @@
-//! Rule 11: refusing and releasing both go through the instance's row, so between them no sibling is forgotten.
-//! Nobody sweeps here: who forgets one, loses it.
+//! Rule 11: refusing and releasing both lock the instance's row, so no sibling is forgotten between
+//! them. No sweeps run here, so a forgotten sibling stays lost.
 
 use jobwire_core::store::{Destination, Failure, Handoff, Refusal, Settled};
 use jobwire_core::{NodeId, PgStore, Store};
@@ -10,14 +10,14 @@ use super::world::{
     until_waiting, until_waiting_or_ended, work,
 };
 
-/// Whom the release named: taken in the same breath, or to be hinted.
+/// Returns the jobs that the release named: those that it locked and those to be hinted.
 fn named(settled: &Settled) -> Vec<jobwire_core::JobId> {
     let taken = settled.next.iter().map(|job| job.job.id);
     let hinted = settled.ready.iter().map(|ready| ready.hint.id);
     taken.chain(hinted).collect()
 }
 
-/// The release waits for a refusal that is in the door; a sibling commits meanwhile.
+/// The release waits for a refusal that has the instance's row locked; a sibling commits meanwhile.
 async fn a_late_sibling_is_seen(store: &PgStore, then: Handoff, owner: NodeId) {
     let held = hold(store, owner, &create(store, work("a")).await).await;
     let mut door = store.pool().begin().await.unwrap();
@@ -38,7 +38,7 @@ async fn a_late_sibling_is_seen(store: &PgStore, then: Handoff, owner: NodeId) {
     let settled = soon(release).await.unwrap();
     assert_eq!(settled.applied, [held.job.id]);
     assert_eq!(named(&settled), [sibling.id]);
-    // Out of the next round's way.
+    // Cleared for the next round.
     for job in &settled.next {
         let ended = [done(job)];
         let ended = store.complete(owner, &ended, &Handoff::Hint);
@@ -53,14 +53,14 @@ async fn a_sibling_that_commits_while_a_release_waits_for_the_door_is_seen() {
     a_late_sibling_is_seen(&store, Handoff::Hint, owner).await;
 }
 
-/// Rule 9: our transactions read what is committed, whatever the database's default is.
+/// Rule 9: the store's transactions read committed rows under any default of the database.
 #[tokio::test]
 async fn a_late_sibling_is_seen_where_transactions_are_isolated_by_default() {
     for isolation in ["repeatable read", "serializable"] {
         let (store, owner) = (store_isolated(isolation).await, NodeId::generate());
         a_late_sibling_is_seen(&store, take(owner), owner).await;
         a_late_sibling_is_seen(&store, Handoff::Hint, owner).await;
-        // The application's own transactions are what it has chosen.
+        // The application's own transactions keep the default that it has chosen.
         let mut creating = jobwire_core::SqlStore::begin(&store).await.unwrap();
         let level: String = sqlx::query_scalar("SHOW transaction_isolation")
             .fetch_one(&mut *creating)
@@ -70,7 +70,8 @@ async fn a_late_sibling_is_seen_where_transactions_are_isolated_by_default() {
     }
 }
 
-/// The release has looked for siblings, found none, and is about to commit; one commits, and its hint is tried.
+/// The release has looked for siblings, found none, and is about to commit. A sibling commits, and
+/// its hint is tried.
 #[tokio::test]
 async fn a_refusal_waits_for_the_release_that_no_longer_looks() {
     let (store, owner) = (store().await, NodeId::generate());
@@ -97,7 +98,8 @@ async fn a_refusal_waits_for_the_release_that_no_longer_looks() {
     assert_eq!(ids, [sibling.id], "{:?}", locked.refused);
 }
 
-/// One instance: its holder finishes or fails at the moment at which a sibling commits and is hinted.
+/// Runs one instance: its holder finishes or fails at the moment when a sibling commits and is
+/// hinted.
 async fn race(store: &PgStore, instance: &str) -> Option<Refusal> {
     let (one, other) = (NodeId::generate(), NodeId::generate());
     let held = hold(store, one, &create(store, work(instance)).await).await;
@@ -137,11 +139,12 @@ async fn race(store: &PgStore, instance: &str) -> Option<Refusal> {
     let (sibling, locked) = soon(attempt).await.unwrap();
     assert_eq!(settled.applied.len(), 1);
     let (named, taken) = (named(&settled), locked.jobs.len());
-    // A release that says who is next, and a hint that takes it before that is heard, are both right.
-    assert!(settled.next.len() + taken <= 1, "two hold {instance}");
+    // Both are right: a release that names the sibling, and a hint that locks it before the node
+    // learns that.
+    assert!(settled.next.len() + taken <= 1, "two jobs hold {instance}");
     assert!(
         taken == 1 || named.contains(&sibling),
-        "the sibling in {instance} is forgotten: refused as {:?}, and the release named nobody",
+        "the sibling in {instance} is forgotten: refused as {:?}, and the release did not name it",
         locked.refused
     );
     locked.refused.first().map(|(_, why)| *why)

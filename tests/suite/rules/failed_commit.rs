@@ -1,4 +1,4 @@
-//! A transaction that commits nothing says so, and hints nothing (rule 29).
+//! A transaction that commits nothing returns an error and publishes no hint (rule 29).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,8 @@ impl Publisher for Published {
     }
 }
 
-/// COMMIT of a transaction in which a statement has failed rolls back, and must not look like a commit.
+/// The COMMIT of a transaction in which a statement has failed rolls back; it must not look like a
+/// commit.
 #[tokio::test]
 async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
     let world = World::new().await;
@@ -74,7 +75,7 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
                 assert!(failed.is_err());
                 tx.commit().await.unwrap_err()
             }
-            // What fails in a savepoint that is given up costs nothing else.
+            // A failure in a savepoint that is rolled back costs nothing else.
             _ => {
                 tx.create(job).await.unwrap();
                 let mut part = sqlx::Connection::begin(&mut *tx).await.unwrap();
@@ -90,12 +91,12 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
             "{how}: {error}"
         );
     }
-    // The connections are as good as before.
+    // The connections are as usable as before.
     for _ in 0..20 {
         jobs.create(NewJob::of("note", "later")).await.unwrap();
     }
     world.until_left(21).await;
-    eventually("the hints of what was committed", SOON, async || {
+    eventually("the hints of the committed jobs", SOON, async || {
         (published.count() >= 21).then_some(())
     })
     .await;
@@ -107,8 +108,8 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
     .await;
 }
 
-/// On SQLite a statement that fails undoes only itself, unless it ends the transaction. Then the one connection that
-/// writes can be used all the same.
+/// On SQLite a failed statement undoes only itself, unless it ends the transaction. The one writing
+/// connection stays usable then.
 #[tokio::test]
 async fn on_sqlite_a_commit_of_a_transaction_that_has_ended_is_an_error_and_hints_nothing() {
     let published = Published::default();
@@ -128,7 +129,7 @@ async fn on_sqlite_a_commit_of_a_transaction_that_has_ended_is_an_error_and_hint
         assert!(sqlx::query(statement).execute(&mut *tx).await.is_err());
         assert_eq!(tx.commit().await.is_ok(), commits, "{statement}");
     }
-    eventually("the hint of what was committed", SOON, async || {
+    eventually("the hint of the committed job", SOON, async || {
         (published.count() >= 1).then_some(())
     })
     .await;

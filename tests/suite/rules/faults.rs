@@ -1,5 +1,5 @@
-//! Rule 29: the database's faults are not the job's. It runs again under the same lock, no sibling passes it, and no
-//! attempt is spent.
+//! Rule 29: the database's faults are not the job's. The job runs again under the same lock, no
+//! sibling passes it, and no attempt is spent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use super::world::{SOON, unswept};
 use crate::world::{Notes, patient};
 
-/// What breaks the connection of a handler's transaction, and how often.
+/// The point at which the connection of a handler's transaction breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Breaks {
     /// Before its last statement, whose error the handler returns.
@@ -26,7 +26,7 @@ enum Breaks {
     Completion,
 }
 
-/// A job in its transaction says that it runs, and writes.
+/// Notes that the job runs, and writes in its transaction.
 async fn run(
     job: &Running<i64>,
     notes: &Notes,
@@ -111,7 +111,7 @@ impl Fixture {
 }
 
 fn in_transaction() -> HandlerOptions {
-    // Who is retried is passed by its siblings.
+    // Siblings pass a job that waits for a retry.
     let long = RetryPolicy::Fixed(std::time::Duration::from_secs(3600));
     HandlerOptions::default().in_transaction().retry(long)
 }
@@ -141,7 +141,7 @@ async fn a_broken_connection_of_its_transaction_changes_no_order_and_spends_no_a
     }
 }
 
-/// A table is missing, or a trigger raises: the job's own values are not the reason.
+/// A table is missing, or a trigger raises an error: the job's own values are not the reason.
 #[tokio::test]
 async fn a_completion_that_is_refused_for_no_fault_of_the_job_spends_no_attempt() {
     let spoil_and_mend = [
@@ -189,7 +189,8 @@ async fn a_completion_that_is_refused_for_no_fault_of_the_job_spends_no_attempt(
     }
 }
 
-/// A job may be the cause: what happens to it three times while the database answers others is its own failure.
+/// A job may be the cause: a fault that hits it three times while the database serves others is its
+/// own failure.
 #[tokio::test]
 async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     let world = Fixture::on(&shared::postgres().await.create_database().await).await;
@@ -212,7 +213,8 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     node.stop().await;
 }
 
-/// The server is away for a while, and the job's first statement after that finds a connection that is gone.
+/// The server is away for a while, and the job's first statement after that finds a dead
+/// connection.
 #[tokio::test]
 async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     let mut server = Postgres::start().await;
@@ -235,7 +237,7 @@ async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     notes.until(1).await;
     for _ in 0..2 {
         server.stop(Stop::Immediate).await;
-        // Its transaction is gone, and none can be opened.
+        // The job's transaction is gone, and none can be opened.
         gate.add_permits(1);
         server.start_again().await;
     }

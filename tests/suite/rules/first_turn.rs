@@ -1,5 +1,5 @@
-//! A job that comes alone has its first turn with the consumer, unless jobs of its type keep their thread
-//! (docs/internals/measurements.md, 0022).
+//! The consumer's task polls a job that comes alone for the first time, unless jobs of its type
+//! keep their thread (docs/internals/measurements.md, 0022).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn keep_the_thread() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Which task a job began in shows who gave it its first turn.
+/// The task in which a job began shows which task polled it first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
     let world = World::new().await;
@@ -44,7 +44,7 @@ async fn one_long_turn_and_the_next_jobs_have_tasks_of_their_own() {
         notes.clear();
         task
     };
-    // However slow the machine is, at some time so many turns in a row are short.
+    // Even on a slow machine, two polls in a row are short at some time.
     let twice_the_same = async {
         let mut last = run_one(false).await;
         loop {

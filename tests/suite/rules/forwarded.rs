@@ -1,4 +1,4 @@
-//! Rule 8: a hint reaches a node that serves its job's type, whichever node of the lane has received it.
+//! Rule 8: a hint reaches a node that serves its job's type, from any node of the lane.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use jobwire_tests::shared::{self, Space};
 use super::world::{SOON, count_hints_again, hinted_again, store};
 use crate::world::{Notes, connect, pass};
 
-/// Each node has its part of a topic.
+/// Enough partitions for each node to have some.
 pub(super) const PARTITIONS: i32 = 6;
 
-/// A database, a place on a broker, and a producer.
+/// A database, a space on a broker, and a producer.
 pub(super) struct World {
     pub(super) store: PgStore,
     pub(super) space: Space,
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// A node that runs `common`, and perhaps `rare`; each job leaves a note.
+    /// Starts a node that runs `common`, and perhaps `rare`; each job leaves a note.
     async fn node(&self, types: &[&'static str], slots: usize, notes: &Notes) -> Node {
         self.node_with(types, options(slots), notes).await
     }
@@ -73,13 +73,14 @@ impl World {
 
     pub(super) async fn until_left(&self, left: i64) {
         let filter = JobFilter::default();
-        eventually("the jobs are done", SOON, || async {
+        eventually("the jobs to be done", SOON, || async {
             (self.store.count(&filter).await.ok()? == left).then_some(())
         })
         .await;
     }
 
-    /// Until each of these nodes has run jobs that all of them serve: they have their part of the lane.
+    /// Waits until each of these nodes has run jobs that all of them serve, so that it has its part
+    /// of the lane.
     async fn until_all_work(&self, nodes: &[&Notes]) {
         eventually("all nodes to work", SOON, || async {
             self.create((0..60).map(|_| NewJob::of("common", &1_u64)))
@@ -101,7 +102,7 @@ impl World {
     }
 }
 
-/// Nothing is called lost within a test.
+/// Returns options with which no hint counts as lost within a test.
 fn options(slots: usize) -> NodeOptions {
     let mut options = NodeOptions::default();
     options.concurrency = slots;
@@ -128,10 +129,11 @@ async fn one_of_three_serves_a_type(space: Space) {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
 
-    // Of an instance whose jobs are of both types each one hands over to a node that serves the next.
+    // In an instance with jobs of both types, each job hands over to a node that serves the next
+    // one.
     let step = |n: usize| {
         let job_type = if n.is_multiple_of(2) {
             "rare"
@@ -147,7 +149,7 @@ async fn one_of_three_serves_a_type(space: Space) {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
     let even: Vec<String> = (0..20).step_by(2).map(|n| n.to_string()).collect();
     let done = three.all();
@@ -171,7 +173,7 @@ async fn one_of_three_nodes_serves_a_type_on_kafka() {
     one_of_three_serves_a_type(shared::kafka().await.space()).await;
 }
 
-/// The only node that serves a type has no free slot for seconds. The forwarded jobs stay with it.
+/// The only node that serves a type has no free slot for seconds. The forwarded hints stay with it.
 #[tokio::test]
 async fn what_is_forwarded_waits_for_a_slot() {
     let world = World::new(shared::rabbitmq().await.space().await).await;
@@ -188,14 +190,14 @@ async fn what_is_forwarded_waits_for_a_slot() {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
     for node in [common, rare] {
         node.stop().await;
     }
 }
 
-/// No node that lives serves the type: its job waits, and burns no attempt.
+/// No living node serves the type: its job waits and spends no attempt.
 #[tokio::test]
 async fn a_type_that_no_node_serves_waits_for_one() {
     let world = World::new(shared::rabbitmq().await.space().await).await;
@@ -212,9 +214,9 @@ async fn a_type_that_no_node_serves_waits_for_one() {
         .create((0..20).map(|_| NewJob::of("common", &1_u64)))
         .await;
     world.until_left(20).await;
-    // Some sweeps.
+    // Lasts several sweeps.
     pass(Duration::from_secs(5)).await;
-    assert_eq!(hinted_again(&world.store).await, 0, "a gate is not swept");
+    assert_eq!(hinted_again(&world.store).await, 0, "an unserved job waits");
     let attempts: i32 = sqlx::query_scalar("SELECT max(failures) FROM jobwire.job")
         .fetch_one(world.store.pool())
         .await
@@ -228,8 +230,8 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     }
 }
 
-/// From the commit of a job to its start, of a type that all of eight nodes serve, and of one that a single node serves. Prints
-/// what it measured; run it alone on a quiet machine.
+/// Measures the time from a job's commit to its start, for a type that all of eight nodes serve and
+/// for one that a single node serves. Prints the results; run it alone on a quiet machine.
 async fn measure_a_rare_type(name: &str, space: Space) {
     const NODES: usize = 8;
     const JOBS: u64 = 300;
@@ -252,7 +254,7 @@ async fn measure_a_rare_type(name: &str, space: Space) {
         let node = Node::builder(world.store.clone(), transport).handlers(handlers);
         nodes.push(node.options(options(16)).start().await.unwrap());
     }
-    // Every node knows every other one, and has its part of the lane.
+    // Lets every node learn of all others and get its part of the lane.
     tokio::time::sleep(Duration::from_secs(12)).await;
     for n in 0..2 * JOBS {
         let job_type = if n % 2 == 0 { "common" } else { "rare" };
@@ -264,7 +266,7 @@ async fn measure_a_rare_type(name: &str, space: Space) {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
     for (job_type, waits) in ["common", "rare"].iter().zip(&waits) {
         let mut waits = waits.lock().unwrap().clone();

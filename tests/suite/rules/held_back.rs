@@ -1,5 +1,5 @@
-//! Jobs that end faster than their outcomes can be committed: no more is locked than slots and the queue of outcomes
-//! hold.
+//! Jobs that end faster than their outcomes can be committed: the node locks no more jobs than its
+//! slots and the queue of outcomes hold.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::world::{SOON, unswept, waits};
 use crate::world::{Notes, World};
 
 const JOBS: usize = 2_000;
-/// Four slots, 128 outcomes in the queue, those that gather, and two batches on their way.
+/// Four slots, 128 outcomes in the queue, a batch that gathers, and two batches under way.
 const AT_MOST: i64 = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,7 +35,7 @@ async fn outcomes_that_can_not_be_committed_hold_back_the_locks() {
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
     notes.until(4).await;
-    // Whoever completes the first four waits for these rows.
+    // The completion of the first four jobs waits for these rows.
     let mut holder = world.store.pool().begin().await.unwrap();
     let held = sqlx::query("SELECT job_id FROM jobwire.job_lease FOR UPDATE")
         .fetch_all(&mut *holder)
@@ -44,7 +44,7 @@ async fn outcomes_that_can_not_be_committed_hold_back_the_locks() {
     assert_eq!(held.len(), 4);
     gate.add_permits(JOBS);
     let leases = || world.count("SELECT count(*) FROM jobwire.job_lease");
-    eventually("the node goes on as far as it may", SOON, async || {
+    eventually("the node to lock more jobs", SOON, async || {
         (leases().await > 4).then_some(())
     })
     .await;

@@ -1,5 +1,5 @@
-//! Rule 9: a handler may isolate its transaction more strictly. Then that transaction can't see who is next in the
-//! instance; whoever it is is hinted after the commit. Nobody sweeps here.
+//! Rule 9: a handler may isolate its transaction more strictly. That transaction cannot see the
+//! next job of the instance, which is hinted after the commit. No sweeps run here.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn a_sibling_that_a_stricter_transaction_does_not_see_is_hinted_after_it()
     let node = node.handlers(handlers).start().await.unwrap();
     until_led(&world.store).await;
     for n in 1..=3 {
-        // The holder of the instance has taken its snapshot before this is there.
+        // The holder of the instance took its snapshot before this job is created.
         let job = NewJob::of("strict", &n.to_string()).instance("case");
         world.jobs.create(job).await.unwrap();
         notes.until(1).await;

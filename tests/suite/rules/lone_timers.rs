@@ -1,4 +1,4 @@
-//! A timer that is due alone is locked by the statement that moves it, where nothing else runs
+//! The statement that moves a single due timer also locks it, if nothing else runs on the node
 //! (docs/internals/measurements.md, 0025).
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::until_first_turn;
 use super::world::counted;
 use crate::world::{Notes, SOON, World};
 
-/// Jobs that were locked so.
+/// Returns the number of jobs that were locked from this source.
 fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
     counted(
         scraped,
@@ -22,7 +22,7 @@ fn locked(scraped: &PrometheusHandle, source: &str) -> u64 {
     )
 }
 
-/// A node whose handler notes that it ran.
+/// Returns a node whose handler notes each run.
 fn noting(world: &World, notes: &Notes) -> NodeBuilder {
     let seen = notes.clone();
     world.node().handler("note", move |_: Running<()>| {
@@ -31,7 +31,7 @@ fn noting(world: &World, notes: &Notes) -> NodeBuilder {
     })
 }
 
-/// Due in a moment, all at once.
+/// Creates timers that are due in a moment, all at once.
 async fn due(world: &World, job_type: &str, count: usize) {
     let at = chrono::Utc::now() + Duration::from_millis(1_500);
     let timer = || NewJob::of(job_type, &()).due(at);
@@ -72,7 +72,7 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
         (1, 0)
     );
 
-    // Something runs here: another node may be idle.
+    // A job runs here, while another node may be idle.
     due(&world, "held", 1).await;
     notes.until(2).await;
     due(&world, "note", 1).await;
@@ -84,7 +84,7 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
     gate.add_permits(1);
     world.until_empty().await;
 
-    // A crowd is for the fleet: a few run here, the rest are hinted.
+    // Many timers are for the fleet: a few run here, the rest are hinted.
     due(&world, "note", 10).await;
     world.until_empty().await;
     assert_eq!(
@@ -95,7 +95,7 @@ async fn an_idle_leader_locks_a_lone_timer_and_a_busy_one_hints_it() {
     node.stop().await;
 }
 
-/// Where nothing can be locked, timers move all the same, and run when something can.
+/// If no job can be locked, timers still move, and they run when locking works again.
 #[tokio::test]
 async fn a_take_that_fails_stops_no_timer() {
     let world = World::new().await;
@@ -105,7 +105,7 @@ async fn a_take_that_fails_stops_no_timer() {
     };
     let notes = Notes::default();
     let node = noting(&world, &notes).start().await.unwrap();
-    // A node does not start without it.
+    // A node does not start without the sequence.
     sql("ALTER SEQUENCE jobwire.fence_seq RENAME TO gone").await;
     due(&world, "note", 1).await;
     eventually("the timer to be moved", SOON, async || {
@@ -119,7 +119,8 @@ async fn a_take_that_fails_stops_no_timer() {
     node.stop().await;
 }
 
-/// While somebody else has the row of a due timer, it is asked for now and then, not all the time.
+/// While another transaction has locked the row of a due timer, the node asks for it at intervals,
+/// not all the time.
 #[tokio::test]
 async fn a_due_timer_whose_row_is_taken_is_waited_for() {
     // On a current-thread runtime every task of the node records here.

@@ -1,4 +1,5 @@
-//! Rule 6: what a lost answer says is held is found out by asking. Nobody sweeps here, and no lease ends.
+//! Rule 6: a node asks the database for the leases of a lost answer. No sweeps run here, and no
+//! lease ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use super::world::{
 };
 use crate::world::{Notes, World, patient, proxy_before};
 
-/// The completion of the first job has locked the next sibling for its node, and the answer to its COMMIT is lost: the
-/// sibling starts all the same, under the same lock, and no strike is counted.
+/// The completion of the first job has locked the next sibling for its node, and the answer to its
+/// COMMIT is lost. The sibling still starts, under the same lock, and no strike is counted.
 #[tokio::test]
 async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -23,7 +24,7 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     let proxy = proxy_before(&world.url).await;
     let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
     let mut options = unswept();
-    // The node looks at its leases every twelfth of this.
+    // The node looks for lost leases every twelfth of this.
     options.lease = Duration::from_secs(60);
     let node = Node::builder(patient(&proxy.url(&world.url)).await, world.transport())
         .options(options)
@@ -49,15 +50,15 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     proxy.set(Direction::ToClient, Flow::Stall);
     tokio::task::yield_now().await;
     shut.commit().await.unwrap();
-    eventually("the completion is committed", SOON, async || {
+    eventually("the completion to be committed", SOON, async || {
         (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())
     })
     .await;
     let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND strikes = 0";
     assert_eq!(world.count(held).await, 1, "the sibling is locked");
-    assert_eq!(notes.all().len(), 1, "and its node does not know");
+    assert_eq!(notes.all().len(), 1, "the node does not know it");
     proxy.cut();
-    // The answer must not pass before the connections are reset: all tasks run on this thread.
+    // The connections must be reset before the answer can pass: all tasks run on this thread.
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,5 @@
-//! Rule 21: a job is lost only if its hint is nowhere: not on another node, and not in an open transaction.
+//! Rule 21: a job is an orphan only if its hint is neither on another node nor in an open
+//! transaction.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ async fn fleet_of_two() -> (Fleet, [jobwire_tests::Running; 2]) {
     (fleet, nodes)
 }
 
-/// Hints wait on each node behind long jobs, while markers pass through the other one.
+/// Hints wait on each node behind long jobs, while markers pass through the other node.
 #[tokio::test]
 async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
     let (fleet, _nodes) = fleet_of_two().await;
@@ -43,15 +44,15 @@ async fn hints_that_a_marker_has_overtaken_are_not_called_lost() {
     assert!(again <= 5, "{again} of 512 jobs were hinted again");
 }
 
-/// The jobs say that they became ready at their INSERT. They were committed long after.
+/// The jobs are ready since their INSERT, but they are committed much later.
 #[tokio::test]
 async fn jobs_of_a_long_transaction_are_not_called_lost() {
     let (fleet, _nodes) = fleet_of_two().await;
-    // Work for both nodes, so that jobs beside it wait while markers come and go.
+    // Work for both nodes, so that other jobs wait while markers come and go.
     let mut tx = fleet.jobs.begin().await.unwrap();
     let long = (0..160).map(|_| NewJob::of("sleep", &json!({ "ms": 700 })));
     let mut late = fleet.jobs.begin().await.unwrap();
-    // As an application does that has a savepoint.
+    // Like an application that uses a savepoint.
     sqlx::raw_sql("SAVEPOINT nested")
         .execute(&mut *late)
         .await
@@ -65,7 +66,7 @@ async fn jobs_of_a_long_transaction_are_not_called_lost() {
         .unwrap();
     tx.create_many(long.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    // Longer than until a job is suspected.
+    // Longer than the time after which a job is suspected.
     pass(Duration::from_secs(4)).await;
     late.commit().await.unwrap();
     fleet.until_empty(SOON).await;
@@ -73,19 +74,19 @@ async fn jobs_of_a_long_transaction_are_not_called_lost() {
     assert!(again <= 2, "{again} of 210 jobs were hinted again");
 }
 
-/// A node that is killed says nothing: its silence holds the search up for one marker.
+/// A node that is stopped does not answer; its silence delays the search by one marker.
 #[tokio::test]
 async fn lost_hints_are_found_beside_a_node_that_does_not_answer() {
     let (fleet, [_leader, other]) = fleet_of_two().await;
     other.signal(jobwire_tests::Signal::SIGSTOP);
-    // No hint leaves for it.
+    // This client publishes no hint.
     let producer = jobwire_core::Client::without_hints(fleet.store.clone());
     producer.create(NewJob::of("noop", &())).await.unwrap();
     sqlx::raw_sql("UPDATE jobwire.job SET hints = 1, ready_at = ready_at - interval '1 minute'")
         .execute(fleet.store.pool())
         .await
         .unwrap();
-    eventually("the job runs", SOON, async || {
+    eventually("the job to run", SOON, async || {
         let left = fleet.store.count(&JobFilter::default()).await.unwrap();
         (left == 0).then_some(())
     })

@@ -1,5 +1,5 @@
-//! A node answers by itself for the instances that its own jobs hold, and forgets no sibling over it. Nobody sweeps
-//! here.
+//! A node refuses hints by itself for the instances that its own jobs hold, and forgets no sibling.
+//! No sweeps run here.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ struct Scene {
     world: World,
     node: Node,
     notes: Notes,
-    /// Lets one job end.
+    /// Each permit lets one job end.
     gate: Arc<Semaphore>,
     scraped: PrometheusHandle,
 }
@@ -62,7 +62,7 @@ impl Scene {
         publisher.publish(&lane, vec![hint.clone()]).await.unwrap();
     }
 
-    /// A sibling is created, and its hint refused, without the database being asked.
+    /// Creates a sibling and waits until its hint is refused without a question to the database.
     async fn sibling_is_refused(&self) {
         let (locks, refusals) = (self.locks(), refused(&self.scraped, "instance-held"));
         self.hint(&self.create().await).await;
@@ -73,7 +73,7 @@ impl Scene {
         assert_eq!(self.locks(), locks, "the database was asked");
     }
 
-    /// Lock statements so far.
+    /// Returns the number of lock statements so far.
     fn locks(&self) -> u64 {
         counted(
             &self.scraped,
@@ -81,7 +81,7 @@ impl Scene {
         )
     }
 
-    /// Both jobs end, one after the other.
+    /// Lets both jobs end, one after the other.
     async fn both_run(self) {
         self.gate.add_permits(2);
         self.world.until_empty().await;
@@ -99,7 +99,7 @@ macro_rules! recorded {
     };
 }
 
-/// Whoever ends the holder sees the sibling.
+/// The completion of the holder sees the sibling.
 #[tokio::test]
 async fn a_sibling_that_comes_while_the_holder_runs_follows_it() {
     recorded!(scene);
@@ -107,7 +107,8 @@ async fn a_sibling_that_comes_while_the_holder_runs_follows_it() {
     scene.both_run().await;
 }
 
-/// The holder's end is in the middle of its COMMIT, and has looked for a sibling before there was one.
+/// The holder's completion is in the middle of its COMMIT, and looked for a sibling before there
+/// was one.
 #[tokio::test]
 async fn a_sibling_that_comes_while_the_holder_ends_is_not_forgotten() {
     recorded!(scene);
@@ -121,7 +122,8 @@ async fn a_sibling_that_comes_while_the_holder_ends_is_not_forgotten() {
     scene.both_run().await;
 }
 
-/// The database's clock jumped, say: the job was taken over and ended elsewhere, and its holder does not know yet.
+/// The job was taken over and ended elsewhere, as after a jump of the database's clock, and its
+/// holder does not know that yet.
 #[tokio::test]
 async fn a_sibling_that_was_refused_under_a_lost_lock_is_not_forgotten() {
     recorded!(scene);
@@ -135,7 +137,8 @@ async fn a_sibling_that_was_refused_under_a_lost_lock_is_not_forgotten() {
     scene.both_run().await;
 }
 
-/// A statement that was sent before takes the next one over, and is answered after the node has begun to stop.
+/// A completion that was sent earlier locks the next job, and its answer comes after the node has
+/// begun to stop.
 #[tokio::test]
 async fn a_sibling_that_is_taken_over_while_the_node_stops_is_given_back() {
     recorded!(scene);
@@ -148,7 +151,7 @@ async fn a_sibling_that_is_taken_over_while_the_node_stops_is_given_back() {
         world, node, notes, ..
     } = scene;
     let stopping = tokio::spawn(node.stop());
-    // It is polled before this goes on, and says that it stops.
+    // Lets the stop begin before the COMMIT continues.
     tokio::task::yield_now().await;
     shut.commit().await.unwrap();
     stopping.await.unwrap();
@@ -157,5 +160,5 @@ async fn a_sibling_that_is_taken_over_while_the_node_stops_is_given_back() {
         0
     );
     assert_eq!(world.count("SELECT count(*) FROM jobwire.job").await, 1);
-    assert_eq!(notes.all().len(), 1, "it was not started");
+    assert_eq!(notes.all().len(), 1, "the sibling was not started");
 }

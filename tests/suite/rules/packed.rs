@@ -13,7 +13,7 @@ use super::world::{SOON, create};
 use crate::fleet::Fleet;
 use crate::world::pass;
 
-/// One job at a time, no sweep within a test, and a lease that no kill ends.
+/// One job at a time, no sweep within a test, and a lease that outlasts a kill.
 const UNSWEPT: [(&str, &str); 5] = [
     ("JOBWIRE_CONCURRENCY", "1"),
     ("JOBWIRE_LEASE", "1h"),
@@ -22,14 +22,15 @@ const UNSWEPT: [(&str, &str); 5] = [
     ("JOBWIRE_HINT_MAX_AGE", "1m"),
 ];
 
-/// Three hints in a message; the node takes the first, for which it has a slot, and is killed. The message comes
-/// again, to another node: two of its jobs run, the third one's lock still holds.
+/// A message has three hints. The node locks the first job, for which it has a slot, and is killed.
+/// The message comes again, to another node: the other two jobs run, and the first one's lock still
+/// holds.
 #[tokio::test]
 async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let victim = fleet.node(&UNSWEPT).await;
-    // When this one is done the queue is there, and the node has looked around.
+    // When this job is done, the queue exists and the node has had its leader cycle.
     let first = NewJob::of("noop", &());
     fleet.jobs.create(first).await.unwrap();
     super::world::until_led(&fleet.store).await;
@@ -58,16 +59,16 @@ async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
     );
     published.await.unwrap().await.unwrap();
 
-    eventually("the node holds the first", SOON, async || {
+    eventually("the node to hold the first job", SOON, async || {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
     assert_eq!(fleet.events().await, 0, "its only slot is taken");
-    // One that settles too early needs a moment to do so.
+    // A node that settles too early needs a moment to do so.
     pass(Duration::from_secs(1)).await;
     victim.signal(Signal::SIGKILL);
     let _heir = fleet.node(&UNSWEPT).await;
-    eventually("the undecided ones to run", SOON, async || {
+    eventually("the undecided jobs to run", SOON, async || {
         (fleet.events().await == 2).then_some(())
     })
     .await;

@@ -1,4 +1,5 @@
-//! Rule 37: a row's fault is the row's, in a whole node; a fault of the database sets nothing aside.
+//! Rule 37, in a whole node: a row's fault stays with the row, and a fault of the database sets
+//! nothing aside.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +20,8 @@ async fn sql(world: &World, statements: &str) {
     statements.execute(world.store.pool()).await.unwrap();
 }
 
-/// From now on the database deletes no job whose element is `bad`, as if another table referred to it.
+/// Makes the database refuse to delete jobs whose element is `bad`, as if another table referred to
+/// them.
 async fn refuse_to_delete_bad_jobs(world: &World) {
     sql(
         world,
@@ -36,16 +38,16 @@ async fn delete_bad_jobs_again(world: &World) {
     sql(world, "DROP TRIGGER refuse ON jobwire.job").await;
 }
 
-/// Wait until so many jobs are held.
+/// Waits until this many jobs are held.
 async fn until_held(world: &World, jobs: i64) {
-    eventually("all of them run", SOON, async || {
+    eventually("all of them to run", SOON, async || {
         let held = "SELECT count(*) FROM jobwire.job_lease";
         (world.count(held).await == jobs).then_some(())
     })
     .await;
 }
 
-/// A handler that notes its job's element.
+/// Returns a handler that notes its job's element.
 fn notes_element(
     notes: &Notes,
 ) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync + 'static
@@ -60,7 +62,7 @@ fn notes_element(
     }
 }
 
-/// A row that no program can read becomes a dead letter; those locked with it run.
+/// A row that no program can read becomes a dead letter; the jobs that were locked with it run.
 #[tokio::test]
 async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     let world = World::new().await;
@@ -87,7 +89,7 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
         .start()
         .await
         .unwrap();
-    eventually("one dead letter, and nothing else", SOON, || async {
+    eventually("one dead letter and no other job", SOON, || async {
         let left = "SELECT count(*) FROM jobwire.job";
         let letters = "SELECT count(*) FROM jobwire.dead_letter_job";
         (world.count(left).await == 0 && world.count(letters).await == 1).then_some(())
@@ -104,8 +106,9 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     node.stop().await;
 }
 
-/// The database refuses an outcome and the move to the dead letters too. The job is held and not run again, health and
-/// a metric name it, the node stays ready, and other jobs complete; when the reason is gone, so is the job.
+/// The database refuses an outcome and also the move to the dead letters. The job stays held and
+/// does not run again, health and a metric name it, the node stays ready, and other jobs complete.
+/// When the reason is gone, so is the job.
 #[tokio::test]
 async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     // On a current-thread runtime every task of the node records here.
@@ -126,7 +129,7 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
         world.jobs.create(job).await.unwrap()
     };
     let bad = create("bad").await;
-    eventually("the batch to be told as stuck", SOON, || async {
+    eventually("the batch to be reported as stuck", SOON, || async {
         let told = node.health();
         (told.stuck.iter().any(|stuck| stuck.job == Some(bad))).then_some(())
     })
@@ -149,7 +152,7 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     );
     delete_bad_jobs_again(&world).await;
     world.until_empty().await;
-    eventually("nothing to be stuck", SOON, || async {
+    eventually("no batch to be stuck", SOON, || async {
         node.health().stuck.is_empty().then_some(())
     })
     .await;
@@ -158,7 +161,8 @@ async fn an_outcome_that_is_refused_is_told_and_stops_no_other() {
     node.stop().await;
 }
 
-/// More outcomes are refused than one batch has: exclusive jobs and jobs that fail get through beside them.
+/// More outcomes are refused than one batch holds; exclusive jobs and failing jobs still get
+/// through.
 #[tokio::test]
 async fn many_outcomes_that_are_refused_stop_no_other() {
     const BAD: usize = 300;
@@ -198,7 +202,8 @@ async fn many_outcomes_that_are_refused_stop_no_other() {
     node.stop().await;
 }
 
-/// A transaction that hangs has locked the rows of most jobs that end at one moment: the others wait for none of them.
+/// A transaction that hangs has locked the rows of many jobs that end at one moment. The other jobs
+/// do not wait for it.
 #[tokio::test]
 async fn outcomes_beside_many_locked_rows_are_committed() {
     const LOCKED: usize = 100;
@@ -234,8 +239,8 @@ async fn outcomes_beside_many_locked_rows_are_committed() {
     node.stop().await;
 }
 
-/// A node that stops gives back the jobs whose outcomes are refused. Their leases would end as those of a dead node, and
-/// after some deploys they would be quarantined.
+/// A node that stops releases the jobs whose outcomes are refused. Otherwise their leases would end
+/// like those of a dead node, and after some deploys the jobs would be quarantined.
 #[tokio::test]
 async fn a_stop_gives_back_the_jobs_whose_outcomes_are_refused() {
     let world = World::new().await;
@@ -260,7 +265,8 @@ async fn a_stop_gives_back_the_jobs_whose_outcomes_are_refused() {
     assert_eq!(world.count(held).await, 0);
 }
 
-/// So many outcomes of one type are refused that the node locks no more jobs of it: jobs of other types run.
+/// When too many outcomes of one type are refused, the node locks no more jobs of that type. Jobs
+/// of other types run.
 #[tokio::test]
 async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
     const BAD: usize = 4_000;
@@ -296,8 +302,9 @@ async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
         "the node locked all jobs of a closed type"
     );
     delete_bad_jobs_again(&world).await;
-    // The type opens, and the sweeper hints what waited. An outcome that was refused as the last ones may be set aside after
-    // the trigger has gone: its job is a dead letter then.
+    // The type opens again, and the sweeper hints the waiting jobs. An outcome that was among the
+    // last to be refused may still be set aside after the trigger has gone; its job is then a dead
+    // letter.
     let executable = "SELECT count(*) FROM jobwire.job";
     eventually("all jobs to end", SOON, || async {
         (world.count(executable).await == 0).then_some(())
@@ -308,12 +315,13 @@ async fn a_type_whose_outcomes_are_all_refused_stops_no_other_type() {
         .await;
     assert!(
         letters <= 2,
-        "{letters} jobs were set aside after their outcome could be taken"
+        "{letters} jobs were set aside although their outcome could be committed"
     );
     node.stop().await;
 }
 
-/// A right that is missing is the database's fault, whatever row needed it: nothing is set aside until it is there.
+/// A missing right is the database's fault, for any row that needs it: nothing is set aside until
+/// it is granted.
 #[tokio::test]
 async fn a_missing_right_sets_nothing_aside_and_heals() {
     let world = World::new().await;
@@ -333,7 +341,7 @@ async fn a_missing_right_sets_nothing_aside_and_heals() {
     url.set_username(&user).unwrap();
     url.set_password(Some("secret")).unwrap();
     let store: PgStore = patient(url.as_str()).await;
-    // A timer whose instance fits no index page: class 54.
+    // One timer has an instance that fits no index page: error class 54.
     let mut tx = world.jobs.begin().await.unwrap();
     let timers = (0..21).map(|_| NewJob::of("note", &()).delay(Duration::from_secs(3600)));
     tx.create_many(timers.collect()).await.unwrap();
@@ -402,7 +410,7 @@ async fn a_job_that_the_database_refuses_to_lock_stops_no_other() {
     node.stop().await;
 }
 
-/// Jobs that can't be locked, each of them among good ones.
+/// Starts a node and creates jobs that cannot be locked, each among good ones.
 async fn start_beside_bad_jobs(world: &World, notes: &Notes) -> jobwire_core::Node {
     let node = world.node().handler("note", notes_element(notes));
     let node = node.start().await.unwrap();
@@ -419,7 +427,7 @@ async fn start_beside_bad_jobs(world: &World, notes: &Notes) -> jobwire_core::No
     node
 }
 
-/// Another transaction is about to write the lease of a job, and hangs.
+/// Another transaction has inserted the lease of a job, and hangs.
 #[tokio::test]
 async fn a_lease_that_a_hanging_transaction_writes_holds_up_no_other_job() {
     let world = World::new().await;
@@ -448,7 +456,8 @@ async fn a_lease_that_a_hanging_transaction_writes_holds_up_no_other_job() {
     node.stop().await;
 }
 
-/// Rows of jobs that run are locked by a transaction that hangs: their outcomes wait, and those of other jobs do not.
+/// A transaction that hangs has locked the rows of running jobs: their outcomes wait, and those of
+/// other jobs do not.
 #[tokio::test]
 async fn outcomes_of_jobs_whose_rows_are_locked_hold_up_no_other() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Rule 26: quarantine blames only the guilty.
+//! Rule 26: only the job that kills its nodes is quarantined.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::fleet::Fleet;
 
-/// A job that takes its node down, among others that do not. Whoever starts nodes again (an orchestrator)
-/// does so until the job is in quarantine: after two deaths in company and one alone.
+/// One job kills its node, among others that do not. The test starts nodes again, as an
+/// orchestrator does, until the job is in quarantine: after two deaths in company and one alone.
 #[tokio::test]
 async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     let database = shared::postgres().await.create_database().await;
@@ -42,20 +42,20 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
         tokio::select! {
             biased;
             _ = node.exit(soon) => deaths += 1,
-            () = eventually("no job is left to run", soon, || async {
+            () = eventually("no job to be executable", soon, || async {
                 (executable().await == 0).then_some(())
             }) => {}
         }
-        assert!(deaths < 30, "the poison is not found");
+        assert!(deaths < 30, "the job is not quarantined");
     }
     println!("{deaths} nodes died");
-    assert!(deaths >= 3, "{deaths}: the first deaths are nobody's");
+    assert!(deaths >= 3, "{deaths} deaths are too few");
     let left = fleet.store.find(&JobFilter::default()).await.unwrap();
     let left: Vec<_> = left.iter().map(|job| (job.id, job.state)).collect();
     assert_eq!(
         left,
         [(poison, JobState::DeadLetter)],
-        "the innocents are done"
+        "all other jobs are done"
     );
     let (view, _, _) = fleet.store.get(poison).await.unwrap().unwrap();
     let message = view.exception_message.unwrap();

@@ -1,4 +1,4 @@
-//! Rule 8: what a node takes changes while it runs, and other nodes know it.
+//! Rule 8: the types and the scope of a node change while it runs, and other nodes learn of it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::forwarded::{PARTITIONS, World};
 use super::world::{SOON, hinted_again};
 use crate::world::{Notes, connect};
 
-/// Notes the job's type and tenant.
+/// Returns a handler that notes the job's type and tenant.
 fn noting(
     notes: &Notes,
 ) -> impl Fn(Running<()>) -> std::future::Ready<HandlerResult> + Send + Sync + 'static {
@@ -25,10 +25,10 @@ fn noting(
 }
 
 impl World {
-    /// A node of this scope that runs `mail`.
+    /// Starts a node of this scope that runs `mail`.
     async fn mail_node(&self, scope: Scope, notes: &Notes) -> Node {
         let mut options = NodeOptions::default();
-        // Nothing is called lost within a test.
+        // No hint counts as lost within a test.
         options.suspect_after = Duration::from_secs(600);
         options.sweep_interval = Duration::from_secs(2);
         options.shutdown_timeout = Duration::from_secs(5);
@@ -41,9 +41,10 @@ impl World {
             .unwrap()
     }
 
-    /// Until every node that started has read the rows of the others.
+    /// Waits until every node that started has read the rows of the others.
     async fn until_known(&self) {
-        // A row is read a tenth of a second after the beat that names it; beats come within two seconds.
+        // A node reads a row a tenth of a second after the beat that names it; beats come within
+        // two seconds.
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
 }
@@ -62,19 +63,19 @@ async fn a_type_comes_and_goes(space: Space) {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
     assert!(one.all().iter().all(|note| !note.starts_with("fax")));
     let nodes = world.store.nodes().await.unwrap();
     let row = nodes.iter().find(|row| row.membership.id == second.id());
     assert_eq!(row.unwrap().membership.types, ["fax", "mail"]);
 
-    // It goes: jobs of it wait, those of the other type run on both.
+    // The type is removed: its jobs wait, and those of the other type run on both nodes.
     assert!(registry.unregister("fax") && !registry.unregister("fax"));
     world.create(std::iter::once(NewJob::of("fax", &()))).await;
     world.create((0..50).map(|_| NewJob::of("mail", &()))).await;
     world.until_left(1).await;
-    eventually("the row to say so", SOON, async || {
+    eventually("the row to show that", SOON, async || {
         let nodes = world.store.nodes().await.unwrap();
         let all = |row: &jobwire_core::store::NodeView| row.membership.types == ["mail"];
         nodes.iter().all(all).then_some(())
@@ -98,7 +99,7 @@ async fn a_type_comes_and_goes_on_kafka() {
     a_type_comes_and_goes(shared::kafka().await.space()).await;
 }
 
-/// Two nodes of one tenant each: whichever of them receives a hint, the right one runs the job.
+/// Two nodes of one tenant each: the right one runs a job, even if the other receives the hint.
 #[tokio::test]
 async fn each_tenant_has_its_node() {
     let world = World::new(shared::rabbitmq().await.space().await).await;
@@ -120,7 +121,7 @@ async fn each_tenant_has_its_node() {
     assert_eq!(
         hinted_again(&world.store).await,
         0,
-        "the sweeper had to help"
+        "the sweeper hinted jobs again"
     );
     let count = |notes: &Notes, what: &str| notes.all().iter().filter(|note| *note == what).count();
     assert_eq!(count(&acme, "mail of acme"), 100);
@@ -129,7 +130,7 @@ async fn each_tenant_has_its_node() {
         count(&acme, "mail of none") + count(&globex, "mail of none"),
         100
     );
-    // A tenant that neither of them takes waits, until one does.
+    // Jobs of a tenant that neither node takes wait until one takes it.
     world
         .create((0..10).map(|_| NewJob::of("mail", &()).tenant("initech")))
         .await;

@@ -1,4 +1,4 @@
-//! Rule 35: short jobs held by locks of their rows, in a transaction that stays open while they run.
+//! Rule 35: short jobs are held by row locks, in a transaction that stays open while they run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,14 +103,14 @@ async fn a_hold_that_is_dropped_changes_nothing() {
     let hints = create(&store, 3).await;
     let owner = NodeId::generate();
     drop(rows(store.lock(&terms(owner, true), &hints).await.unwrap()));
-    let again = eventually("the rows are free again", SOON, async || {
+    let again = eventually("the rows to be free again", SOON, async || {
         let locked = store.lock(&terms(owner, true), &hints).await.unwrap();
         locked.rows.filter(|rows| rows.jobs.len() == 3)
     });
     assert_eq!(again.await.jobs.len(), 3);
 }
 
-/// A transaction that is silent for too long is ended by the server, and everything in it is free.
+/// The server ends a transaction that is silent for too long, and all its rows are free.
 #[tokio::test]
 async fn a_hold_that_falls_silent_is_lost() {
     let World { url, store, .. } = World::new().await;
@@ -121,7 +121,7 @@ async fn a_hold_that_falls_silent_is_lost() {
     let (one, other) = (NodeId::generate(), NodeId::generate());
     let held = rows(frozen.lock(&terms(one, true), &hints).await.unwrap());
     assert_eq!(held.at_most, Duration::from_millis(300));
-    let locked = eventually("the rows are free", SOON, async || {
+    let locked = eventually("the rows to be free", SOON, async || {
         let locked = store.lock(&terms(other, false), &hints).await.unwrap();
         (locked.jobs.len() == 3).then_some(locked)
     })
@@ -129,16 +129,17 @@ async fn a_hold_that_falls_silent_is_lost() {
     assert_eq!(locked.jobs.len(), 3);
     let ids = ids(&held);
     let lost = held.hold.commit(&ids, &[]).await;
-    assert!(lost.is_err(), "it completes nothing any more");
+    assert!(lost.is_err(), "a lost hold completes nothing");
     let leases = "SELECT count(*) FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id";
     let left: i64 = sqlx::query_scalar(leases)
         .fetch_one(store.pool())
         .await
         .unwrap();
-    assert_eq!(left, 3, "the jobs are there, and the other node's");
+    assert_eq!(left, 3, "the other node holds all jobs");
 }
 
-/// Failed, hinted again, repeating, exclusive, of another type, or with a lease: by lease, where it is counted.
+/// Jobs that failed, were hinted again, repeat, are exclusive, are of another type or have a lease
+/// are held by leases, which count strikes.
 #[tokio::test]
 async fn only_fresh_and_plain_jobs_are_held_by_their_rows() {
     let store = store().await;
@@ -162,7 +163,8 @@ async fn only_fresh_and_plain_jobs_are_held_by_their_rows() {
     assert_eq!(locked.jobs.len(), 4, "{:?}", locked.refused);
 }
 
-/// A lease that is written while the statement looks is not overlooked: nobody runs a job beside its holder.
+/// The statement does not miss a lease that is written while it looks: no job runs beside its
+/// holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_and_a_lease_are_never_held_at_once() {
     let store = store().await;
@@ -171,7 +173,7 @@ async fn a_row_and_a_lease_are_never_held_at_once() {
     for _ in 0..150 {
         let hints = create(&store, 40).await;
         let (row_terms, lease_terms) = (terms(by_row, true), terms(by_lease, false));
-        // The other way round, so that they meet in the middle.
+        // In reverse order, so that they meet in the middle.
         let backwards: Vec<Hint> = hints.iter().rev().cloned().collect();
         let (rows, leases) = tokio::join!(store.lock(&row_terms, &hints), async {
             let mut all = Vec::new();
@@ -190,7 +192,7 @@ async fn a_row_and_a_lease_are_never_held_at_once() {
         met += usize::from(!held.is_empty() && !leased.is_empty());
         drop(rows);
     }
-    assert!(met > 0, "they never met, so this has shown nothing");
+    assert!(met > 0, "they never met, so the test shows nothing");
 }
 
 fn short() -> HandlerOptions {
@@ -210,7 +212,7 @@ async fn create_hinted(world: &World, count: usize, job_type: &str) {
     tx.commit().await.unwrap();
 }
 
-/// While they run, nothing is written; at the end they are gone.
+/// While the jobs run, nothing is written; at the end they are gone.
 #[tokio::test]
 async fn a_node_holds_short_jobs_by_their_rows() {
     let world = World::new().await;
@@ -241,7 +243,7 @@ async fn a_node_holds_short_jobs_by_their_rows() {
         .await
         .unwrap();
     super::world::until_led(&world.store).await;
-    // On a machine that stands still for a tenth of a second there is a lease, which is right, too.
+    // A machine that stalls for a tenth of a second causes a lease, which is right too.
     eventually("a job without a lease", SOON, async || {
         create_hinted(&world, 1, "short").await;
         world.until_empty().await;
@@ -249,13 +251,14 @@ async fn a_node_holds_short_jobs_by_their_rows() {
         notes.all().contains(&held).then_some(())
     })
     .await;
-    // The row of a job that was given a lease is free; without a lease it never is.
+    // The row of a job with a lease is free; without a lease it never is.
     let unprotected = "1 free, 0 leases".to_owned();
     assert!(!notes.all().contains(&unprotected));
     node.stop().await;
 }
 
-/// What takes longer than it declared gets a lease, keeps nobody's connection, and completes like any other job.
+/// A job that takes longer than declared gets a lease, keeps no connection, and completes like any
+/// other job.
 #[tokio::test]
 async fn a_job_that_is_not_so_short_gets_a_lease_and_completes() {
     let world = World::new().await;
@@ -288,7 +291,7 @@ async fn a_job_that_is_not_so_short_gets_a_lease_and_completes() {
     super::world::until_led(&world.store).await;
     create_hinted(&world, 10, "short").await;
     eventually(
-        "the slow ones have leases, and the fast ones are gone",
+        "leases of the slow jobs, and the end of the fast ones",
         SOON,
         async || {
             let leased = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL";
@@ -298,8 +301,8 @@ async fn a_job_that_is_not_so_short_gets_a_lease_and_completes() {
     )
     .await;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
-    // What has committed is seen a moment before its session says that it idles.
-    eventually("no transaction to wait for them", SOON, async || {
+    // A commit is visible a moment before its session reports that it is idle.
+    eventually("no transaction to be open", SOON, async || {
         (world.count(open).await == 0).then_some(())
     })
     .await;
@@ -313,7 +316,7 @@ async fn a_job_that_is_not_so_short_gets_a_lease_and_completes() {
     node.stop().await;
 }
 
-/// A failure is written as any other, and costs one attempt.
+/// A failure is written like any other, and costs one attempt.
 #[tokio::test]
 async fn a_failure_under_a_row_lock_costs_one_attempt() {
     let world = World::new().await;
@@ -352,7 +355,7 @@ async fn a_failure_under_a_row_lock_costs_one_attempt() {
     node.stop().await;
 }
 
-/// The connection of a batch is cut while its jobs run: they run again, and each is completed once.
+/// The connection of a batch is cut while its jobs run. They run again, and each is completed once.
 #[tokio::test]
 async fn jobs_of_a_lost_transaction_run_again() {
     let world = World::new().await;
@@ -366,10 +369,10 @@ async fn jobs_of_a_lost_transaction_run_again() {
         .await
         .unwrap();
     super::world::until_led(&world.store).await;
-    // Until it was cut in time: a batch gets leases after a tenth of a second.
+    // Repeated until the cut comes in time: a batch gets leases after a tenth of a second.
     let created = std::cell::Cell::new(0);
     let cut = eventually(
-        "a transaction is cut while it holds rows",
+        "a transaction to be cut while it holds rows",
         SOON,
         async || {
             create_hinted(&world, 4, "short").await;
@@ -386,7 +389,7 @@ async fn jobs_of_a_lost_transaction_run_again() {
         },
     )
     .await;
-    // They run again, without a sweep: the node hints them itself.
+    // The jobs run again without a sweep: the node hints them itself.
     notes.until_within(cut + 1, SOON).await;
     gate.add_permits(10_000);
     world.until_empty().await;
@@ -394,7 +397,7 @@ async fn jobs_of_a_lost_transaction_run_again() {
     node.stop().await;
 }
 
-/// The same hints come to two nodes, and twice to each: every job is started once.
+/// The same hints come to two nodes, and twice to each. Every job starts once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doubled_hints_to_two_nodes_start_each_job_once() {
     let world = World::new().await;
@@ -437,7 +440,8 @@ async fn doubled_hints_to_two_nodes_start_each_job_once() {
     }
 }
 
-/// What an operator executes by hand is held by a lease, whatever its handler allows.
+/// A job that an operator executes by hand is held by a lease, even if its handler allows row
+/// locks.
 #[tokio::test]
 async fn a_short_job_that_is_executed_by_hand_runs() {
     let world = World::new().await;

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::world::{SOON, store, unswept, until_led};
 use crate::world::{Notes, connect};
 
-/// A node that does so much at once; `long` jobs end when the gate says so.
+/// Starts a node that runs this many jobs at once; `long` jobs end when the gate opens.
 async fn node(
     store: &PgStore,
     space: &Space,
@@ -41,13 +41,14 @@ async fn node(
         .unwrap()
 }
 
-/// Nothing but the broker gives these hints to the idle node, and the long job ends only when the test says so.
+/// Only the broker can give these hints to the idle node, and the long job ends only when the test
+/// opens the gate.
 #[tokio::test]
 async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
     let (store, space) = (store().await, shared::rabbitmq().await.space().await);
     let producer = connect(&space, 1).await;
     let mut options = HookOptions::default();
-    // A slow machine is no reason to drop a hint: nobody would find its job.
+    // A slow machine must not drop a hint, since no sweep would find its job.
     options.max_age = SOON;
     let hook = CommitHook::start(producer.publisher(), options);
     let jobs = store.client(hook);
@@ -55,7 +56,8 @@ async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
     let (first, second) = (Notes::default(), Notes::default());
     let busy = node(&store, &space, 1, &first, &gate).await;
     until_led(&store).await;
-    // One of them stands in the queue before the other two come: the node has them when it has no slot.
+    // The long job takes the only slot before the last six jobs are created, so the node receives
+    // their hints without a free slot.
     jobs.create(NewJob::of("short", &())).await.unwrap();
     first.until_within(1, SOON).await;
     jobs.create(NewJob::of("long", &())).await.unwrap();
@@ -72,14 +74,14 @@ async fn what_a_saturated_node_holds_goes_to_an_idle_one() {
         jobs.create(NewJob::of("short", &())).await.unwrap();
     }
     let idle = node(&store, &space, 4, &second, &gate).await;
-    eventually("the idle node does what waits", SOON, async || {
+    eventually("the idle node to run the waiting jobs", SOON, async || {
         (waiting().await == 0).then_some(())
     })
     .await;
     assert_eq!(second.all(), ["short"; 6]);
     assert_eq!(first.all(), ["short", "long"]);
 
-    // A slot is free again, and nobody else there: the first one takes hints as before.
+    // With a free slot and no other node, the first node takes hints as before.
     idle.stop().await;
     jobs.create(NewJob::of("short", &())).await.unwrap();
     gate.add_permits(1);

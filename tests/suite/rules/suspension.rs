@@ -1,5 +1,5 @@
-//! Rule 27's races: jobs that are created, tried and completed while what they belong to is suspended or
-//! activated. Nobody sweeps here.
+//! The races of rule 27: jobs are created, tried and completed while their scope is suspended or
+//! activated. No sweeps run here.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ fn scope() -> SuspensionScope {
     SuspensionScope::ProcessInstance("a".to_owned())
 }
 
-/// The transaction was open when the suspension committed, which so could not see its jobs.
+/// The creating transaction was open when the suspension committed, so the suspension could not see
+/// its jobs.
 #[tokio::test]
 async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
     // On a current-thread runtime every task of the node records here.
@@ -51,7 +52,7 @@ async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
     tx.create(note("exclusive")).await.unwrap();
     assert_eq!(world.store.suspend(&scope()).await.unwrap().moved, 0);
     tx.commit().await.unwrap();
-    eventually("both hints were refused", SOON, async || {
+    eventually("both hints to be refused", SOON, async || {
         let refused = refused(&scraped, "suspended") + refused(&scraped, "gone");
         (refused >= 2 || !notes.all().is_empty()).then_some(())
     })
@@ -70,8 +71,8 @@ async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
     node.stop().await;
 }
 
-/// The activation has looked for what waits and is about to commit; a job commits and its hint is refused,
-/// since the suspension is still there for everybody else.
+/// The activation has looked for waiting jobs and is about to commit. A job commits and its hint is
+/// refused, since other transactions still see the suspension.
 async fn refused_at_the_last_moment(job: NewJob) {
     let store = store().await;
     store.suspend(&scope()).await.unwrap();
@@ -99,7 +100,7 @@ async fn a_job_refused_while_an_activation_commits_is_hinted_by_it() {
     refused_at_the_last_moment(work("a")).await;
 }
 
-/// A job that fails is put aside for a suspension, and the end of that suspension comes before its commit.
+/// A failing job moves to the suspended table, and the suspension ends before that move commits.
 #[tokio::test]
 async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
     let store = store().await;
@@ -162,13 +163,13 @@ async fn a_job_of_two_suspensions_that_end_at_once_is_brought_back() {
     assert_eq!(view.state, JobState::Executable);
 }
 
-/// Try a hint; true when its job is held now.
+/// Tries a hint. Returns whether its job is held now.
 async fn tried(store: &PgStore, hint: &Hint) -> bool {
     !lock(store, NodeId::generate(), hint).await.jobs.is_empty()
 }
 
-/// Jobs are created and tried by some, while others suspend and activate: each is locked in the end, though
-/// nobody looks for those that were refused but the activation.
+/// Some tasks create and try jobs while another one suspends and activates. Each job is locked in
+/// the end, although only the activation looks for refused ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_job_is_forgotten_between_suspending_and_activating() {
     const CREATORS: usize = 3;
@@ -220,5 +221,5 @@ async fn no_job_is_forgotten_between_suspending_and_activating() {
         .fetch_one(store.pool())
         .await
         .unwrap();
-    assert_eq!(held as usize, CREATORS * EACH, "some are forgotten");
+    assert_eq!(held as usize, CREATORS * EACH, "some jobs are forgotten");
 }

@@ -1,4 +1,5 @@
-//! A job that a node lost and took again may have both its outcomes in one batch: the lock that is there decides.
+//! A job that a node lost and locked again may have both outcomes in one batch: the present lock
+//! decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         again_after: Duration::from_secs(3600),
         hint_at_most: 0,
     };
-    let second = eventually("the first lease has ended", SOON, async || {
+    let second = eventually("the first lease to end", SOON, async || {
         store.run_leader_cycle(&turn).await.unwrap();
         store.lock(&long, hints).await.unwrap().jobs.pop()
     })

@@ -1,5 +1,5 @@
-//! What the races share: nodes that never sweep, the store's methods in short, and a way to see that a session
-//! of the database waits.
+//! Shared parts of the race tests: nodes that never sweep, short forms of the store's methods, and
+//! a way to see that a database session waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,8 +26,8 @@ pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Longer than any test, on any machine.
 const LEASE: Duration = Duration::from_secs(1800);
 
-/// Options of a node that looks around once, at its start, and not again within a test: what it runs, it was
-/// hinted at.
+/// Returns the options of a node that runs one leader cycle, at its start, and no other within a
+/// test. It runs only jobs that it has hints for.
 pub(super) fn unswept() -> NodeOptions {
     let mut options = quick();
     options.lease = LEASE;
@@ -37,17 +37,17 @@ pub(super) fn unswept() -> NodeOptions {
     options
 }
 
-/// A node has had its only turn: it finds nothing of what is created from now on.
+/// Waits until a node has had its only leader cycle: it finds no job that is created from now on.
 pub(super) async fn until_led(store: &PgStore) {
     let led = "SELECT EXISTS (SELECT FROM jobwire.leader WHERE expires_at > clock_timestamp())";
-    eventually("a node leads", SOON, async || {
+    eventually("a node to lead", SOON, async || {
         let led: bool = sqlx::query_scalar(led).fetch_one(store.pool()).await.ok()?;
         led.then_some(())
     })
     .await;
 }
 
-/// From now on a row stands for each time that a job is hinted again.
+/// From now on each hint of a job that was hinted before writes a row.
 pub(super) async fn count_hints_again(store: &PgStore) {
     sqlx::raw_sql(
         "CREATE TABLE jobwire.hinted_again (job_id uuid);
@@ -70,7 +70,7 @@ pub(super) async fn hinted_again(store: &PgStore) -> i64 {
         .unwrap()
 }
 
-/// A handler that says that it is in, and waits to be let through.
+/// Returns a handler that notes its start and waits for the gate.
 pub(super) fn waits(
     notes: &Notes,
     gate: &Arc<Semaphore>,
@@ -94,7 +94,7 @@ pub(super) async fn store() -> PgStore {
     store
 }
 
-/// On a database whose transactions are isolated so, unless they say something else.
+/// Returns a store on a database with this default isolation level.
 pub(super) async fn store_isolated(by_default: &str) -> PgStore {
     let url = shared::postgres().await.create_database().await;
     let name = url.rsplit('/').next().unwrap();
@@ -111,7 +111,7 @@ pub(super) async fn store_isolated(by_default: &str) -> PgStore {
     store
 }
 
-/// Commit a job whose hint stays with the test.
+/// Commits a job and returns its hint, which is not published.
 pub(super) async fn create(store: &PgStore, job: NewJob) -> Hint {
     let mut tx = store.begin().await.unwrap();
     let created = store.insert(&mut tx, vec![job], Origin::Hook).await;
@@ -145,7 +145,7 @@ pub(super) fn done(job: &LockedJob) -> Completion {
     }
 }
 
-/// Try a hint as a node does: what is busy is tried again.
+/// Tries a hint as a node does: a busy row is tried again.
 pub(super) async fn lock(store: &PgStore, owner: NodeId, hint: &Hint) -> Locked {
     eventually("a row that is not busy", SOON, async || {
         let hints = std::slice::from_ref(hint);
@@ -162,7 +162,7 @@ pub(super) async fn hold(store: &PgStore, owner: NodeId, hint: &Hint) -> LockedJ
     locked.jobs.remove(0)
 }
 
-/// How many hints were refused for this reason.
+/// Returns how many hints were refused for this reason.
 pub(super) fn refused(scraped: &PrometheusHandle, reason: &str) -> u64 {
     counted(
         scraped,
@@ -170,7 +170,7 @@ pub(super) fn refused(scraped: &PrometheusHandle, reason: &str) -> u64 {
     )
 }
 
-/// A counter by its name and labels; zero while there is none.
+/// Returns a counter by its name and labels, or zero if there is none.
 pub(super) fn counted(scraped: &PrometheusHandle, counter: &str) -> u64 {
     let text = scraped.render();
     let counts = text.lines().filter_map(|line| line.strip_prefix(counter));
@@ -178,13 +178,13 @@ pub(super) fn counted(scraped: &PrometheusHandle, counter: &str) -> u64 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Until so many sessions wait, or this has ended without waiting.
+/// Waits until this many sessions wait, or the task has ended without waiting.
 pub(super) async fn until_waiting_or_ended<T>(
     store: &PgStore,
     sessions: i64,
     task: &JoinHandle<T>,
 ) {
-    eventually("a session that waits, or the end", SOON, async || {
+    eventually("a session to wait, or the task to end", SOON, async || {
         (task.is_finished() || waiting(store).await >= sessions).then_some(())
     })
     .await;
@@ -195,9 +195,9 @@ pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
     within.await.expect("this takes too long")
 }
 
-/// From now on whoever deletes a row of this table stops in the middle of its COMMIT, until the
-/// [gate](shut) is open: everything is read and written, and nobody sees it yet. It sleeps there, since a node waits for
-/// no lock for long.
+/// Makes every transaction that deletes a row of this table stop in the middle of its COMMIT until
+/// the [gate](shut) is open: everything is read and written, and other transactions do not see it
+/// yet. The trigger sleeps, since a node waits for no lock for long.
 pub(super) async fn stop_at_commit(store: &PgStore, table: &str) {
     let sql = format!(
         "CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql
@@ -214,7 +214,7 @@ pub(super) async fn stop_at_commit(store: &PgStore, table: &str) {
         .unwrap();
 }
 
-/// Shuts the gate; the end of the transaction opens it.
+/// Shuts the gate. The end of the returned transaction opens it.
 pub(super) async fn shut(store: &PgStore) -> Transaction<'static, Postgres> {
     let mut gate = store.pool().begin().await.unwrap();
     sqlx::query("SELECT pg_advisory_xact_lock(17)")

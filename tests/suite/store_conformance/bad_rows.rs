@@ -1,5 +1,5 @@
-//! Rows that are bad and fit all the same, among good ones, on a node that works: the good ones run, and what becomes
-//! of the bad ones is to be seen.
+//! Rows that are bad but fit the tables, among good ones, on a running node: the good jobs run, and
+//! each bad row has a visible result.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::world::{Notes, SOON, quick};
 
 const MOST: &str = "1000000000";
 
-/// A node whose jobs note their payload; those with the payload `"fail"` fail once, and wait by the type's policy.
+/// Starts a node whose jobs note their payload. Those with the payload `"fail"` fail once, and wait
+/// by the type's policy.
 async fn started<S: SqlBench>(w: &World<S>, notes: &Notes) -> Node {
     let noted = notes.clone();
     let retry = RetryPolicy::Fixed(Duration::from_millis(20));
@@ -100,7 +101,7 @@ pub(super) async fn bad_rows_stop_no_good_one<S: SqlBench>(w: &World<S>) {
     twenty(w).await;
     let mut ids = Vec::new();
     for (n, columns) in bad.iter().enumerate() {
-        // Executable and due: both ways lead to the same end.
+        // Executable jobs and due timers end in the same way.
         let table = if n % 2 == 0 { "job" } else { "timer_job" };
         ids.push(w.store.put(table, columns).await.unwrap());
     }
@@ -117,7 +118,7 @@ pub(super) async fn bad_rows_stop_no_good_one<S: SqlBench>(w: &World<S>) {
             "{message}"
         );
     }
-    // What comes later comes through, too.
+    // Later jobs get through too.
     twenty(w).await;
     until_noted(&notes, "good", 40).await;
     let waiting = "SELECT count(*) FROM {s}timer_job WHERE repeat = 'R1/PT3600S'";
@@ -146,7 +147,8 @@ async fn dead<S: SqlBench>(w: &World<S>, id: JobId) -> (JobState, String) {
     .await
 }
 
-/// Three jobs like these once froze a node: what follows them was written as a float, and read by nobody.
+/// Three jobs like these once froze a node: their next occurrence was written as a float, which no
+/// program could read.
 pub(super) async fn a_series_whose_interval_is_no_binary_fraction_goes_on<S: SqlBench>(
     w: &World<S>,
 ) {

@@ -1,5 +1,5 @@
-//! The tables take what fits, whoever writes it, and nothing else; what is there and does not fit is set aside
-//! (migration 0002).
+//! The tables accept values that fit, from any writer, and no others. Existing rows that do not fit
+//! are set aside (migration 0002).
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::world::{SqlBench, World, done, give_up, node, retry_after, take};
 const TABLES: [&str; 4] = ["job", "timer_job", "suspended_job", "dead_letter_job"];
 const MOST: &str = "1000000000";
 
-/// A text of so many bytes, as SQL.
+/// Returns a text of this many bytes, as SQL.
 fn text(bytes: usize) -> String {
     format!("'{}'", "x".repeat(bytes))
 }
 
-/// JSON of so many bytes, as SQL.
+/// Returns JSON of this many bytes, as SQL.
 fn json(bytes: usize) -> String {
     format!("'\"{}\"'", "x".repeat(bytes - 2))
 }
 
-/// Each field with the largest value that fits and one that does not.
+/// Returns each field with the largest value that fits and one that does not.
 fn bounds() -> Vec<(&'static str, String, String)> {
     let mut bounds = Vec::new();
     for field in [
@@ -126,7 +126,7 @@ pub(super) async fn what_an_older_program_writes_fits<S: SqlBench>(w: &World<S>)
     w.hold(worker, &hint).await;
 }
 
-/// One of each kind that an older schema takes, and in which tables.
+/// Returns a value of each kind that only an older schema accepts, with its field.
 fn misfits() -> Vec<(&'static str, String)> {
     let mut misfits: Vec<_> = bounds()
         .into_iter()
@@ -189,7 +189,7 @@ pub(super) async fn a_migration_sets_aside_what_does_not_fit<S: SqlBench>(w: &Wo
         .await
         .unwrap();
     assert_eq!(settled.applied.len(), 20);
-    // An older schema takes them back, and the same once more.
+    // An older schema takes the rows back, and a second upgrade leaves as many dead letters.
     w.store.down_to(1).await;
     w.store.up().await;
     assert_eq!(w.rows("dead_letter_job").await, bad.len() as i64);
@@ -222,7 +222,7 @@ pub(super) async fn a_row_is_set_aside_whatever_is_in_it<S: SqlBench>(w: &World<
     let reason = "why ".repeat(2000);
     for (table, id) in TABLES.iter().zip(&ids) {
         w.store.set_aside(table, *id, &reason).await;
-        // Once more does nothing.
+        // A second call does nothing.
         if *table != "dead_letter_job" {
             w.store.set_aside(table, *id, &reason).await;
         }
@@ -273,7 +273,7 @@ pub(super) async fn an_id_that_stands_in_two_tables_gets_a_new_one<S: SqlBench>(
     assert_eq!(w.store.number(&others).await, 2);
     let told = "SELECT count(*) FROM {s}job_exception e JOIN {s}dead_letter_job d ON d.id = e.job_id WHERE e.stack LIKE '%' || d.tenant || '%'";
     assert_eq!(w.store.number(told).await, 2);
-    // The executable one is still there, and runs.
+    // The executable job is still there, and runs.
     w.hold(node(), &Hint::new(twice)).await;
 }
 
@@ -323,7 +323,7 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
     );
 }
 
-/// Nothing of a row that was there is judged again when its next occurrence is written.
+/// The next occurrence copies an existing row without checking its values again.
 pub(super) async fn the_successor_of_an_odd_row_is_a_copy_of_it<S: SqlBench>(w: &World<S>) {
     let odd = [
         ("repeat", "'R/PT1.14S'"),

@@ -27,7 +27,7 @@ async fn claim<S: Bench>(w: &World<S>, owner: NodeId, page: &ClaimPage) -> Claim
     w.store.claim(&terms(owner), page).await.unwrap()
 }
 
-/// Everything that can be taken now.
+/// Claims all jobs that can be locked now. Returns their ids.
 async fn all<S: Bench>(w: &World<S>) -> Vec<JobId> {
     job_ids(&claim(w, node(), &page(None, 1_000)).await.jobs)
 }
@@ -44,13 +44,13 @@ pub(super) async fn jobs_are_claimed_page_by_page_in_the_order_of_their_ids<S: B
         claimed.extend(job_ids(&next.jobs));
         after = next.after;
         if after.is_none() {
-            assert_eq!(pages, 3, "the last page is not full, and says so");
+            assert_eq!(pages, 3, "the last page is not full, and reports that");
             break;
         }
         assert_eq!(after.as_ref(), claimed.last());
     }
     assert_eq!(claimed, made);
-    // LockToken like any other: nobody else gets them, and their holder completes them.
+    // These locks are like any other: no other node gets the jobs, and their holder completes them.
     assert!(all(w).await.is_empty());
     assert_eq!(w.rows("job_lease").await, 10);
 }
@@ -102,7 +102,7 @@ pub(super) async fn of_an_instance_only_the_first_ready_sibling_is_claimed<S: Be
     let worker = node();
     let mut claimed = claim(w, worker, &page(None, 8)).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, alone.id]);
-    // No younger one while the first runs; then in their order.
+    // No younger sibling runs beside the first; then they follow in order.
     assert!(all(w).await.is_empty());
     for next in [Some(hints[1].id), Some(hints[2].id), None] {
         let job = claimed.jobs.remove(0);
@@ -135,14 +135,14 @@ pub(super) async fn what_a_dead_node_held_is_claimed_with_a_strike<S: Bench>(w: 
     let next = claim(w, node(), &page(None, 8)).await;
     assert!(
         next.jobs.is_empty(),
-        "jobs with strikes are asked for apart"
+        "jobs with strikes are claimed separately"
     );
     let claimed = claim(w, node(), &of(ClaimOf::Rescued { after: None })).await;
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
     assert!(claimed.jobs.iter().all(|locked| locked.strikes == 1));
 }
 
-/// Whatever waits before them: they are found by their leases.
+/// These jobs are found by their leases, however many jobs wait before them.
 pub(super) async fn rescued_jobs_and_suspects_are_claimed_apart<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(vec![
@@ -209,7 +209,7 @@ pub(super) async fn four_nodes_that_claim_at_once_take_different_jobs<S: Bench>(
                 let completions: Vec<_> = claimed.jobs.iter().map(done).collect();
                 let settled = store.complete(owner, &completions, &Handoff::Hint).await;
                 let settled = settled.unwrap();
-                assert_eq!(settled.applied.len(), completions.len(), "nobody else's");
+                assert_eq!(settled.applied.len(), completions.len(), "only its own");
                 mine.extend(settled.applied);
                 after = claimed.after;
                 let all = JobFilter::default();

@@ -12,7 +12,7 @@ const NODES: usize = 8;
 const JOBS: usize = 400;
 const INSTANCES: usize = 20;
 
-/// Who runs what, and how often each job was finished, as the nodes believe.
+/// The running jobs and their nodes, and how often each job was finished, as the nodes see it.
 #[derive(Default)]
 struct Seen {
     running: HashMap<JobId, NodeId>,
@@ -38,7 +38,7 @@ impl Seen {
     }
 }
 
-/// Lock what random overlapping hints name, finish it or give it back, until nothing is left.
+/// Locks the jobs of random overlapping hints and finishes or releases them, until none is left.
 async fn run<S: Bench>(store: S, hints: Arc<Vec<Hint>>, seen: Arc<Mutex<Seen>>) {
     let owner = node();
     while store

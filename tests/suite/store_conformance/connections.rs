@@ -1,4 +1,4 @@
-//! What locks and completes keeps its connections at hand, and lets go of them in time.
+//! The store keeps the connections that lock and complete at hand, and returns them in time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use jobwire_tests::{eventually, shared};
 use super::world::{World, node, terms, work};
 use crate::world::SOON;
 
-/// Sessions that have locked and completed.
+/// The sessions that have locked and completed.
 const HOT: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%job_lease%'
     AND query NOT LIKE '%pg_stat_activity%'";
 
@@ -25,8 +25,8 @@ async fn lock_and_complete(w: &World<PgStore>, owner: NodeId, hint: &Hint) {
     assert_eq!(settled.applied, [hint.id]);
 }
 
-/// Plain jobs take one statement each, exclusive ones a transaction: with a single connection for both, each is given
-/// it.
+/// Plain jobs take one statement each, exclusive jobs a transaction. With a single connection for
+/// both, each gets it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_at_hand_is_given_to_whoever_waits() {
     let url = shared::postgres().await.create_database().await;
@@ -54,7 +54,8 @@ async fn a_connection_at_hand_is_given_to_whoever_waits() {
     assert_eq!(w.rows("job").await, 0);
 }
 
-/// A server that came back, a connection that was cut: one statement fails, whatever number of connections was at hand.
+/// After a restart of the server or a cut connection, one statement fails, however many connections
+/// were at hand.
 #[tokio::test]
 async fn connections_that_were_cut_fail_one_statement() {
     let w = World::<PgStore>::open().await;
@@ -75,16 +76,16 @@ async fn connections_that_were_cut_fail_one_statement() {
             .unwrap();
     assert_eq!(cut as usize, sessions.len());
     let ended = async || hot_sessions(&w).await.is_empty().then_some(());
-    eventually("the sessions have ended", SOON, ended).await;
+    eventually("the sessions to end", SOON, ended).await;
     let failed = w.store.lock(&terms(owner), &hints[3..4]).await;
     assert!(failed.unwrap_err().is_transient());
     lock_and_complete(&w, owner, &hints[4]).await;
-    // None is missing when the store closes, which would wait for it.
+    // No connection is missing when the store closes; the close would wait for it.
     let closing = tokio::time::timeout(Duration::from_secs(60), w.store.close());
     closing.await.unwrap();
 }
 
-/// What was at hand when a deadline passed elsewhere may lead nowhere, too.
+/// Connections that were at hand when a deadline passed on another one may be dead too.
 #[tokio::test]
 async fn suspected_connections_are_not_used_again() {
     let w = World::<PgStore>::open().await;
@@ -98,5 +99,5 @@ async fn suspected_connections_are_not_used_again() {
         let now = hot_sessions(&w).await;
         now.iter().all(|pid| !before.contains(pid)).then_some(())
     };
-    eventually("the suspected session is closed", SOON, closed).await;
+    eventually("the suspected session to be closed", SOON, closed).await;
 }

@@ -1,4 +1,5 @@
-//! `jobwire.create_job`: what it refuses, which literals it takes, and who may call it (PostgreSQL only).
+//! `jobwire.create_job`: what it refuses, which literals it accepts, and which roles may call it
+//! (PostgreSQL only).
 
 use jobwire_core::job::repeat::Repeat;
 use jobwire_core::{JobId, NewJob, PgStore, RetryPolicy, SqlStore, Store};
@@ -12,7 +13,7 @@ use uuid::Uuid;
 use super::world::{Bench, SqlBench, World};
 use crate::world::patient;
 
-/// The library's job with this field.
+/// Returns the library's job with this field.
 fn job(field: &str, value: &str) -> NewJob {
     let json = || RawValue::from_string(value.to_owned()).unwrap();
     let job = NewJob::of("work", &());
@@ -39,7 +40,7 @@ fn job(field: &str, value: &str) -> NewJob {
     }
 }
 
-/// The same by SQL; what it answered.
+/// Creates the same job by SQL. Returns its id or the error's message.
 async fn by_sql(store: &PgStore, field: &str, value: &str) -> Result<Uuid, String> {
     let cast = match field {
         "payload" | "custom_values" => "::json",
@@ -135,20 +136,20 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
         assert_eq!(library, sql, "{field}: {shown}");
     }
     assert!(refused > 30, "{refused}");
-    // No text is such a date for both.
+    // No single text is an invalid date for both, so each gets its own.
     let year_0 = "0000-12-31T00:00:00Z";
     for field in ["due_at", "repeat_until"] {
         let library = job(field, year_0).validate().unwrap_err().to_string();
         assert_eq!(by_sql(&w.store, field, "infinity").await, Err(library));
     }
-    // The remedy stands in the messages of syntax, too.
+    // Messages about syntax also name the remedy.
     for field in ["retry_policy", "repeat"] {
         let library = job(field, "nonsense").validate().unwrap_err().to_string();
         assert_eq!(by_sql(&w.store, field, "nonsense").await, Err(library));
     }
 }
 
-/// Policies and intervals, good and bad ones.
+/// Returns policies and intervals, valid and invalid ones.
 fn texts() -> Vec<String> {
     let mut texts: Vec<String> = [
         "",
@@ -289,7 +290,7 @@ fn texts() -> Vec<String> {
     .into();
     texts.push(vec!["1s"; 100].join(","));
     texts.push(vec!["1s"; 101].join(","));
-    // And whatever else these characters make.
+    // Adds random combinations of these pieces.
     let mut random = StdRng::seed_from_u64(20);
     let pieces = [
         "P",
@@ -361,7 +362,7 @@ async fn sql_reads_policies_and_intervals_as_the_library_does() {
     assert!(good > 300, "{good}");
 }
 
-/// The policy's attempts count where none are given, as in the library.
+/// Without a given number of attempts, that of the policy counts, as in the library.
 #[tokio::test]
 async fn attempts_are_those_of_the_policy_where_none_are_given() {
     let w = World::<PgStore>::open().await;
@@ -440,7 +441,7 @@ async fn a_payload_is_json_or_jsonb_or_text_and_a_bare_literal_is_unambiguous() 
 }
 
 async fn by_sql_text(store: &PgStore, payload: &str) -> String {
-    // Cast, since a connection remembers the types of a statement by its text.
+    // The cast is needed, since a connection remembers the types of a statement by its text.
     let refused = sqlx::query("SELECT jobwire.create_job('work', $1::text)")
         .bind(payload)
         .execute(store.pool())
@@ -448,7 +449,7 @@ async fn by_sql_text(store: &PgStore, payload: &str) -> String {
     refused.unwrap_err().to_string()
 }
 
-/// A role of this test alone, that may log in; the store as it sees it.
+/// Creates a role for this test, which may log in. Returns the store as this role sees it.
 async fn as_role(w: &World<PgStore>, role: &str) -> PgStore {
     let name: String = sqlx::query_scalar("SELECT current_database()::text")
         .fetch_one(w.store.pool())
@@ -495,7 +496,7 @@ async fn a_creator_needs_no_right_but_to_execute() {
     assert_eq!(lane.as_deref(), Some("fast"));
     let view = w.view(JobId::from_uuid(id)).await.unwrap();
     assert_eq!(view.lane.as_str(), "fast");
-    // One that waits is not hinted.
+    // A timer gets no hint.
     let waits =
         "SELECT id, lane FROM jobwire.create_job_hint('work', due_at => now() + interval '1 day')";
     let (_, lane): (Uuid, Option<String>) = sqlx::query_as(waits)
@@ -520,7 +521,7 @@ async fn a_creator_needs_no_right_but_to_execute() {
             "{forbidden}: {refused}"
         );
     }
-    // Row security is for those who write the tables themselves.
+    // Row security applies to roles that write the tables themselves.
     w.store
         .execute("ALTER TABLE jobwire.job ENABLE ROW LEVEL SECURITY")
         .await;
@@ -555,7 +556,7 @@ async fn present_creators_may_go_on_and_nobody_else_may() {
         );
         assert_eq!(w.store.number(&doors).await, may, "{role}");
     }
-    // They run as a role that nobody logs in as, and find nothing by the caller's path.
+    // The functions run as a role that cannot log in, and find nothing by the caller's search path.
     let safe = "SELECT count(*) FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner
         WHERE p.pronamespace = 'jobwire'::regnamespace AND p.proname IN ('create_job', 'create_job_hint') AND p.prosecdef
           AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'] AND r.rolname = 'jobwire_creator' AND NOT r.rolcanlogin";
@@ -570,7 +571,8 @@ async fn present_creators_may_go_on_and_nobody_else_may() {
     }
 }
 
-/// Who may make no roles migrates all the same: the functions stay with the schema's owner.
+/// An owner that may not create roles can still migrate: the functions stay with the schema's
+/// owner.
 #[tokio::test]
 async fn an_owner_who_may_make_no_role_migrates_all_the_same() {
     let w = World::<PgStore>::empty().await;

@@ -40,7 +40,7 @@ pub(super) async fn an_invalid_job_is_refused_before_anything_is_written<S: SqlB
         .insert(&mut tx, vec![work(), invalid], Origin::Hook)
         .await;
     assert!(matches!(error, Err(StoreError::InvalidJob { id: which, .. }) if which == id));
-    // The transaction is the caller's: it goes on.
+    // The transaction belongs to the caller and continues.
     w.store
         .insert(&mut tx, vec![work()], Origin::Hook)
         .await
@@ -126,11 +126,11 @@ pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: SqlBench>(w: &
     }
     let hints = w.ready((0..JOBS).map(|_| work()).collect()).await;
     if on_postgres {
-        // The question before counts itself.
+        // The query before counts itself.
         let statements = w.store.number(calls).await - before - 1;
         assert!((3..=10).contains(&statements), "{statements} statements");
     }
-    // Creation order is the order in which they were given.
+    // Creation order is the order in which the jobs were given.
     let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
     let all = JobFilter {
         limit: JOBS as i64,

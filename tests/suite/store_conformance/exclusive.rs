@@ -123,7 +123,7 @@ pub(super) async fn failing_hands_over_and_a_waiting_retry_lets_siblings_pass<S:
         .unwrap();
     assert_eq!(settled.applied, [hints[0].id]);
     assert_eq!(job_ids(&settled.next), [hints[1].id]);
-    // Ready again, it is the first by creation order.
+    // Ready again, the job is the first in creation order.
     w.make_due(hints[0].id, 1).await;
     let moved = w.store.move_due_timers(10).await.unwrap();
     assert_eq!(moved.ready[0].hint.instance.as_deref(), Some("a"));
@@ -152,7 +152,7 @@ pub(super) async fn a_dead_holders_instance_is_taken_over<S: Bench>(w: &World<S>
     let (dead, alive) = (node(), node());
     let lost = w.hold(dead, &hints[0]).await;
     w.die(hints[0].id).await;
-    // Whichever hint comes: the dead one's job is the first.
+    // Any hint of the instance leads to the dead node's job, which is the first.
     let job = w.hold(alive, &hints[1]).await;
     assert_eq!((job.job.id, job.strikes), (hints[0].id, 1));
     let settled = w.complete(dead, &lost, &take(dead)).await;
@@ -168,13 +168,13 @@ pub(super) async fn an_unserved_first_sibling_blocks<S: Bench>(w: &World<S>) {
     let worker = node();
     let job = w.hold(worker, &hints[0]).await;
     let settled = w.complete(worker, &job, &take(worker)).await;
-    // Not for this node, but perhaps for another: it is hinted.
+    // This node does not serve the job, but another may, so it is hinted.
     assert!(settled.next.is_empty());
     assert_eq!(ids(&settled.ready), [hints[1].id]);
     let locked = w.lock(worker, &hints[1..]).await;
     let refused = |at: usize| (hints[at].id, Refusal::Unserved);
     assert_eq!(locked.refused, [refused(1), refused(2)]);
-    // The second one is served, and waits for the first.
+    // The last job is served, and waits for the unserved one before it.
     let unserved = |at: usize| {
         (
             hints[at].id,
@@ -187,7 +187,7 @@ pub(super) async fn an_unserved_first_sibling_blocks<S: Bench>(w: &World<S>) {
 pub(super) async fn an_unserved_sibling_is_not_hinted_over_and_over<S: Bench>(w: &World<S>) {
     let hint = w.one(unserved().instance("a")).await;
     assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Unserved));
-    // A gate is reported, never republished (protocol rule 8).
+    // An unserved job is reported, never republished (protocol rule 8).
     assert!(w.store.free_instances().await.unwrap().is_empty());
 }
 
@@ -204,7 +204,7 @@ pub(super) async fn a_late_release_does_not_open_an_instance_that_another_holds<
 ) {
     let hints = w.ready(vec![of("a"), of("a"), of("a")]).await;
     let (late, other) = (node(), node());
-    // The first waits for a retry while the second runs on a node whose lease runs out.
+    // The first job waits for a retry while the second runs on a node whose lease expires.
     let first = w.hold(late, &hints[0]).await;
     let failure = retry_after(&first, Duration::from_secs(60));
     let second = w
@@ -218,7 +218,7 @@ pub(super) async fn a_late_release_does_not_open_an_instance_that_another_holds<
     w.make_due(hints[0].id, 1).await;
     w.store.move_due_timers(10).await.unwrap();
     assert_eq!(w.hold(other, &hints[0]).await.job.id, hints[0].id);
-    // Nobody took the second one's lease; giving it back must not open the instance.
+    // No node has locked the second job again. Its late release must not free the instance.
     let settled = w.release(late, second.held()).await;
     assert!(settled.ready.is_empty(), "{:?}", settled.ready);
     assert_eq!(

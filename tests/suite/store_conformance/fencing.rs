@@ -38,7 +38,7 @@ pub(super) async fn the_fence_grows_through_failure_timer_and_revival<S: Bench>(
     w.store.retry(hint.id, 3).await.unwrap();
     let third = w.hold(worker, &hint).await;
     assert!(third.fence > second.fence);
-    // What the first two proved is worth nothing now.
+    // The lock tokens of the first two locks are invalid now.
     for stale in [&first, &second] {
         assert!(
             w.complete(worker, stale, &Handoff::Hint)
@@ -53,7 +53,7 @@ pub(super) async fn the_fence_grows_through_failure_timer_and_revival<S: Bench>(
     );
 }
 
-/// Everything that somebody may try who does not own the job (any more); nothing may change.
+/// Tries everything as a node that does not hold the job, and asserts that nothing changes.
 async fn changes_nothing<S: Bench>(
     w: &World<S>,
     owner: jobwire_core::NodeId,
@@ -94,7 +94,8 @@ pub(super) async fn a_stale_owner_changes_nothing_after_a_takeover<S: Bench>(w: 
     }
 }
 
-/// Protocol rule 1: no guard names a time. A slow node loses nothing as long as no other node was given its jobs.
+/// Protocol rule 1: no guard names a time. A slow node loses nothing until another node gets its
+/// jobs.
 pub(super) async fn a_lease_that_ran_out_counts_until_the_leader_ends_it<S: Bench>(w: &World<S>) {
     let owner = node();
     for job in [work(), work().instance("order-17")] {
@@ -117,7 +118,7 @@ pub(super) async fn a_lease_that_ran_out_counts_until_the_leader_ends_it<S: Benc
     }
 }
 
-/// The same job with an id of its own.
+/// Returns the same job with its own id.
 fn again(job: &NewJob) -> NewJob {
     let again = work();
     match job.validate() {
@@ -126,7 +127,7 @@ fn again(job: &NewJob) -> NewJob {
     }
 }
 
-/// Protocol rule 24: a statement that locks judges no lease, so a jump of the clock takes no lock away.
+/// Protocol rule 24: a lock statement does not judge leases, so a jump of the clock ends no lock.
 pub(super) async fn only_the_leaders_turn_ends_a_lease<S: Bench>(w: &World<S>) {
     let of = || work().instance("order-17");
     let hints = w.ready(vec![work(), of(), of()]).await;
@@ -161,7 +162,7 @@ pub(super) async fn only_the_leaders_turn_ends_a_lease<S: Bench>(w: &World<S>) {
     assert_eq!(w.hold(other, &hints[2]).await.job.id, hints[1].id);
 }
 
-/// Protocol rule 6: what an answer told that was lost.
+/// Protocol rule 6: a node finds the leases of an answer that was lost.
 pub(super) async fn a_node_finds_the_leases_that_it_does_not_know_of<S: Bench>(w: &World<S>) {
     let of = || work().instance("order-17");
     let hints = w.ready(vec![work(), work(), of(), of()]).await;
@@ -169,7 +170,7 @@ pub(super) async fn a_node_finds_the_leases_that_it_does_not_know_of<S: Bench>(w
     let known = w.hold(owner, &hints[0]).await;
     w.hold(other, &hints[1]).await;
     let first = w.hold(owner, &hints[2]).await;
-    // The answer is lost to a completion that took the next sibling over.
+    // The answer of a completion that locked the next sibling is lost.
     w.complete(owner, &first, &take(owner)).await;
     w.expire(hints[3].id).await;
     let known = [known.fence];
@@ -177,7 +178,7 @@ pub(super) async fn a_node_finds_the_leases_that_it_does_not_know_of<S: Bench>(w
     let found = unknown().await.unwrap();
     assert_eq!(job_ids(&found), [hints[3].id]);
     assert_eq!(found[0].job.exclusive_instance(), Some("order-17"));
-    // It is renewed by being found: the leader does not end it.
+    // Finding the lease also renews it: the leader does not end it.
     assert!(w.lead(LEADER).await.rescued.is_empty());
     let settled = w.complete(owner, &found[0], &Handoff::Hint).await;
     assert_eq!(settled.applied, [hints[3].id]);
@@ -221,12 +222,12 @@ pub(super) async fn a_held_lease_is_renewed<S: Bench>(w: &World<S>) {
         (after.fence, after.locked_at),
         (before.fence, before.locked_at)
     );
-    // Renewed as it is, it still completes.
+    // The lock token is still valid after the renewal.
     let settled = w.store.release(owner, &held[..1]).await.unwrap();
     assert_eq!(settled.applied, [hints[0].id]);
 }
 
-/// A sibling has the instance by now: a renewed lease would overlap with its own.
+/// A sibling has the instance now: a renewed lease would overlap with the sibling's.
 pub(super) async fn a_lease_is_not_renewed_after_a_sibling_took_the_instance<S: Bench>(
     w: &World<S>,
 ) {
@@ -234,7 +235,8 @@ pub(super) async fn a_lease_is_not_renewed_after_a_sibling_took_the_instance<S: 
     let hints = w.ready(vec![first, work().instance("order-17")]).await;
     let (owner, other) = (node(), node());
     let first = w.hold(owner, &hints[0]).await;
-    // Suspended while it runs, it is no longer the first that is ready once its lease has run out.
+    // The first job is suspended while it runs, so it is not the first ready job once its lease has
+    // expired.
     w.store
         .suspend(&SuspensionScope::Type("other-work".to_owned()))
         .await
@@ -246,7 +248,7 @@ pub(super) async fn a_lease_is_not_renewed_after_a_sibling_took_the_instance<S: 
     assert_eq!(renewed, Renewed::default());
 }
 
-/// What is suspended is nobody's, however its last holder comes back.
+/// A suspended job has no holder, even if its last holder comes back.
 pub(super) async fn a_lease_is_not_renewed_after_its_job_was_suspended<S: Bench>(w: &World<S>) {
     for job in [work(), work().instance("order-17")] {
         let hint = w.one(job).await;
@@ -266,7 +268,7 @@ pub(super) async fn a_lease_is_not_renewed_after_its_job_was_suspended<S: Bench>
     }
 }
 
-/// Protocol rule 26: what waits beside another suspect is not to blame for its deaths.
+/// Protocol rule 26: a job that waits beside another suspect is not to blame for its deaths.
 pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: Bench>(
     w: &World<S>,
 ) {
@@ -284,7 +286,7 @@ pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: B
             assert!(w.store.run_alone(owner, &held.held()).await.unwrap());
             w.die(hint.id).await;
         }
-        // An orderly end clears them.
+        // An orderly end clears the strikes.
         let owner = node();
         let held = w.hold(owner, &hint).await;
         assert_eq!(held.strikes, 5);
@@ -295,7 +297,7 @@ pub(super) async fn from_the_second_strike_on_only_deaths_while_alone_count<S: B
     }
 }
 
-/// A node that lost its lock and lives takes that strike back, once, and no strike of another node.
+/// A living node that lost its lock takes that strike back, once, and no strike of another node.
 pub(super) async fn a_living_loser_takes_its_strike_back_once<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     w.hold(node(), &hint).await;
@@ -308,13 +310,13 @@ pub(super) async fn a_living_loser_takes_its_strike_back_once<S: Bench>(w: &Worl
     assert_eq!(held.strikes, 2);
     for _ in 0..3 {
         assert!(w.store.clear_strike(&[living.held()]).await.unwrap());
-        // Nothing was counted against this one yet.
+        // No strike has been counted against this node yet.
         assert!(w.store.clear_strike(&[held.held()]).await.unwrap());
     }
     let known = w.store.unknown(heir, LEASE, &[]).await.unwrap();
     assert_eq!(
         known[0].strikes, 1,
-        "one, that of the first holder, is left"
+        "the strike of the first holder is left"
     );
     w.release(heir, held.held()).await;
     assert!(w.store.clear_strike(&[held.held()]).await.unwrap());

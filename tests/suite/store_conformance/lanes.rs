@@ -52,7 +52,7 @@ pub(super) async fn the_first_rule_that_fits_chooses_the_lane<S: Bench>(w: &Worl
         (work().category("mail").priority(-5), "mail"),
         (work().priority(-1), "bulk"),
         (work(), "default"),
-        // What the creator says is so.
+        // A lane that the creator gives is kept.
         (work().priority(500).lane("own"), "own"),
         (work().priority(500).lane("default"), "default"),
     ];
@@ -64,7 +64,7 @@ pub(super) async fn the_first_rule_that_fits_chooses_the_lane<S: Bench>(w: &Worl
         .iter()
         .map(|ready| (ready.hint.id, ready.lane.as_str()))
         .collect();
-    assert_eq!(hinted, expected, "the hint goes where the row says");
+    assert_eq!(hinted, expected, "the hint goes to the lane of the row");
     for (id, name) in expected {
         assert_eq!(lane_of(w, id).await, name);
     }
@@ -77,7 +77,7 @@ pub(super) async fn a_timer_gets_its_lane_when_it_is_created<S: Bench>(w: &World
     let created = w.create(vec![timer, now]).await;
     assert_eq!(created.ready.len(), 1);
     assert_eq!(lane_of(w, id).await, "bulk");
-    // New rules are for new jobs.
+    // New rules apply to new jobs only.
     w.store.set_lane_rules(&[]).await.unwrap();
     w.make_due(id, 1).await;
     let moved = w.store.move_due_timers(10).await.unwrap();
@@ -104,7 +104,7 @@ pub(super) async fn bad_rules_change_nothing<S: Bench>(w: &World<S>) {
     assert_eq!(w.store.lane_rules().await.unwrap(), rules()[1..3]);
 }
 
-/// Rule 31: what exists is judged by the lane in its row, whatever the rules say now.
+/// Rule 31: an existing job keeps the lane in its row, regardless of the present rules.
 pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(
@@ -128,11 +128,11 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
     assert_eq!(lane_of(w, hints[0].id).await, "old");
     let (_, ready) = w.store.retry(hints[0].id, 3).await.unwrap();
     assert_eq!(ready[0].lane.as_str(), "old");
-    // A dead letter, and its revival.
+    // A dead letter, and its retry by an operator.
     w.fail(worker, give_up(&held[1])).await;
     let (_, ready) = w.store.retry(hints[1].id, 3).await.unwrap();
     assert_eq!(ready[0].lane.as_str(), "old");
-    // The next occurrence is a new job, of the old one's lane.
+    // The next occurrence is a new job in the old one's lane.
     let mut completion = done(&held[2]);
     let next =
         jobwire_core::job::repeat::next_occurrence(&held[2].job, chrono::Utc::now()).unwrap();
@@ -243,11 +243,11 @@ pub(super) async fn a_lane_is_moved_in_pages_and_what_is_locked_stays<S: Bench>(
     assert_eq!(moved, expected, "in creation order");
     assert_eq!(lane_of(w, held.job.id).await, "old");
     assert_eq!(lane_of(w, hints[7].id).await, "other");
-    // Ready anew: nobody suspects that their hints were lost.
+    // The jobs are ready anew, so their hints are not suspected to be lost.
     let age =
         w.view(hints[0].id).await.unwrap().ready_at - w.view(held.job.id).await.unwrap().ready_at;
     assert!(age.num_seconds() >= 50, "{age}");
-    // Again, when the holder has given it back.
+    // Moved again, after the holder has released it.
     let owner = w.view(held.job.id).await.unwrap().lock_owner.unwrap();
     w.release(jobwire_core::NodeId::from_uuid(owner), held.held())
         .await;
@@ -292,14 +292,14 @@ pub(super) async fn what_waits_elsewhere_changes_its_lane_too<S: Bench>(w: &Worl
         ..JobFilter::default()
     };
     assert_eq!(w.store.count(&left).await.unwrap(), 0);
-    // What comes back comes back in the new lane.
+    // Jobs that return do so in the new lane.
     let ready = w.store.activate(&tenant).await.unwrap();
     assert_eq!(ready[0].lane.as_str(), "new");
     let (_, ready) = w.store.retry(hints[0].id, 3).await.unwrap();
     assert_eq!(ready[0].lane.as_str(), "new");
 }
 
-/// Without a hook nobody has hinted what was moved: the leader finds it like a job of plain SQL.
+/// Without a hook, moved jobs are not hinted: the leader finds them like jobs of plain SQL.
 pub(super) async fn what_moves_without_a_hook_is_found_by_the_leader<S: Bench>(w: &World<S>) {
     let hint = w.one(work().lane("old")).await;
     let leader = node();

@@ -49,7 +49,8 @@ pub(super) async fn an_expired_leader_is_replaced<S: SqlBench>(w: &World<S>) {
     assert!(matches!(w.turn(leader).await, CycleOutcome::Follows { .. }));
 }
 
-/// A foreign program wrote the leader's row, or the database's clock was set back after it was written.
+/// A foreign program wrote the leader's row, or the database's clock was set back after the row was
+/// written.
 pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -69,7 +70,8 @@ pub(super) async fn a_leader_whose_lease_no_leader_could_have_is_replaced<S: Sql
     }
 }
 
-/// The leader looks for lost hints only where more jobs are executable than run: a lease without a job must not count.
+/// The leader looks for lost hints only if more jobs are executable than run, so a lease without a
+/// job must not count.
 pub(super) async fn a_lease_without_a_job_counts_as_no_running_job<S: SqlBench>(w: &World<S>) {
     let hints = w.ready(vec![work(), work()]).await;
     w.hold(node(), &hints[0]).await;
@@ -83,7 +85,8 @@ pub(super) async fn a_lease_without_a_job_counts_as_no_running_job<S: SqlBench>(
     assert_eq!((report.leased, report.executable), (0, 1));
 }
 
-/// Protocol rule 24: no node writes such a lease, and after the database's clock was set back by days no holder renews it.
+/// Protocol rule 24: no node writes such a lease. After the database's clock was set back by days,
+/// no holder renews it.
 pub(super) async fn a_lease_that_ends_later_than_any_node_asks_for_has_ended<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -144,7 +147,7 @@ pub(super) async fn expired_locks_are_reset_and_returned_once<S: Bench>(w: &Worl
     let view = w.view(hints[0].id).await.unwrap();
     assert!((report.now - view.ready_at).num_seconds().abs() < 30);
     assert_eq!(view.lock_owner, None);
-    // The leader has counted the strike; the lock that follows counts none.
+    // The leader cycle has counted the strike; the lock that follows counts none.
     assert_eq!(w.hold(node(), &hints[0]).await.strikes, 1);
     assert_eq!(w.hold(node(), &hints[1]).await.strikes, 1);
     assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Locked));
@@ -170,12 +173,12 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
         match w.store.run_leader_cycle(&turn(asked)).await.unwrap() {
             CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), got),
-            CycleOutcome::Follows { .. } => panic!("nobody else leads"),
+            CycleOutcome::Follows { .. } => panic!("no other node leads"),
         }
     }
 }
 
-/// Protocol rule 25: the database's clock lies outside of the window in which the leader expects it.
+/// Protocol rule 25: the database's clock is outside the window in which the leader expects it.
 pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     w.hold(node(), &hint).await;
@@ -198,12 +201,13 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
         };
         match w.store.run_leader_cycle(&turn).await.unwrap() {
             CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),
-            CycleOutcome::Follows { .. } => panic!("nobody else leads"),
+            CycleOutcome::Follows { .. } => panic!("no other node leads"),
         }
     }
 }
 
-/// The hint of a rescued job may be lost: its lease brings the job back into a turn until a node has locked it.
+/// The hint of a rescued job may be lost: its lease returns the job in leader cycles until a node
+/// has locked it.
 pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(vec![
@@ -225,7 +229,7 @@ pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: 
     let report = w.lead(LEADER).await;
     assert_eq!(rescued(&report), [hints[0].id, hints[2].id]);
     assert!(report.rescued.iter().all(|job| job.owner.is_none()));
-    // At growing distances.
+    // The intervals grow.
     w.make_old(40).await;
     assert!(w.lead(LEADER).await.rescued.is_empty());
     w.make_old(40).await;
@@ -257,7 +261,7 @@ fn rescued(report: &CycleReport) -> Vec<JobId> {
     ready.map(|ready| ready.hint.id).collect()
 }
 
-/// The same node in each turn.
+/// Returns the node of each cycle.
 fn jobwire_tests_node() -> uuid::Uuid {
     uuid::Uuid::from_u128(17)
 }

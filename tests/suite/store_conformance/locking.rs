@@ -15,7 +15,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     w.complete(worker, &job, &super::world::take(worker)).await;
     w.hold(node(), &hints[0]).await;
     let resting = SuspensionScope::Tenant("resting".to_owned());
-    // Suspended without being moved: as if it had been created afterwards.
+    // Suspended without being moved, as if it had been created after the suspension.
     let created_later = work().tenant("resting");
     assert_eq!(w.store.suspend(&resting).await.unwrap().moved, 1);
     let later = w.one(created_later).await;
@@ -27,7 +27,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     assert_eq!(why(&locked, hints[0].id), Some(Refusal::Locked));
     assert_eq!(why(&locked, hints[1].id), Some(Refusal::Unserved));
     assert_eq!(locked.unserved, [(hints[1].id, Needs::of("unserved"))]);
-    // It went to the suspended table: to the executable one it is gone.
+    // The job is in the suspended table, so it is gone from the executable one.
     assert_eq!(why(&locked, hints[2].id), Some(Refusal::Gone));
     assert_eq!(why(&locked, finished), Some(Refusal::Gone));
     assert_eq!(why(&locked, hints[4].id), Some(Refusal::Gone));

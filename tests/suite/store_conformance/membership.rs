@@ -44,7 +44,7 @@ pub(super) async fn a_row_says_what_its_node_takes<S: Bench>(w: &World<S>) {
     assert_eq!(*services_of(&nodes).types, ["print"]);
     w.store.remove_node(it.id).await.unwrap();
     assert!(w.store.nodes().await.unwrap().is_empty());
-    // It was taken for dead, and is not.
+    // The node was taken for dead, but lives.
     w.store.write_node(&it).await.unwrap();
     assert_eq!(of(&w.store.nodes().await.unwrap()), [&it]);
 }
@@ -101,7 +101,7 @@ pub(super) async fn a_node_locks_jobs_of_its_scope_only<S: Bench>(w: &World<S>) 
         unserved.contains(&Some("initech".to_owned())),
         "{unserved:?}"
     );
-    // A node that takes all takes these, too.
+    // A node that takes all jobs takes these too.
     let rest = w.lock(node(), &hints).await;
     assert_eq!(rest.jobs.len(), 3);
 }

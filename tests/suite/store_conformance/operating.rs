@@ -6,7 +6,7 @@ use jobwire_core::{JobFilter, JobId, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
 
-/// One job in each state: executable, timer, suspended, dead letter.
+/// Creates one job in each state: executable, timer, suspended, dead letter.
 async fn one_of_each<S: Bench>(w: &World<S>) -> [JobId; 4] {
     let worker = node();
     let executable = w.one(work()).await;
@@ -45,7 +45,7 @@ pub(super) async fn a_running_job_is_not_deleted<S: Bench>(w: &World<S>) {
     assert_eq!(w.rows("job").await + w.rows("job_lease").await, 0);
 }
 
-/// Protocol rule 8: whoever opens a gate hints what waited there.
+/// Protocol rule 8: a deletion that unblocks siblings hints the next one.
 pub(super) async fn a_deleted_sibling_says_who_is_next<S: Bench>(w: &World<S>) {
     let of = || work().instance("a");
     let hints = w.ready(vec![of(), of(), of()]).await;
@@ -55,7 +55,7 @@ pub(super) async fn a_deleted_sibling_says_who_is_next<S: Bench>(w: &World<S>) {
         next.iter().map(|r| r.hint.id).collect::<Vec<_>>(),
         [hints[1].id]
     );
-    // While somebody holds the instance, whoever finishes says it.
+    // While another job holds the instance, its end names the next one.
     let worker = node();
     w.hold(worker, &hints[1]).await;
     let (done, next) = w.store.delete(hints[2].id).await.unwrap();
@@ -159,7 +159,7 @@ pub(super) async fn many_jobs_are_deleted_at_once_and_each_is_accounted_for<S: B
         })
         .collect();
     assert_eq!(deleted.operated, expected);
-    // Whoever opens a gate hints what waited there (protocol rule 8).
+    // A deletion that unblocks siblings hints the next one (protocol rule 8).
     assert_eq!(ids(&deleted.ready), [siblings[2].id]);
     let left = w.find(JobFilter::default()).await;
     assert_eq!(left, [running.id, siblings[2].id]);
@@ -169,7 +169,7 @@ pub(super) async fn many_jobs_are_deleted_at_once_and_each_is_accounted_for<S: B
     assert_eq!(nothing, OperatedJobs::default());
 }
 
-/// The next occurrence has as many attempts as the one before had in all, used and left.
+/// The next occurrence has as many attempts as the one before had in total, used and left.
 pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
     let worker = node();
     for left in [3, 1] {

@@ -7,10 +7,11 @@ use jobwire_tests::eventually;
 use super::world::{Bench, LEADER, SqlBench, World, ids, node, terms, unserved, work};
 use crate::world::SOON;
 
-/// In seconds: no case takes so long on any machine. Behind a minute no young id would be looked at.
+/// In seconds: longer than a case takes on any machine, and less than a minute, beyond which no
+/// young id is looked at.
 const LONG: u64 = 50;
 
-/// What was ready this long ago and is not under way.
+/// Returns the query for jobs that were ready this long ago and are not under way.
 async fn query<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> OrphanQuery {
     let now = w.store.move_due_timers(0).await.unwrap().now;
     let before = now - Duration::from_secs(seconds_ago);
@@ -28,7 +29,7 @@ async fn orphans<S: Bench>(w: &World<S>, seconds_ago: u64, mark: bool) -> Vec<Jo
 pub(super) async fn what_became_ready_just_now_is_not_suspected<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     assert!(orphans(w, LONG, false).await.is_empty());
-    // An old id that became ready a moment ago is not old.
+    // A job with an old id that became ready a moment ago is not old.
     let worker = node();
     let job = w.hold(worker, &hint).await;
     w.make_old(60).await;
@@ -54,7 +55,7 @@ pub(super) async fn what_is_old_and_unlocked_is_suspected<S: Bench>(w: &World<S>
     assert_eq!(found[0].lane.as_str(), "fast");
 }
 
-/// Its creator's clock was an hour ahead.
+/// The creator's clock was an hour ahead.
 pub(super) async fn an_id_from_the_future_is_found_in_the_whole_table<S: SqlBench>(w: &World<S>) {
     w.one(work()).await;
     let ahead = chrono::Utc::now() + chrono::Duration::hours(1);
@@ -88,7 +89,7 @@ pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
     w.lock(worker, &[hints[0].clone(), hints[2].clone()]).await;
     w.make_old(60).await;
     assert!(orphans(w, LONG, false).await.is_empty());
-    // A lease that lost its owner hides nothing.
+    // A lease without an owner hides no job.
     w.die(hints[0].id).await;
     w.die(hints[2].id).await;
     w.make_old(60).await;
@@ -114,7 +115,7 @@ pub(super) async fn a_marked_orphan_waits_before_the_next_suspicion<S: Bench>(w:
     assert!(orphans(w, LONG, true).await.is_empty());
     w.make_old(200).await;
     assert_eq!(orphans(w, LONG, true).await, [hint.id]);
-    // The longer, the more often it was hinted in vain: now five minutes more.
+    // The delay grows with each hint in vain: it is five minutes longer now.
     for _ in 0..4 {
         w.make_old(6_000).await;
         assert_eq!(orphans(w, LONG, true).await, [hint.id]);
@@ -144,7 +145,8 @@ pub(super) async fn orphans_are_paged_by_id<S: Bench>(w: &World<S>) {
     assert_eq!(found, made);
 }
 
-/// All of these say that they are old. A transaction was open when the marker left, and it may have written them.
+/// All these rows claim an old time. A transaction that was open when the marker left may have
+/// written them.
 pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -158,7 +160,7 @@ pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S
     w.one(work()).await;
     w.make_old(60).await;
     let mut query = query(w, LONG, false).await;
-    // Transactions of other tests count, too.
+    // Transactions of other tests count too.
     query.horizon = eventually("the transaction to have ended", SOON, async || {
         let mut query = query.clone();
         query.horizon = horizon().await;
@@ -170,10 +172,10 @@ pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S
     let known = usize::from(query.horizon.is_none());
     assert_eq!(found(&query).await, known);
     w.make_old(600).await;
-    assert_eq!(found(&query).await, 1, "it has been ready for ten minutes");
+    assert_eq!(found(&query).await, 1, "ready for ten minutes");
 }
 
-/// Their hints are on their way.
+/// The hints of these jobs are on a node.
 pub(super) async fn what_a_node_holds_is_not_suspected<S: Bench>(w: &World<S>) {
     let hints = w.ready(vec![work(), work(), work()]).await;
     w.make_old(60).await;

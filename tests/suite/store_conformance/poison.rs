@@ -1,4 +1,5 @@
-//! Protocol rule 37: a row's fault is the row's. One bad row among twenty good ones in each transition.
+//! Protocol rule 37: a row's fault stays with the row. Each transition meets one bad row among
+//! twenty good ones.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use super::world::{
 
 const GOOD: usize = 20;
 
-/// From now on the database refuses this of rows whose element is `poison`, by an error of class 23. Of these two the
-/// second one is what every other row is refused, too.
+/// From now on the database refuses this operation on rows whose element is `poison`. On PostgreSQL
+/// the error is of class 23.
 async fn refuse<S: SqlBench>(w: &World<S>, what: &str, table: &str) {
     refuse_rows(w, what, table, "NEW.element = 'poison'").await;
 }
@@ -42,7 +43,7 @@ async fn refuse_rows<S: SqlBench>(w: &World<S>, what: &str, table: &str, which: 
     w.store.execute(&trigger).await;
 }
 
-/// Twenty good jobs around a bad one, and which that is.
+/// Returns twenty good jobs around a bad one, and the bad one's id.
 fn jobs(make: impl Fn() -> NewJob) -> (Vec<NewJob>, JobId) {
     let mut jobs: Vec<NewJob> = (0..GOOD).map(|_| make()).collect();
     let bad = make().element("poison");
@@ -72,7 +73,7 @@ async fn make_due<S: SqlBench>(w: &World<S>) {
     w.store.execute(all_due).await;
 }
 
-/// So many timers that the database refuses have been due for longer than the good ones.
+/// Creates this many timers that the database refuses, due for longer than the good ones.
 async fn bad_timers_before_good_ones<S: SqlBench>(w: &World<S>, bad: usize) {
     let poison = || work().delay(Duration::from_secs(3600)).element("poison");
     w.create((0..bad).map(|_| poison()).collect()).await;
@@ -82,7 +83,8 @@ async fn bad_timers_before_good_ones<S: SqlBench>(w: &World<S>, bad: usize) {
     refuse(w, "INSERT", "job").await;
 }
 
-/// The bad job is the only dead letter, under its own id, with the reason and with the row as it was.
+/// Asserts that the bad job is the only dead letter, under its own id, with the reason and its
+/// original row.
 async fn is_set_aside<S: SqlBench>(w: &World<S>, bad: JobId) {
     assert_eq!(w.rows("dead_letter_job").await, 1);
     let (view, _, stack) = w.store.get(bad).await.unwrap().expect("the bad job");
@@ -100,7 +102,7 @@ pub(super) async fn a_bad_timer_among_good_ones_is_set_aside<S: SqlBench>(w: &Wo
     refuse(w, "INSERT", "job").await;
     let moved = w.store.move_due_timers(100).await.unwrap();
     assert_eq!(moved.ready.len(), GOOD);
-    assert!(moved.now.timestamp() > 0, "the database's clock is told");
+    assert!(moved.now.timestamp() > 0, "the database's time is returned");
     assert_eq!(w.rows("timer_job").await, 0);
     is_set_aside(w, bad).await;
 }
@@ -155,12 +157,12 @@ pub(super) async fn a_bad_failure_stops_no_other<S: SqlBench>(w: &World<S>) {
     assert_eq!(settled.applied.len(), GOOD + 1);
     assert_eq!(w.rows("timer_job").await, GOOD as i64);
     is_set_aside(w, bad).await;
-    // What the attempt itself said is not lost.
+    // The message of the attempt itself is not lost.
     let message = w.view(bad).await.unwrap().exception_message.unwrap();
     assert!(message.contains("no luck"), "{message}");
 }
 
-/// The instance of a job that is set aside goes to its next sibling.
+/// The instance of a job that is set aside goes to the next sibling.
 pub(super) async fn a_job_set_aside_leaves_its_instance<S: SqlBench>(w: &World<S>) {
     let bad = work().instance("a").element("poison");
     let hints = w.ready(vec![bad, work().instance("a"), work()]).await;
@@ -188,7 +190,7 @@ pub(super) async fn a_bad_release_stops_no_other<S: SqlBench>(w: &World<S>) {
 }
 
 pub(super) async fn a_bad_row_stops_no_turn<S: SqlBench>(w: &World<S>) {
-    // One holder is dead, and as many jobs were created by plain SQL.
+    // One holder is dead, and plain SQL created as many jobs.
     let (_, _, bad) = held(w).await;
     let expire = "UPDATE {s}job_lease SET expires_at = {now} - {second}";
     w.store.execute(expire).await;
@@ -230,7 +232,8 @@ pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {
     is_set_aside(w, bad).await;
 }
 
-/// One of so many jobs was refused, and is told; nothing is set aside, and nothing counts as stuck.
+/// Asserts that one of the jobs was refused and reported, that nothing was set aside, and that
+/// nothing counts as stuck.
 async fn only_one_was_refused<S: SqlBench>(w: &World<S>, done: OperatedJobs, bad: JobId) {
     let is_done = |(_, operated): &(JobId, Operated)| *operated == Operated::Done;
     assert!(done.operated.iter().all(is_done), "{done:?}");
@@ -250,7 +253,7 @@ pub(super) async fn a_bad_row_stops_no_deletion<S: SqlBench>(w: &World<S>) {
     let deleted = w.store.delete_many(&asked).await.unwrap();
     only_one_was_refused(w, deleted, bad).await;
     assert_eq!(w.find(JobFilter::default()).await, [bad]);
-    // Alone it is told, too.
+    // A single refused job is reported too.
     let deleted = w.store.delete_many(&[bad]).await.unwrap();
     assert_eq!(deleted.refused.len(), 1, "{deleted:?}");
     assert_eq!(w.state(bad).await, Some(JobState::Executable));
@@ -271,7 +274,8 @@ pub(super) async fn a_bad_row_stops_no_retry<S: SqlBench>(w: &World<S>) {
     assert!(w.store.retry(bad, 3).await.is_err());
 }
 
-/// What can't be put aside stays where it is, is told, and does not run; when the suspension ends it is hinted.
+/// A row that cannot move to the suspended table stays where it is, is reported, and does not run.
+/// When the suspension ends, its job is hinted.
 pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
     let (mut jobs, bad) = jobs(|| work().tenant("t"));
     let delayed = || work().tenant("t").delay(Duration::from_secs(3600));
@@ -296,7 +300,7 @@ pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
     assert_eq!(w.state(bad).await, Some(JobState::Executable));
     assert_eq!(w.state(bad_timer_id).await, Some(JobState::Timer));
     assert!(w.lock(node(), &hints).await.jobs.is_empty(), "suspended");
-    // Asking again changes nothing.
+    // A second call changes nothing.
     let again = w.store.suspend(&scope).await.unwrap();
     assert_eq!((again.moved, again.refused.len()), (0, 2));
     let ready = w.store.activate(&scope).await.unwrap();
@@ -308,7 +312,7 @@ pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
     assert_eq!(w.rows("timer_job").await, 2);
 }
 
-/// What a refused attempt to end a suspension has brought back is hinted by the one that ends it.
+/// Jobs that a refused activation has brought back are hinted by the activation that succeeds.
 pub(super) async fn what_was_brought_back_before_a_refusal_is_hinted_at_the_end<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -317,7 +321,7 @@ pub(super) async fn what_was_brought_back_before_a_refusal_is_hinted_at_the_end<
     let hints = w.ready(some.into_iter().chain(more).collect()).await;
     let scope = SuspensionScope::Tenant("t".to_owned());
     w.store.suspend(&scope).await.unwrap();
-    // Of this page one row is set aside; the other one stays, and the suspension with it.
+    // One row of this page is set aside; the other one stays, and the suspension with it.
     refuse(w, "INSERT", "job").await;
     assert!(w.store.activate(&scope).await.is_err());
     assert_eq!(w.rows("suspension").await, 1);
@@ -377,7 +381,8 @@ pub(super) async fn a_bad_row_stops_no_move_to_another_lane<S: SqlBench>(w: &Wor
     is_set_aside(w, bad).await;
 }
 
-/// The same id in two tables: the row that can't move gets a new one, and the other stays as it is.
+/// The same id is in two tables: the row that cannot move gets a new id, and the other row stays as
+/// it is.
 pub(super) async fn an_id_that_stands_in_two_tables_stops_no_timer<S: SqlBench>(w: &World<S>) {
     let hint = w.one(work()).await;
     let columns =
@@ -406,7 +411,7 @@ pub(super) async fn an_id_that_stands_in_two_tables_stops_no_timer<S: SqlBench>(
     assert!(stack.contains(&hint.id.to_string()), "{stack}");
 }
 
-/// Counters that other programs wrote stop at the end of their range and refuse nothing.
+/// Counters that other programs wrote stop at the end of their range, and no row is refused.
 pub(super) async fn counters_at_the_end_of_their_range_go_on<S: SqlBench>(w: &World<S>) {
     let end = |table: &str| {
         format!(
@@ -434,12 +439,12 @@ pub(super) async fn counters_at_the_end_of_their_range_go_on<S: SqlBench>(w: &Wo
     assert_eq!(ready.len(), 1);
 }
 
-/// A database that refuses every row has a fault of its own.
+/// A database that refuses every row is itself at fault.
 pub(super) async fn where_nothing_commits_nothing_is_set_aside<S: SqlBench>(w: &World<S>) {
     due(w).await;
     refuse_rows(w, "INSERT", "job", "NEW.lane = 'default'").await;
     assert!(w.store.move_due_timers(100).await.is_err());
-    // From now on they are passed over.
+    // From now on the rows are passed over.
     for _ in 0..2 {
         let moved = w.store.move_due_timers(100).await.unwrap();
         assert!(moved.ready.is_empty() && moved.next_due.is_some_and(|due| due > moved.now));
@@ -454,8 +459,8 @@ pub(super) async fn where_nothing_commits_nothing_is_set_aside<S: SqlBench>(w: &
     );
 }
 
-/// A constraint was added after rows had been taken. It refuses every row from now on, and none of
-/// them has itself to blame.
+/// A constraint was added after rows had been accepted. It refuses every row from now on, and no
+/// row is to blame.
 pub(super) async fn where_a_new_constraint_refuses_a_page_nothing_is_set_aside<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -476,7 +481,8 @@ pub(super) async fn where_a_new_constraint_refuses_a_page_nothing_is_set_aside<S
     assert_eq!((stuck[0].operation, stuck[0].jobs), ("fail", after.len()));
 }
 
-/// More than one in a hundred: only one goes, and that is an alarm. The good ones get through all the same.
+/// More than one row in a hundred is refused: only one is set aside, and that raises an alarm. The
+/// good rows still get through.
 pub(super) async fn of_a_small_page_one_row_is_set_aside<S: SqlBench>(w: &World<S>) {
     due(w).await;
     let (more, _) = jobs(|| work().delay(Duration::from_secs(3600)).element("poison"));
@@ -485,31 +491,31 @@ pub(super) async fn of_a_small_page_one_row_is_set_aside<S: SqlBench>(w: &World<
     refuse(w, "INSERT", "job").await;
     let moved = w.store.move_due_timers(100).await.unwrap();
     assert_eq!(moved.ready.len(), GOOD);
-    // No busy loop over those that stay.
+    // The remaining rows cause no busy loop.
     assert!(moved.next_due.is_some_and(|due| due > moved.now));
     assert_eq!(w.rows("dead_letter_job").await, 1);
     let stuck = w.store.stuck();
     assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 2));
     assert!(stuck[0].reason.contains("1 %"), "{}", stuck[0].reason);
-    // The others are passed over for a while.
+    // The remaining rows are passed over for a while.
     w.store.move_due_timers(100).await.unwrap();
     assert_eq!(w.rows("timer_job").await, 2);
 }
 
-/// More refused rows than a page has stand before the good ones; of whatever kind the error is.
+/// More refused rows than a page holds are before the good ones, with any kind of error.
 pub(super) async fn a_page_of_bad_timers_stops_no_timer_behind_it<S: SqlBench>(w: &World<S>) {
     bad_timers_before_good_ones(w, 30).await;
     let mut moved = 0;
     for _ in 0..10 {
-        // A page of which nothing gets through is an error.
+        // A page of which no row gets through is an error.
         let page = w.store.move_due_timers(10).await;
         moved += page.map_or(0, |page| page.ready.len());
     }
     assert_eq!(moved, GOOD);
 }
 
-/// The database refuses every row that the turn would mark. The node leads all the same: the next one would be refused
-/// the same rows, and no node would lead.
+/// The database refuses every row that the leader cycle would mark. The node still leads: the next
+/// leader would be refused the same rows, and no node would lead.
 pub(super) async fn a_turn_of_which_no_row_commits_leads<S: SqlBench>(w: &World<S>) {
     w.create((0..5).map(|_| work().element("poison")).collect())
         .await;
@@ -528,7 +534,7 @@ pub(super) async fn bad_timers_stop_no_few_behind_them<S: SqlBench>(w: &World<S>
     bad_timers_before_good_ones(w, 60).await;
     let (terms, lanes) = (terms(node()), [Lane::default()]);
     let mut moved = 0;
-    // A slow machine may take more than one.
+    // A slow machine may need more than one call.
     for _ in 0..5 {
         let taken = w.store.take_due_timers(&terms, &lanes, 4).await;
         moved += taken.map_or(0, |taken| taken.ready.len() + taken.locked.len());
@@ -557,7 +563,7 @@ pub(super) async fn a_hundred_rows_a_minute_are_set_aside<S: SqlBench>(w: &World
     let worker = node();
     let locked = w.lock(worker, &hints).await.jobs;
     refuse(w, "INSERT", "timer_job").await;
-    // Each stands alone in its page; the good one is taken last, and then each is tried again.
+    // Each is alone in its page; the good one is taken last, and then each bad one is tried again.
     for job in locked.iter().chain(&locked[..102]) {
         w.fail(worker, retry_after(job, Duration::from_secs(60)))
             .await;
@@ -568,7 +574,8 @@ pub(super) async fn a_hundred_rows_a_minute_are_set_aside<S: SqlBench>(w: &World
     assert!(stuck[0].reason.contains("100 rows"), "{}", stuck[0].reason);
 }
 
-/// A row that can't be read is locked like any other, and says so; the rest of its batch runs.
+/// A row that cannot be read is locked like any other, and marked as unreadable; the rest of its
+/// batch runs.
 pub(super) async fn an_unreadable_row_fails_no_batch<S: SqlBench>(w: &World<S>) {
     let (jobs, bad) = jobs(work);
     let mut hints: Vec<Hint> = w.ready(jobs).await;
@@ -586,7 +593,7 @@ pub(super) async fn an_unreadable_row_fails_no_batch<S: SqlBench>(w: &World<S>) 
     assert!(job_ids(&locked).contains(&hints[0].id));
 }
 
-/// Rows whose element is `poison` get a kind that no program knows.
+/// Gives rows whose element is `poison` a kind that no program knows.
 async fn make_unreadable<S: SqlBench>(w: &World<S>) {
     let update = "UPDATE {s}job SET kind = 'riddle' WHERE element = 'poison'";
     if w.store.name() == "sqlite" {
@@ -604,7 +611,8 @@ async fn make_unreadable<S: SqlBench>(w: &World<S>) {
     }
 }
 
-/// So many refused rows that no search tells them apart: the good ones behind them get through all the same.
+/// With so many refused rows that no search tells them apart, the good ones behind them still get
+/// through.
 pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBench>(w: &World<S>) {
     let bad = || work().delay(Duration::from_secs(3600)).element("poison");
     w.create((0..5_000).map(|_| bad()).collect()).await;
@@ -620,11 +628,11 @@ pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBenc
     .await;
 }
 
-/// Three calls are enough, unless the machine is slow: a call searches for a second. To tell all the bad rows apart takes
-/// hundreds of them.
+/// The largest number of calls. Three are enough, unless the machine is slow: a call searches for a
+/// second. To tell all the bad rows apart takes hundreds of calls.
 const FEW: usize = 20;
 
-/// All good rows get through, and no other.
+/// Asserts that all good rows get through, and no others.
 async fn within_few_calls(call: impl AsyncFn() -> usize) {
     let mut through = 0;
     for _ in 0..FEW {
@@ -657,7 +665,8 @@ pub(super) async fn thousands_of_bad_rows_stop_no_turn_and_no_row_behind_them<S:
     .await;
 }
 
-/// Refused orphans are no end of the lane: the page says behind which one the next begins.
+/// Refused orphans do not end the pass of the lane: the page names the job after which the next
+/// page begins.
 pub(super) async fn bad_orphans_end_no_pass_of_their_lane<S: SqlBench>(w: &World<S>) {
     w.ready((0..30).map(|_| work().element("poison")).collect())
         .await;

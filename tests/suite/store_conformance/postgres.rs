@@ -1,4 +1,4 @@
-//! What only PostgreSQL has: rows that somebody else has locked this instant.
+//! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
@@ -22,7 +22,7 @@ async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
         .await
         .unwrap();
     assert_eq!(w.refusal(node(), &hints[0]).await, Some(Refusal::Busy));
-    // No younger sibling overtakes the first one.
+    // No younger sibling overtakes the first.
     assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Busy));
     other.rollback().await.unwrap();
     assert_eq!(w.hold(node(), &hints[0]).await.job.id, hints[0].id);
@@ -49,7 +49,7 @@ async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
     other.rollback().await.unwrap();
 }
 
-/// A lease that is written while the batch is being locked costs its other jobs nothing.
+/// A lease that is written while a batch is being locked costs the other jobs of the batch nothing.
 #[tokio::test]
 async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     let w = World::<PgStore>::open().await;
@@ -68,13 +68,13 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     let locking = tokio::spawn(async move {
         loop {
             match store.lock(&terms, &asked).await {
-                // It waits for a moment only, and this machine may be slow.
+                // The statement waits only for a moment, and this machine may be slow.
                 Err(error) if error.is_conflict() => {}
                 locked => return locked,
             }
         }
     });
-    // The statement has seen no lease, and waits for the outcome of the one that it has met.
+    // The statement has seen no lease, and waits for the outcome of the one that it met.
     until_waiting(&w.store, 1).await;
     other.commit().await.unwrap();
     let locked = locking.await.unwrap().unwrap();
@@ -82,7 +82,8 @@ async fn a_lease_that_comes_between_refuses_its_own_job_only() {
     assert_eq!(locked.refused, [(hints[1].id, Refusal::Locked)]);
 }
 
-/// Protocol rule 9: what renews, clears strikes or ends leases waits for no row, and says which were busy.
+/// Protocol rule 9: statements that renew, clear strikes or end leases wait for no row, and report
+/// which were busy.
 #[tokio::test]
 async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     let w = World::<PgStore>::open().await;
@@ -127,7 +128,7 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
         .unwrap();
     assert!(
         !w.store.clear_strike(&strikes).await.unwrap(),
-        "one was locked"
+        "one row was locked"
     );
     other.rollback().await.unwrap();
     assert!(w.store.clear_strike(&strikes).await.unwrap());
@@ -151,14 +152,14 @@ async fn an_unreadable_row_of_a_node_hides_no_other_one() {
     assert_eq!(nodes[0].membership, it);
 }
 
-/// Protocol rule 9: the leader's turn does not wait for the leader's row either.
+/// Protocol rule 9: the leader cycle does not wait for the leader's row either.
 #[tokio::test]
 async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {
     let w = World::<PgStore>::open().await;
     let leader = node();
     w.lead(leader).await;
     let mut other = w.store.pool().begin().await.unwrap();
-    // The turn would wait until the server ends its statement.
+    // A cycle that waits would do so until the server ends its statement.
     sqlx::query("SELECT FROM jobwire.leader FOR UPDATE")
         .execute(&mut *other)
         .await
@@ -173,7 +174,7 @@ async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {
     w.lead(leader).await;
 }
 
-/// Protocol rule 9: a transaction that hangs with the row of an instance locked delays no other job.
+/// Protocol rule 9: a transaction that hangs with an instance's row locked delays no other job.
 #[tokio::test]
 async fn a_transaction_that_hangs_on_an_instance_holds_up_no_other_job() {
     let w = World::<PgStore>::open().await;
@@ -193,7 +194,8 @@ async fn a_transaction_that_hangs_on_an_instance_holds_up_no_other_job() {
     let locked = w.lock(node(), &hints[..2]).await;
     assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
     assert_eq!(locked.refused, [(hints[1].id, Refusal::Busy)]);
-    // The rows of others are asked for all the same, and what is new is waited for no longer than what is there.
+    // The rows of other instances are still tried, and a new row is waited for no longer than an
+    // existing one.
     let locked = w.lock(node(), &[hints[1].clone(), hints[3].clone()]).await;
     assert_eq!(job_ids(&locked.jobs), [hints[3].id]);
     assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Busy));
@@ -203,7 +205,7 @@ async fn a_transaction_that_hangs_on_an_instance_holds_up_no_other_job() {
     }
 }
 
-/// What was locked before something went wrong is started, and the rest is tried again.
+/// Jobs that were locked before an error are started, and the rest is tried again.
 #[tokio::test]
 async fn an_error_behind_a_lock_takes_nothing_back() {
     let w = World::<PgStore>::open().await;
@@ -217,11 +219,11 @@ async fn an_error_behind_a_lock_takes_nothing_back() {
         .unwrap();
     let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
     let locking = tokio::spawn(async move { store.lock(&terms, &asked).await });
-    // Who takes the lease over waits for it, and is sent away.
+    // The lock statement that takes the lease over waits for it, and is cancelled.
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    eventually("a session that can be sent away", SOON, async || {
-        // It waits for a moment only.
+    eventually("a session that can be cancelled", SOON, async || {
+        // It waits only for a moment.
         (w.store.number(cancel).await > 0 || locking.is_finished()).then_some(())
     })
     .await;
@@ -233,7 +235,8 @@ async fn an_error_behind_a_lock_takes_nothing_back() {
     assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[1].id);
 }
 
-/// Protocol rules 10 and 11: a completion passes on what its own job held. Here the row says that it was another one.
+/// Protocol rules 10 and 11: a completion passes on only the instance that its own job held. Here
+/// the row names another job.
 #[tokio::test]
 async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
     let w = World::<PgStore>::open().await;
@@ -249,8 +252,8 @@ async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
     assert!(settled.next.is_empty() && settled.ready.is_empty());
 }
 
-/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance; if something does, nobody
-/// younger runs beside it.
+/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance. If something
+/// does, no younger sibling runs beside it.
 #[tokio::test]
 async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
     let w = World::<PgStore>::open().await;
@@ -260,8 +263,8 @@ async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
     assert!(settled.next.is_empty());
 }
 
-/// Of three siblings a worker holds the first as it should; the second has a living lease that no statement of ours has
-/// written. Returns the worker and its job, and the other owner and its.
+/// Holds the first of three siblings as usual; the second has a living lease that no statement of
+/// the store has written. Returns the worker and its job, and the other owner and its job.
 async fn hold_two_by_hand(w: &World<PgStore>) -> (NodeId, LockedJob, NodeId, JobId) {
     let hints = w
         .ready((0..3).map(|_| work().instance("a")).collect())
@@ -280,7 +283,8 @@ async fn hold_two_by_hand(w: &World<PgStore>) -> (NodeId, LockedJob, NodeId, Job
     (worker, job, owner, sibling)
 }
 
-/// Protocol rule 28: who claims at the same moment has its page locked; nobody waits for it.
+/// Protocol rule 28: a node that claims at the same moment has its page locked, and other nodes do
+/// not wait for it.
 #[tokio::test]
 async fn claiming_passes_over_rows_that_somebody_has_locked() {
     let w = World::<PgStore>::open().await;
@@ -308,7 +312,7 @@ async fn claiming_passes_over_rows_that_somebody_has_locked() {
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
 }
 
-/// One configuration for every writer: the SQL function obeys the rules that the library obeys.
+/// All writers share one configuration: the SQL function obeys the same rules as the library.
 #[tokio::test]
 async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
     let w = World::<PgStore>::open().await;
@@ -362,7 +366,7 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
     assert!(refused.to_string().contains("letters, digits"), "{refused}");
 }
 
-/// What `chrono` has no moment for would end every task that reads it.
+/// A date that `chrono` cannot represent would end every task that reads it.
 #[tokio::test]
 async fn a_moment_that_no_node_could_read_is_refused() {
     let w = World::<PgStore>::open().await;
@@ -390,7 +394,7 @@ async fn a_moment_that_no_node_could_read_is_refused() {
     assert!(moved.next_due.is_some());
 }
 
-/// Of an older schema, say: such a lease can't be written any more.
+/// The lease is like one of an older schema; the present schema refuses it.
 #[tokio::test]
 async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
     let w = World::<PgStore>::open().await;
@@ -410,8 +414,8 @@ async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
     assert!(w.store.get(hints[0].id).await.unwrap().is_some());
 }
 
-/// An error that should go away by itself comes again and again, and each time takes longer than a search may: a row is
-/// the reason.
+/// An error that should be transient comes again and again, and each time takes longer than a
+/// search may: a row is the reason.
 #[tokio::test]
 async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
     let w = World::<PgStore>::open().await;
@@ -439,7 +443,7 @@ async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
         assert!(w.store.move_due_timers(10).await.is_err());
     }
     let mut moved = 0;
-    // One search takes no longer than it must to settle something.
+    // One search takes no longer than it needs to decide something.
     for _ in 0..5 {
         let page = w.store.move_due_timers(10).await;
         moved += page.map_or(0, |page| page.ready.len());
@@ -448,7 +452,8 @@ async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
     let stuck = w.store.stuck();
     assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 1));
     assert_eq!(w.rows("dead_letter_job").await, 0);
-    // The server is well again, and other timers come all the time. The one that was refused does not wait for four minutes.
+    // The server works again, and other timers come all the time. The refused one does not wait for
+    // four minutes.
     w.store.execute("DROP TRIGGER refuse ON {s}job").await;
     let soon = std::time::Duration::from_secs(60);
     eventually("the refused timer to be moved", soon, async || {

@@ -3,7 +3,7 @@ use jobwire_core::store::SchemaStatus;
 use super::world::{SqlBench, World, node, work};
 
 pub(super) async fn migrations_go_down_and_up_again<S: SqlBench>(w: &World<S>) {
-    // Up twice is up once.
+    // A second upgrade changes nothing.
     w.store.up().await;
     let hint = w.one(work()).await;
     w.store.down().await;

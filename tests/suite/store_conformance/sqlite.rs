@@ -1,4 +1,4 @@
-//! What only SQLite has: files, one writer, a database in memory.
+//! Cases of SQLite only: files, one writer, a database in memory.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ async fn a_transition_waits_for_an_open_transaction() {
     let tx = w.store.begin().await.unwrap();
     let store = w.store.clone();
     let locking = tokio::spawn(async move { store.lock(&terms(node()), &[hint]).await });
-    // Questions do not wait.
+    // Reads do not wait.
     assert_eq!(
         w.store
             .count(&jobwire_core::JobFilter::default())
@@ -146,7 +146,8 @@ async fn an_open_transaction_of_another_process_is_waited_for_and_not_for_ever()
     );
 }
 
-/// What PostgreSQL's types refuse: such a row would hold up every other one that is read with it.
+/// These are values that PostgreSQL's types refuse. Such a row would hold up every other row that
+/// is read with it.
 #[tokio::test]
 async fn a_row_that_no_node_could_read_is_refused() {
     let w = World::<SqliteStore>::open().await;
@@ -174,7 +175,7 @@ async fn a_row_that_no_node_could_read_is_refused() {
         row.push((column, value));
         let (names, values): (Vec<_>, Vec<_>) = row.into_iter().unzip();
         let (names, values) = (names.join(", "), values.join(", "));
-        // One that has letters.
+        // An id with letters.
         let values = values.replace("{id}", "01a2071d-501f-75f8-8b0b-07935406e66c");
         for table in ["job", "dead_letter_job"] {
             let sql = format!("INSERT INTO {table} ({names}) VALUES ({values})");
@@ -185,7 +186,8 @@ async fn a_row_that_no_node_could_read_is_refused() {
     }
 }
 
-/// The file as it was on the disk when the power failed: what was handed out since then is not in it.
+/// The file is as it was on the disk when the power failed, without the fences that were given out
+/// since then.
 #[tokio::test]
 async fn a_store_that_is_opened_again_hands_out_larger_fences() {
     let scratch = Scratch::new();

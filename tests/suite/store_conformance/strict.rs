@@ -1,5 +1,5 @@
-//! Protocol rule 14, where the order is strict: a job that can't go on keeps its younger siblings waiting, whatever it
-//! waits for.
+//! Protocol rule 14 with strict order: a job that cannot go on keeps its younger siblings waiting,
+//! for any reason.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn strict<S: SqlBench>(w: &World<S>) {
     }
 }
 
-/// The first of two siblings is held; another instance is there beside them.
+/// Holds the first of two siblings, beside a job of another instance.
 async fn held<S: SqlBench>(w: &World<S>, worker: NodeId) -> (LockedJob, Hint) {
     strict(w).await;
     let hints = w.ready(vec![of("a").tenant("t"), of("a"), of("b")]).await;
@@ -29,7 +29,7 @@ async fn held<S: SqlBench>(w: &World<S>, worker: NodeId) -> (LockedJob, Hint) {
     (job, hints[1].clone())
 }
 
-/// Nobody may lock it, and nobody is told to.
+/// Asserts that no node may lock the job, and that it is not hinted.
 async fn waits<S: SqlBench>(w: &World<S>, hint: &Hint) {
     assert_eq!(w.refusal(node(), hint).await, Some(Refusal::Gone));
     let now = w.store.move_due_timers(0).await.unwrap().now;

@@ -61,14 +61,14 @@ pub(super) async fn a_first_sibling_that_is_put_aside_makes_the_next_one_ready<S
         (suspended.moved, ids(&suspended.ready))
     };
     assert_eq!(put_aside("t").await, (1, vec![hints[1].id]));
-    // Also where its holder has died: the instance still names it.
+    // The same when the holder has died: the instance still names the job.
     w.hold(node(), &hints[1]).await;
     assert_eq!(put_aside("u").await, (0, vec![]), "it runs");
     let tenant = SuspensionScope::Tenant("u".to_owned());
     w.store.activate(&tenant).await.unwrap();
     w.die(hints[1].id).await;
     assert_eq!(put_aside("u").await, (1, vec![hints[2].id]));
-    // Nobody is next while another sibling runs, or where a later one was put aside.
+    // No job is next while another sibling runs, or where a later one was suspended.
     w.hold(node(), &hints[2]).await;
     let rest = SuspensionScope::ProcessInstance("a".to_owned());
     let suspended = w.store.suspend(&rest).await.unwrap();
@@ -96,7 +96,7 @@ pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(
     assert_eq!(w.state(jobs[0].job.id).await, Some(JobState::Suspended));
     let settled = w.complete(worker, &jobs[1], &Handoff::Hint).await;
     assert_eq!(settled.applied, [jobs[1].job.id]);
-    // Its retry is not due yet, the third is ready.
+    // The first job's retry is not due yet; the third job is ready.
     let ready = w.store.activate(&tenant).await.unwrap();
     assert_eq!(ids(&ready), [hints[2].id]);
     let retry = w.view(jobs[0].job.id).await.unwrap();
@@ -120,7 +120,7 @@ pub(super) async fn a_job_created_during_suspension_is_refused_and_hinted_on_act
     assert_eq!(w.lock(node(), &[plain, exclusive]).await.jobs.len(), 2);
 }
 
-/// Each looks for itself, whatever was seen before: none, then one that is there already.
+/// Each lock statement looks for suspensions itself, with the same result each time.
 pub(super) async fn a_suspension_keeps_only_its_own_jobs_from_being_locked<S: Bench>(w: &World<S>) {
     let before = w.one(work().instance("b").concurrent()).await;
     w.hold(node(), &before).await;

@@ -23,7 +23,7 @@ pub(super) async fn due_timers_move_once_in_order_of_their_dates<S: Bench>(w: &W
     for id in &made[..3] {
         let view = w.view(*id).await.unwrap();
         assert_eq!(view.state, JobState::Executable);
-        // Ready from now on, whatever its date was.
+        // Ready from now on, not since the due date.
         assert!((moved.now - view.ready_at).num_seconds().abs() < 50);
     }
     assert_eq!(w.hold(node(), &moved.ready[0].hint).await.job.id, made[1]);
@@ -57,7 +57,7 @@ pub(super) async fn no_more_than_asked_for_move<S: Bench>(w: &World<S>) {
     for count in [2, 2, 1] {
         let page = w.store.move_due_timers(2).await.unwrap();
         assert_eq!(page.ready.len(), count);
-        // What is left is due already: the mover goes on at once.
+        // The remaining timers are due already, so the mover continues at once.
         assert_eq!(
             page.next_due.is_some_and(|due| due <= page.now),
             moved.len() < 3 && count == 2
@@ -67,7 +67,7 @@ pub(super) async fn no_more_than_asked_for_move<S: Bench>(w: &World<S>) {
     assert_eq!(moved, made);
 }
 
-/// Due so long ago, in this order.
+/// Creates timers that are due, in this order.
 async fn due<S: Bench>(w: &World<S>, jobs: Vec<NewJob>) -> Vec<JobId> {
     let made: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
     let later = |job: NewJob| job.delay(Duration::from_secs(60));
@@ -107,7 +107,7 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
         assert_eq!(view.fence, Some(locked.fence.number()));
         let lasts = view.lock_expires_at.unwrap() - moved.now;
         assert!((lasts.as_seconds_f64() - LEASE.as_secs_f64()).abs() < 50.0);
-        // Nobody else gets it.
+        // No other node gets the job.
         let hint = Hint::new(locked.job.id);
         assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Locked));
     }
@@ -119,7 +119,7 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
     let settled = w.store.complete(here, &both, &Handoff::Hint).await;
     assert_eq!(settled.unwrap().applied.len(), 2);
     assert_eq!(w.state(made[0]).await, None);
-    // What was not locked is for whoever gets its hint.
+    // A timer that was not locked is for the node that gets its hint.
     assert_eq!(w.hold(node(), &moved.ready[2].hint).await.job.id, made[3]);
     let rest = w.store.take_due_timers(&terms(here), &lanes, 5).await;
     let rest = rest.unwrap();
@@ -134,12 +134,12 @@ pub(super) async fn no_timer_is_locked_that_is_suspended<S: Bench>(w: &World<S>)
     let (here, lanes) = (node(), [Lane::default()]);
     let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
     let moved = moved.unwrap();
-    // The other one is free to be locked here, or by its hint.
+    // The other timer may be locked here or left to its hint.
     let mut others = job_ids(&moved.locked);
     others.extend(ids(&moved.ready));
     assert_eq!(others, [made[1]]);
     assert_eq!(w.state(made[0]).await, Some(JobState::Suspended));
-    // One that became a timer since is moved with the others and refused.
+    // A job that became a timer since then is moved with the others, and its hint is refused.
     let late = due(w, vec![work().tenant("t")]).await;
     let moved = w.store.take_due_timers(&terms(here), &lanes, 5).await;
     let moved = moved.unwrap();

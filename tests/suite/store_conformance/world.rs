@@ -1,4 +1,4 @@
-//! A database of one's own, and the shortest words for what the cases do with it.
+//! A database for each case, and short helpers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,43 +20,44 @@ use sqlx::AssertSqlSafe;
 /// Longer than any case takes.
 pub(super) const LEASE: Duration = Duration::from_secs(600);
 
-/// A store that lets a test look behind it.
+/// A store whose internals a test can see.
 pub(super) trait Bench: Store + Clone {
-    /// Connect to an empty database; the directory it lives in, if it does.
+    /// Connects to an empty database. Returns its directory too, if it has one.
     async fn open() -> (Self, Option<Scratch>);
     async fn up(&self);
     async fn create(&self, jobs: Vec<NewJob>) -> Created;
-    /// As a program in another language would.
+    /// Creates a job as a program in another language would.
     async fn create_by_sql(&self, job_type: &str) -> JobId;
-    /// Let a job's lease have ended a second ago.
+    /// Sets the expiry of a job's lease to a second ago.
     async fn expire(&self, id: JobId);
-    /// Let time pass for a waiting job.
+    /// Makes a waiting job due since this many seconds.
     async fn make_due(&self, id: JobId, seconds_ago: u32);
-    /// Let jobs have been ready for a while.
+    /// Makes jobs look ready for this many seconds more.
     async fn make_old(&self, seconds: u32);
     async fn rows(&self, table: &str) -> i64;
 }
 
-/// It leads where a test does not care which node does.
+/// The leader where a test does not care which node leads.
 pub(super) const LEADER: NodeId = NodeId::from_uuid(uuid::Uuid::from_u128(17));
 
-/// One that speaks SQL.
+/// A store with SQL access.
 pub(super) trait SqlBench: Bench + SqlStore {
     async fn down_to(&self, version: i64);
-    /// Run a statement with `{table}` names and `{-n}` for so many seconds less.
+    /// Runs a statement in which `{s}` is the schema prefix, `{now}` the time, and `{second}` one
+    /// second.
     async fn execute(&self, sql: &str) -> u64 {
         self.try_execute(sql).await.unwrap()
     }
     async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error>;
     async fn number(&self, sql: &str) -> i64;
-    /// Set a row aside as nodes and migrations do.
+    /// Sets a row aside as nodes and migrations do.
     async fn set_aside(&self, table: &str, id: JobId, reason: &str);
 
     async fn down(&self) {
         self.down_to(0).await;
     }
 
-    /// Write a row as nobody should: these columns with these values, written as SQL.
+    /// Writes a row that no program should write: these columns with these values, written as SQL.
     async fn put(&self, table: &str, columns: &[(&str, &str)]) -> Result<JobId, sqlx::Error> {
         let id = JobId::generate();
         self.put_as(id, table, columns).await.map(|()| id)
@@ -277,17 +278,17 @@ pub(super) struct World<S: Bench> {
     _scratch: Option<Scratch>,
 }
 
-/// A job of the type that every node here serves.
+/// Returns a job of the type that every node here serves.
 pub(super) fn work() -> NewJob {
     NewJob::of("work", &17)
 }
 
-/// One that no node here serves.
+/// Returns a job that no node here serves.
 pub(super) fn unserved() -> NewJob {
     NewJob::of("unserved", &17)
 }
 
-/// A node.
+/// Returns the id of a new node.
 pub(super) fn node() -> NodeId {
     NodeId::generate()
 }
@@ -342,7 +343,7 @@ pub(super) fn job_ids(jobs: &[LockedJob]) -> Vec<JobId> {
     jobs.iter().map(|l| l.job.id).collect()
 }
 
-/// The reason for which this job was refused.
+/// Returns the reason for which this job was refused.
 pub(super) fn why(locked: &Locked, id: JobId) -> Option<Refusal> {
     locked
         .refused
@@ -358,7 +359,7 @@ impl<S: Bench> World<S> {
         world
     }
 
-    /// On a store that is there already.
+    /// Uses an existing store.
     pub(super) fn over(store: S) -> Self {
         Self {
             store,
@@ -366,7 +367,7 @@ impl<S: Bench> World<S> {
         }
     }
 
-    /// Without tables.
+    /// Connects without creating tables.
     pub(super) async fn empty() -> Self {
         let (store, scratch) = S::open().await;
         Self {
@@ -379,7 +380,7 @@ impl<S: Bench> World<S> {
         self.store.create(jobs).await
     }
 
-    /// Create jobs that are ready at once; their hints, in creation order.
+    /// Creates jobs that are ready at once. Returns their hints in creation order.
     pub(super) async fn ready(&self, jobs: Vec<NewJob>) -> Vec<Hint> {
         let count = jobs.len();
         let hints: Vec<Hint> = self
@@ -401,14 +402,14 @@ impl<S: Bench> World<S> {
         self.store.lock(&terms(owner), hints).await.unwrap()
     }
 
-    /// Lock what a hint leads to.
+    /// Locks the job of a hint.
     pub(super) async fn hold(&self, owner: NodeId, hint: &Hint) -> LockedJob {
         let mut locked = self.lock(owner, std::slice::from_ref(hint)).await;
         assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
         locked.jobs.remove(0)
     }
 
-    /// Why a hint leads to nothing.
+    /// Returns the reason for which a hint is refused.
     pub(super) async fn refusal(&self, owner: NodeId, hint: &Hint) -> Option<Refusal> {
         let locked = self.lock(owner, std::slice::from_ref(hint)).await;
         assert!(locked.jobs.is_empty(), "{:?}", locked.jobs);
@@ -435,7 +436,7 @@ impl<S: Bench> World<S> {
         self.store.expire(id).await;
     }
 
-    /// The job's holder dies: its lease runs out, and the leader's turn ends it.
+    /// Lets the job's holder die: its lease expires, and the leader cycle ends it.
     pub(super) async fn die(&self, id: JobId) {
         self.expire(id).await;
         self.lead(LEADER).await;
@@ -485,7 +486,7 @@ impl<S: Bench> World<S> {
         self.store.run_leader_cycle(&turn).await.unwrap()
     }
 
-    /// A turn of a node that leads.
+    /// Runs a leader cycle of a node that leads.
     pub(super) async fn lead(&self, node: NodeId) -> CycleReport {
         match self.turn(node).await {
             CycleOutcome::Leads(report) => *report,

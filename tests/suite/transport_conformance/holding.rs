@@ -49,7 +49,7 @@ pub(crate) async fn settling_out_of_order_forgets_only_what_was_settled(world: &
     let held = tickets(&take(&mut first, 6).await);
     first.settle(&[held[4], held[1]]).await;
     first.settle(&[held[0]]).await;
-    // Twice is as good as once.
+    // Settling twice is the same as settling once.
     first.settle(&[held[0], held[1]]).await;
     drop(first);
     let mut second = world.receiver(10).await;
@@ -61,11 +61,11 @@ pub(crate) async fn what_is_given_back_goes_to_another_receiver(world: &World) {
     let sent = world.publish(3).await;
     let mut first = world.receiver(3).await;
     let held = take(&mut first, 3).await;
-    // Without this it might come back to the one who gave it.
+    // Without the pause the messages might come back to this receiver.
     first.pause().await;
     first.requeue(&tickets(&held[1..])).await;
     let mut second = world.receiver(10).await;
-    // On a log the first one, which is still held, comes before them.
+    // On a log the first message, which is still held, comes before them.
     let left = if world.is_log { &sent[..] } else { &sent[1..] };
     let deliveries = take(&mut second, left.len()).await;
     world.assert_redelivered(&deliveries);
@@ -103,7 +103,7 @@ pub(crate) async fn a_resumed_receiver_receives_again(world: &World) {
         receiver.resume().await;
         assert_eq!(drain(&mut receiver, 2).await, sent);
     }
-    // Tickets live through the pauses.
+    // Tickets stay valid through pauses.
     assert_eq!(ids(&held), held_sent);
     receiver.settle(&tickets(&held)).await;
     drop(receiver);

@@ -1,4 +1,4 @@
-//! Rule 1 of the contract: say of each message whether the broker has it.
+//! Rule 1 of the contract: report for each message whether the broker has it.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub(crate) async fn a_marker_comes_after_what_was_confirmed_before_it(world: &Wo
         let deliveries = take(&mut receiver, before.len()).await;
         let (last, rest) = deliveries.split_last().unwrap();
         receiver.settle(&tickets(rest)).await;
-        // Long enough for an answer that is given too early.
+        // Long enough for a premature answer to arrive.
         let early = tokio::time::timeout(Duration::from_secs(2), control.recv()).await;
         assert!(early.is_err(), "{early:?}");
         receiver.settle(&[last.ticket]).await;
@@ -97,7 +97,7 @@ pub(crate) async fn a_marker_comes_after_what_was_confirmed_before_it(world: &Wo
 
 pub(crate) async fn lanes_do_not_mix(world: &World) {
     let other = Lane::unchecked("other");
-    // Its receiver declares it.
+    // The receiver declares the lane.
     drop(world.receiver_of(std::slice::from_ref(&other), 10).await);
     let (here, there) = (world.publish(3).await, world.publish_to(&other, 3).await);
     let mut receiver = world.receiver(10).await;
@@ -115,7 +115,7 @@ pub(crate) async fn what_nobody_receives_waits(world: &World) {
 pub(crate) async fn a_closed_transport_says_so(world: &World) {
     let mut receiver = world.receiver(10).await;
     let publisher = world.transport.publisher();
-    eventually("the transport to be well", SOON, || async {
+    eventually("the transport to be healthy", SOON, || async {
         let health = publisher.health();
         (health.publishing && health.receiving).then_some(())
     })

@@ -1,4 +1,4 @@
-//! Rule 3 of the contract: hold back what a receiver has not asked for; and cancel-safety.
+//! Rule 3 of the contract: hold back messages that a receiver has not asked for; cancel safety.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) async fn a_receive_that_is_given_up_loses_nothing(world: &World) {
     let receiving = async {
         let mut received = Vec::new();
         while received.len() < 200 {
-            // Far too short for a broker to answer: most calls are given up half-way.
+            // Much too short for a broker to answer, so most calls are cancelled half-way.
             let receive = receiver.receive(7);
             if let Ok(got) = tokio::time::timeout(Duration::from_micros(100), receive).await {
                 let deliveries = got.unwrap();
@@ -54,13 +54,13 @@ pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
     let mut first = world.receiver(3).await;
     let held = take(&mut first, 3).await;
     if world.is_log {
-        // One place is free then, and one message comes.
+        // One place is free now, so one message comes.
         first.settle(&tickets(&held[..1])).await;
         let next = receive(&mut first, 10).await;
         assert_eq!(ids(&next), sent[3..4]);
         return;
     }
-    // The other two are shown to have been left to others.
+    // Shows that the other two messages were left to other receivers.
     let mut second = world.receiver(10).await;
     assert_eq!(ids(&take(&mut second, 2).await), sent[3..]);
     assert_eq!(ids(&held), sent[..3]);
@@ -81,7 +81,7 @@ pub(crate) async fn settling_makes_room(world: &World) {
 pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
     let [busy, other] = ["busy", "other"].map(Lane::unchecked);
     let mut receiver = world.receiver_of(&[busy.clone(), other.clone()], 8).await;
-    // Both lanes are known to deliver before it counts.
+    // Both lanes deliver before the measurement.
     let mut first = world.publish_to(&busy, 1).await;
     first.extend(world.publish_to(&other, 1).await);
     assert_eq!(sorted(drain(&mut receiver, 2).await), sorted(first));
@@ -89,7 +89,7 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
     let sent = world.publish_to(&other, 3).await;
     let (mut from_busy, mut from_other) = (0, Vec::new());
     while from_other.len() < sent.len() {
-        // No more at once than the busy lane alone could fill, each time.
+        // Each call receives no more than the busy lane alone could fill.
         let deliveries = receive(&mut receiver, 4).await;
         receiver.settle(&tickets(&deliveries)).await;
         for delivery in &deliveries {
@@ -107,7 +107,7 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
 pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(world: &World) {
     let [held, other] = ["held", "other"].map(Lane::unchecked);
     let lanes = [held.clone(), other.clone()];
-    // Their receivers declare them.
+    // The receivers declare the lanes.
     drop(world.receiver_of(&lanes, 4).await);
     world.publish_to(&held, 30).await;
     let mut receiver = world.receiver_of(&lanes, 4).await;

@@ -1,4 +1,4 @@
-//! A transport alone with itself, and short ways to say what a case needs.
+//! A transport that no other test uses, and short helpers for the cases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::wait::patience;
 use jobwire_tests::{eventually, shared};
 
-/// A failing test ends after this; a passing one never gets near it.
+/// The deadline of a failing test. A passing test is much faster.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A transport on which nobody else publishes.
+/// A transport on which only the test publishes.
 pub(crate) struct World {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) lane: Lane,
-    /// A log remembers how far it was read, and has one reader at a time: a message that was decided
-    /// behind one that was not comes again, nobody says that it does, and no marker travels.
+    /// A log stores how far it was read, and has one reader at a time. A message that was decided
+    /// behind an undecided one comes again, without the mark of a redelivery, and no marker
+    /// travels.
     pub(crate) is_log: bool,
 }
 
@@ -48,7 +49,7 @@ impl World {
         Self::of(Arc::new(transport))
     }
 
-    /// With one partition, so that there is one order.
+    /// Connects with one partition, so that there is one order.
     pub(crate) async fn kafka() -> Self {
         let space = shared::kafka().await.space();
         let options = KafkaOptions::default()
@@ -73,7 +74,7 @@ impl World {
         }
     }
 
-    /// What comes to the next receiver after these of `sent` have been settled.
+    /// Returns what the next receiver gets after these of `sent` have been settled.
     pub(crate) fn left(&self, sent: &[JobId], settled: &[usize]) -> Vec<JobId> {
         let low = (0..sent.len()).find(|n| !settled.contains(n));
         let comes = |n: usize| {
@@ -87,14 +88,14 @@ impl World {
         sorted(left.map(|(_, id)| *id).collect())
     }
 
-    /// Of messages that somebody had before.
+    /// Asserts that these messages are marked as redelivered.
     pub(crate) fn assert_redelivered(&self, deliveries: &[Delivery]) {
         if !self.is_log {
             assert!(deliveries.iter().all(|delivery| delivery.redelivered));
         }
     }
 
-    /// A receiver of the lane.
+    /// Returns a receiver of the lane.
     pub(crate) async fn receiver(&self, prefetch: u16) -> Box<dyn Receiver> {
         self.receiver_of(std::slice::from_ref(&self.lane), prefetch)
             .await
@@ -110,7 +111,7 @@ impl World {
             .unwrap()
     }
 
-    /// Publish hints, each in a message of its own.
+    /// Publishes hints, each in its own message.
     pub(crate) async fn publish(&self, count: usize) -> Vec<JobId> {
         self.publish_to(&self.lane, count).await
     }
@@ -130,7 +131,7 @@ impl World {
     }
 }
 
-/// Fail, rather than hang, when something does not come.
+/// Waits for a result, and fails instead of hanging when it does not come.
 pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     match tokio::time::timeout(patience(SOON), coming).await {
         Ok(came) => came,
@@ -138,7 +139,8 @@ pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     }
 }
 
-/// A broker that does not answer for seconds counts as away, and is asked again.
+/// Returns the answer, or `None` for a broker that counts as away since it did not answer for
+/// seconds; the caller then asks again.
 fn answer<T>(answered: Result<T, TransportError>) -> Option<T> {
     match answered {
         Ok(answer) => Some(answer),
@@ -147,7 +149,7 @@ fn answer<T>(answered: Result<T, TransportError>) -> Option<T> {
     }
 }
 
-/// What has come, once something has.
+/// Receives once, and waits until something has come.
 pub(crate) async fn receive(receiver: &mut Box<dyn Receiver>, most: usize) -> Vec<Delivery> {
     let receiving = async {
         loop {
@@ -160,7 +162,7 @@ pub(crate) async fn receive(receiver: &mut Box<dyn Receiver>, most: usize) -> Ve
     soon("receiving", receiving).await
 }
 
-/// Receive until this many messages have come.
+/// Receives until this many messages have come.
 pub(crate) async fn take(receiver: &mut Box<dyn Receiver>, messages: usize) -> Vec<Delivery> {
     let mut taken = Vec::new();
     while taken.len() < messages {
@@ -169,7 +171,7 @@ pub(crate) async fn take(receiver: &mut Box<dyn Receiver>, messages: usize) -> V
     taken
 }
 
-/// Receive and settle until hints for this many jobs have come.
+/// Receives and settles until hints for this many jobs have come.
 pub(crate) async fn drain(receiver: &mut Box<dyn Receiver>, hints: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     while ids.len() < hints {
@@ -191,7 +193,7 @@ pub(crate) fn ids(deliveries: &[Delivery]) -> Vec<JobId> {
     deliveries.iter().flat_map(ids_of).collect()
 }
 
-/// The ids in order, for comparing where the order does not matter.
+/// Sorts ids, for comparisons in which the order does not matter.
 pub(crate) fn sorted(mut ids: Vec<JobId>) -> Vec<JobId> {
     ids.sort_unstable();
     ids

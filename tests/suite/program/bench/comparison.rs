@@ -1,5 +1,5 @@
-//! The comparison kit, one iteration, with what needs no other language: that it still starts its servers, reads what
-//! Jobwire and pgbench say, and prints its tables.
+//! One iteration of the comparison kit, with the parts that need no other language: it starts its
+//! servers, reads the output of Jobwire and pgbench, and prints its tables.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jobwire_tests::{Program, Scratch, cargo, need};
 
 use crate::docs;
 
-/// A PostgreSQL, a RabbitMQ, and six runs of some hundred jobs.
+/// The time for PostgreSQL, RabbitMQ and six runs of some hundred jobs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[tokio::test]

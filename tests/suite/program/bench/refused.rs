@@ -1,10 +1,10 @@
-//! What a bench refuses, before it asks a server for anything.
+//! Arguments that a bench refuses before it contacts a server.
 
 use jobwire_tests::Scratch;
 
 use super::super::{fails, jobwire};
 
-/// Refused with these words in what is said.
+/// Asserts that these arguments are refused with a message that contains these words.
 async fn refused(arguments: &[&str], words: &[&str]) {
     let home = Scratch::new();
     let said = fails(jobwire(&home, &["bench"]).args(arguments), 2).await;
