@@ -111,7 +111,8 @@ fn folders() -> BTreeSet<String> {
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
-            if !path.is_dir() || name == "target" || name.starts_with('.') {
+            // A link, as that of the core to the migrations, is no folder.
+            if !path.is_dir() || path.is_symlink() || name == "target" || name.starts_with('.') {
                 continue;
             }
             let below = path.strip_prefix(&root).unwrap();
