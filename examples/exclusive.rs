@@ -1,8 +1,8 @@
-//! Jobs of one process instance run one at a time and in the order of their creation; jobs of different
-//! instances run beside each other.
+//! Jobs of one process instance run one at a time and in creation order; jobs of different instances
+//! run side by side.
 //!
 //! ```sh
-//! cargo run -p jobwire-core --example exclusive -- sqlite:exclusive.db
+//! cargo run -p jobwire-core --features sqlite --example exclusive -- sqlite:exclusive.db
 //! ```
 
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Two nodes share the work of one database; RabbitMQ carries the hints.
 //!
 //! ```sh
-//! cargo run -p jobwire-amqp --example rabbitmq -- \
+//! cargo run -p jobwire-amqp --features jobwire-core/postgres --example rabbitmq -- \
 //!     postgres://user:password@host/database amqps://user:password@host/virtual-host
 //! ```
-//! Both nodes live in this process so that the example is short; in earnest each is a process of its own.
+//! Both nodes run in this process, to keep the example short. In production each node is a process.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! A job that exists exactly when the order does that it belongs to.
+//! A job that exists if and only if the order exists to which it belongs.
 //!
 //! ```sh
-//! cargo run -p jobwire-core --example transactional_enqueue -- postgres://user:password@host/database
+//! cargo run -p jobwire-core --features postgres --example transactional_enqueue -- \
+//!     postgres://user:password@host/database
 //! ```
-//! Migrates the database, makes a table `example_orders`, and runs a node of its own over the
-//! in-process transport: no broker is needed.
+//! Migrates the database, creates a table `example_orders`, and runs a node over the in-process
+//! transport, so it needs no broker.
 
 use std::sync::Arc;
 
