@@ -2,13 +2,13 @@
 //! run at the same time.
 //!
 //! ```sh
-//! cargo run -p jobwire-core --example exclusive -- sqlite:exclusive.db
+//! cargo run -p jobwire --features sqlite --example exclusive -- sqlite:exclusive.db
 //! ```
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::{
+use jobwire::{
     CommitHook, HookOptions, InProcessTransport, NewJob, Node, Outcome, Running, SqliteStore,
     Transport,
 };

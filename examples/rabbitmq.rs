@@ -1,7 +1,7 @@
 //! Two nodes share the work of one database; RabbitMQ carries the hints.
 //!
 //! ```sh
-//! cargo run -p jobwire-amqp --example rabbitmq -- \
+//! cargo run -p jobwire --features postgres,amqp --example rabbitmq -- \
 //!     postgres://user:password@host/database amqps://user:password@host/virtual-host
 //! ```
 //! Both nodes run in this process to keep the example short; in production each is a process of its
@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::{NewJob, Node, Outcome, PgStore, Running, Transport};
+use jobwire::amqp::{AmqpOptions, AmqpTransport};
+use jobwire::{NewJob, Node, Outcome, PgStore, Running, Transport};
 use tokio::sync::mpsc;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

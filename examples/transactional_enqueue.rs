@@ -1,14 +1,15 @@
 //! A job that exists if and only if its order exists.
 //!
 //! ```sh
-//! cargo run -p jobwire-core --example transactional_enqueue -- postgres://user:password@host/database
+//! cargo run -p jobwire --features postgres --example transactional_enqueue -- \
+//!     postgres://user:password@host/database
 //! ```
 //! Migrates the database, creates a table `example_orders`, and runs a node over the in-process
 //! transport: no broker is needed.
 
 use std::sync::Arc;
 
-use jobwire_core::{InProcessTransport, NewJob, Node, Outcome, PgStore, Running};
+use jobwire::{InProcessTransport, NewJob, Node, Outcome, PgStore, Running};
 use tokio::sync::mpsc;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -76,5 +76,5 @@ pub use worker::handler::{
 };
 pub use worker::middleware::{Middleware, Next};
 
-/// The version of sqlx whose transactions the stores take.
-pub use sqlx;
+/// The crates whose types are part of the public API.
+pub use {chrono, serde_json, sqlx, uuid};

@@ -135,14 +135,22 @@
 pub use jobwire_core::{
     BadLane, Client, CommitHook, Fence, Handler, HandlerError, HandlerOptions, HandlerResult,
     Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDetails,
-    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneOrder,
-    LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, Repeat,
-    RetryPolicy, Running, SqlStore, Stop, Store, StoreError, TransactionHook, Verdict,
+    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
+    LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
+    Repeat, RetryPolicy, Running, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
+    Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]
 pub use jobwire_core::{SqliteOptions, SqliteStore};
+
+/// Dates of jobs.
+pub use jobwire_core::chrono;
+/// JSON text of payloads.
+pub use jobwire_core::serde_json;
+/// Correlation ids.
+pub use jobwire_core::uuid;
 
 /// The version of sqlx whose transactions Jobwire takes.
 pub use jobwire_core::sqlx;
@@ -169,12 +177,13 @@ pub mod node {
     };
 }
 
-/// Stores: the answers of operations, and how to write a store.
+/// Stores: their options and the answers of operations.
 pub mod store {
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
+    pub use jobwire_core::store::{MAX_NAMES, Refusal};
     pub use jobwire_core::store::{
         Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
     };
@@ -184,7 +193,8 @@ pub mod store {
 pub mod transport {
     pub use jobwire_core::transport::routed::RoutedTransport;
     pub use jobwire_core::transport::{
-        BadSetting, BrokerSecurity, Plaintext, Transport, TransportError, TransportHealth,
+        BadSetting, BrokerSecurity, Plaintext, Publisher, Transport, TransportError,
+        TransportHealth,
     };
 }
 
@@ -198,6 +208,7 @@ pub mod text {
     pub use jobwire_core::job::duration::{BadDuration, parse as parse_duration};
     pub use jobwire_core::job::repeat::BadRepeat;
     pub use jobwire_core::job::retry::BadRetryPolicy;
+    pub use jobwire_core::lane::rule::BadRule;
 }
 
 /// The metrics: names, units, labels, meaning; and [`describe`](metrics::describe) for the recorder.
@@ -205,4 +216,36 @@ pub mod metrics {
     pub use jobwire_core::telemetry::metrics::{
         ALL, COUNT_BUCKETS, Kind, Metric, SECONDS_BUCKETS, describe,
     };
+}
+
+/// Every Rust snippet of these pages compiles against this crate alone.
+#[cfg(all(
+    doctest,
+    feature = "postgres",
+    feature = "amqp",
+    feature = "kafka",
+    feature = "testing"
+))]
+mod pages {
+    macro_rules! pages {
+        ($($name:ident = $file:literal),+ $(,)?) => {
+            $(
+                #[doc = include_str!(concat!("../../../", $file))]
+                mod $name {}
+            )+
+        };
+    }
+
+    pages! {
+        readme = "README.md",
+        library = "docs/getting-started/library.md",
+        transactions = "docs/guides/transactions.md",
+        retries = "docs/guides/retries.md",
+        timers = "docs/guides/timers.md",
+        exclusive_jobs = "docs/guides/exclusive-jobs.md",
+        lanes = "docs/guides/lanes.md",
+        middleware = "docs/guides/middleware.md",
+        operating_jobs = "docs/guides/operating-jobs.md",
+        testing_handlers = "docs/guides/testing-handlers.md",
+    }
 }

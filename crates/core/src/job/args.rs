@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 /// assert_eq!(handlers.types(), ["send-invoice"]);
 /// assert!(job.validate().is_ok());
 /// ```
-pub trait JobArgs: Serialize + DeserializeOwned + Send + 'static {
+pub trait JobArgs: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The job type: names the handler, in the database and in metrics.
     const TYPE: &'static str;
 }

@@ -39,6 +39,50 @@ pub struct JobFilter {
     pub limit: i64,
 }
 
+impl JobFilter {
+    /// Only of these states.
+    #[must_use]
+    pub fn states(mut self, states: impl IntoIterator<Item = JobState>) -> Self {
+        self.states = states.into_iter().collect();
+        self
+    }
+
+    /// Only of this handler type.
+    #[must_use]
+    pub fn job_type(mut self, job_type: impl Into<String>) -> Self {
+        self.job_type = Some(job_type.into());
+        self
+    }
+
+    /// Only of this process instance.
+    #[must_use]
+    pub fn instance(mut self, instance: impl Into<String>) -> Self {
+        self.process_instance = Some(instance.into());
+        self
+    }
+
+    /// Only of this tenant.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Skip this many.
+    #[must_use]
+    pub fn offset(mut self, offset: i64) -> Self {
+        self.offset = offset;
+        self
+    }
+
+    /// At most this many. Default: 100.
+    #[must_use]
+    pub fn limit(mut self, limit: i64) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
 impl Default for JobFilter {
     fn default() -> Self {
         Self {

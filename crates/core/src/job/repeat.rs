@@ -5,6 +5,7 @@
 //! transaction that completes the one before (protocol rule 2). It carries the count that is left.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -75,6 +76,14 @@ impl Repeat {
             times: Some(times),
             every,
         }
+    }
+}
+
+impl FromStr for Repeat {
+    type Err = BadRepeat;
+
+    fn from_str(text: &str) -> Result<Self, BadRepeat> {
+        Self::parse(text)
     }
 }
 

@@ -70,6 +70,22 @@ pub enum BadRetryPolicy {
 }
 
 impl RetryPolicy {
+    /// The same wait each time.
+    #[must_use]
+    pub const fn fixed(wait: Duration) -> Self {
+        Self::Fixed(wait)
+    }
+
+    /// Waits that double, from `first` to at most `max`, each ±10 % at random.
+    #[must_use]
+    pub const fn exponential(first: Duration, max: Duration) -> Self {
+        Self::Exponential {
+            first,
+            factor: 2.0,
+            max,
+        }
+    }
+
     /// Read a policy.
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
+use crate::job::args::JobArgs;
 use crate::job::scope::{Names, Scope};
 use crate::store::{MAX_NAMES, StoreError};
 use crate::worker::context::NodeContext;
-use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
+use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, IntoOutcome, Running};
 
 /// Registers and unregisters types, deployments, categories and tenants of a running node. Cheap to
 /// clone. Returned by [`Node::registry`](super::Node::registry).
@@ -19,12 +20,12 @@ use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, Running};
 /// does.
 ///
 /// ```no_run
-/// # use jobwire_core::{Node, Outcome, Running};
+/// # use jobwire_core::{Node, Running};
 /// # async fn example(node: Node) -> Result<(), jobwire_core::StoreError> {
 /// let registry = node.registry();
 /// registry.register("send-fax", |job: Running<u64>| async move {
 ///     println!("fax {}", job.payload);
-///     Ok(Outcome::Done)
+///     Ok(())
 /// })?;
 /// // Only jobs of these deployments, and jobs that name none:
 /// registry.register_deployment("order-process:17")?;
@@ -48,11 +49,16 @@ impl Registry {
     ///
     /// # Errors
     /// Fails if the node already has [`MAX_NAMES`] types.
-    pub fn register<P, F, Fut>(&self, job_type: impl Into<String>, run: F) -> Result<(), StoreError>
+    pub fn register<P, F, Fut, O>(
+        &self,
+        job_type: impl Into<String>,
+        run: F,
+    ) -> Result<(), StoreError>
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         self.register_with(job_type, HandlerOptions::default(), run)
     }
@@ -62,7 +68,7 @@ impl Registry {
     ///
     /// # Errors
     /// As [`register`](Self::register).
-    pub fn register_with<P, F, Fut>(
+    pub fn register_with<P, F, Fut, O>(
         &self,
         job_type: impl Into<String>,
         options: HandlerOptions,
@@ -70,8 +76,9 @@ impl Registry {
     ) -> Result<(), StoreError>
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
         P: DeserializeOwned + Send + 'static,
+        O: IntoOutcome + 'static,
     {
         let job_type = job_type.into();
         has_room("types", self.0.served.all().iter(), &job_type)?;
@@ -80,6 +87,21 @@ impl Registry {
             .change_handlers(|handlers| handlers.add_with(&*job_type, options, run));
         self.0.forget_type_slots(&job_type);
         Ok(())
+    }
+
+    /// Runs [typed jobs](JobArgs) from now on, with default options. Replaces an existing handler of
+    /// the type.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_job<A, F, Fut, O>(&self, run: F) -> Result<(), StoreError>
+    where
+        A: JobArgs,
+        F: Fn(Running<A>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<O>> + Send + 'static,
+        O: IntoOutcome + 'static,
+    {
+        self.register(A::TYPE, run)
     }
 
     /// Runs jobs of this type from now on, with anything that implements [`Handler`].

@@ -33,7 +33,8 @@ impl<S: SqlStore> Client<S> {
         self.store.count(filter).await
     }
 
-    /// Makes a dead letter, a waiting retry or a timer executable now, with this number of attempts.
+    /// Makes a job that does not run executable now, with this number of attempts: a dead letter, a
+    /// waiting retry, a timer, a suspended job. The hint of an executable job is published again.
     ///
     /// # Errors
     /// What the database says.
@@ -77,9 +78,9 @@ impl<S: SqlStore> Client<S> {
         Ok(self.published(operated))
     }
 
-    /// Deletes a job; where it runs, asks its node to stop the handler instead. The handler sees
-    /// [`Running::stop`](crate::Running::stop) cancelled, and the attempt ends as its answer says; without
-    /// an answer the job is released and may run again.
+    /// Deletes a job; if it runs, asks its node to stop the handler instead. The handler sees
+    /// [`Running::stop`](crate::Running::stop) cancelled, and its answer decides what becomes of the job. A
+    /// handler that ignores the stop runs to its end.
     ///
     /// # Errors
     /// What the database says.
