@@ -9,6 +9,7 @@ mod crash;
 mod fences;
 mod full;
 mod half_open;
+mod named;
 mod pooler;
 mod standby;
 

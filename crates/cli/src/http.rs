@@ -115,7 +115,7 @@ fn describe(stuck: &StuckBatch) -> String {
 }
 
 async fn ready(State(node): State<Node>) -> Response {
-    let health = node.health.health();
+    let health = node.health.checked().await;
     let status = if health.ready {
         StatusCode::OK
     } else {

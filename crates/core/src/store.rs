@@ -92,6 +92,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.check().await.map(drop)
     }
 
+    /// Returns why the database does not answer, with its address; `None` if it answers. For health
+    /// endpoints: answers within two seconds, and asks the database at most once a second.
+    async fn absence(&self) -> Option<String> {
+        None
+    }
+
     /// Prepares this node for locking. From now on its fences are larger than all fences given out
     /// before, also by a server that has crashed since (protocol rule 1). Locking does this, too;
     /// this call reports at the start what is missing for it.

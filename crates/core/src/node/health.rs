@@ -57,7 +57,19 @@ impl HealthWatch {
         self.shared.store.stuck()
     }
 
-    /// Returns the current health of the node.
+    /// Returns the current health of the node, after it has asked whether the database answers. Takes
+    /// two seconds at most.
+    pub async fn checked(&self) -> NodeHealth {
+        let absence = self.shared.store.absence().await;
+        let mut health = self.health();
+        if let Some(absence) = absence {
+            health.ready = false;
+            health.problems.insert("database".to_owned(), absence);
+        }
+        health
+    }
+
+    /// Returns the current health of the node, as its parts last reported it.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
         let shared = &self.shared;

@@ -59,7 +59,7 @@ use self::lately::Lately;
 use self::line::{Line, Suspicion};
 use self::session::{Commits, Isolation, Plans};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
-use super::presence::Presence;
+use super::presence::{Address, Presence};
 use super::{
     ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome,
     Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
@@ -201,6 +201,10 @@ impl PgStore {
         let connect = address::connect_options(url, options.plaintext)?;
         // Poolers refuse unknown start-up parameters, such as this one. Jobwire does not need it.
         let connect = connect.application_name("jobwire").extra_float_digits(None);
+        let presence = Presence::of(match connect.get_socket() {
+            Some(path) => Address::Socket(path.display().to_string()),
+            None => Address::Tcp(connect.get_host().to_owned(), connect.get_port()),
+        });
         let suspicion = Suspicion::default();
         let within = options.statement_timeout + Duration::from_secs(2);
         let silence = match options.idle_in_transaction_timeout {
@@ -267,7 +271,7 @@ impl PgStore {
             fences,
             isolation,
             refusals: Refusals::default(),
-            presence: Presence::default(),
+            presence,
         };
         // Report a wrong address or password, or an error of the server, at once. The pool would
         // retry until its timeout and lose the reason.
@@ -483,6 +487,14 @@ impl Store for PgStore {
             Ok(())
         })
         .await
+    }
+
+    async fn absence(&self) -> Option<String> {
+        let ask = async {
+            sqlx::query("SELECT").execute(&self.renewals.pool).await?;
+            Ok(())
+        };
+        self.presence.absence(ask).await
     }
 
     async fn begin_locking(&self) -> Result<()> {

@@ -1,15 +1,74 @@
-//! Logs one line when the database stops answering, and one when it answers again.
+//! Whether the database answers: one log line when it stops, one when it answers again, and the
+//! cause of its absence for health endpoints.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use crate::store::error::StoreError;
 
+/// A question of a health endpoint is answered within this time, and for this time its answer is
+/// given again.
+const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
+const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+const LASTS: Duration = Duration::from_secs(1);
+
+/// Where the database listens.
+#[derive(Clone, Debug)]
+pub(super) enum Address {
+    /// A host and its port.
+    Tcp(String, u16),
+    /// A socket of this machine.
+    Socket(String),
+}
+
+impl Address {
+    /// Returns why the database does not answer.
+    async fn cause(&self, error: &StoreError) -> String {
+        match self {
+            Self::Socket(path) => format!("the database at {path} does not answer: {error}"),
+            Self::Tcp(host, port) => {
+                let connect = TcpStream::connect((host.as_str(), *port));
+                match tokio::time::timeout(CONNECT_WITHIN, connect).await {
+                    Ok(Err(refusal)) => {
+                        format!("cannot connect to the database at {host}:{port}: {refusal}")
+                    }
+                    Err(_) => format!("the database at {host}:{port} cannot be reached"),
+                    Ok(Ok(_)) if error.is_absence() || matches!(error, StoreError::Timeout(_)) => {
+                        format!(
+                            "the database at {host}:{port} accepts connections but does not answer"
+                        )
+                    }
+                    Ok(Ok(_)) => format!("the database at {host}:{port}: {error}"),
+                }
+            }
+        }
+    }
+}
+
 /// Whether the last statement reached the database. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Presence(Arc<Mutex<Option<Instant>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Presence {
+    address: Arc<Address>,
+    gone: Arc<Mutex<Option<Instant>>>,
+    /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
+    asked: Arc<tokio::sync::Mutex<Option<Asked>>>,
+}
+
+/// An answer to a health endpoint: its time, and why the database is absent.
+type Asked = (Instant, Option<String>);
 
 impl Presence {
+    pub(super) fn of(address: Address) -> Self {
+        Self {
+            address: Arc::new(address),
+            gone: Arc::default(),
+            asked: Arc::default(),
+        }
+    }
+
     /// Records the result of a statement.
     pub(super) fn note<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
@@ -23,15 +82,53 @@ impl Presence {
                 let mut gone = self.gone();
                 if gone.is_none() {
                     *gone = Some(Instant::now());
-                    tracing::warn!(%error, "the database does not answer; statements are retried until it does");
+                    self.log(error.to_string());
                 }
             }
             Err(_) => {}
         }
     }
 
-    fn gone(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Logs the absence with its cause, which takes a moment to find.
+    fn log(&self, error: String) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let address = self.address.clone();
+        runtime.spawn(async move {
+            let cause = address.cause(&StoreError::Timeout(CONNECT_WITHIN)).await;
+            tracing::warn!(
+                cause,
+                error,
+                "the database does not answer; statements are retried until it does"
+            );
+        });
+    }
+
+    /// Returns why the database does not answer, or `None` if it does. Asks `question` unless the last
+    /// answer is younger than a second.
+    pub(super) async fn absence(
+        &self,
+        question: impl Future<Output = Result<(), StoreError>>,
+    ) -> Option<String> {
+        let mut asked = self.asked.lock().await;
+        if let Some((at, answer)) = &*asked
+            && at.elapsed() < LASTS
+        {
+            return answer.clone();
+        }
+        let answer = tokio::time::timeout(ANSWER_WITHIN, question).await;
+        let answer = answer.unwrap_or(Err(StoreError::Timeout(ANSWER_WITHIN)));
+        let answer = match answer {
+            Ok(()) => None,
+            Err(error) => Some(self.address.cause(&error).await),
+        };
+        *asked = Some((Instant::now(), answer.clone()));
+        answer
+    }
+
+    fn gone(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -42,7 +139,7 @@ mod tests {
 
     #[test]
     fn it_goes_with_a_lost_answer_and_comes_with_the_next_one() {
-        let presence = Presence::default();
+        let presence = Presence::of(Address::Socket("here".to_owned()));
         let lost = || {
             let reset = std::io::ErrorKind::ConnectionReset.into();
             Err::<(), _>(StoreError::Database(sqlx::Error::Io(reset)))
