@@ -11,6 +11,7 @@
 mod bug;
 mod clock;
 mod database;
+mod fault_injector;
 mod handler;
 mod link;
 mod scenario;
@@ -18,7 +19,6 @@ mod store;
 mod sweep;
 mod trace;
 mod transport;
-mod weather;
 mod world;
 
 pub use bug::Bug;

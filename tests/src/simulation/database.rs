@@ -5,12 +5,12 @@
 //! [checker](crate::history::Checker).
 
 mod finish;
+mod leader_cycle;
 mod lock;
 mod meddle;
 mod nodes;
 mod operate;
 mod orphans;
-mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

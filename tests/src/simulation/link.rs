@@ -13,8 +13,8 @@ use jobwire_core::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::database::Database;
+use super::fault_injector::FaultInjector;
 use super::trace::Trace;
-use super::weather::Sky;
 
 /// The maximum extra delay of a slow or late statement, in milliseconds.
 const LONGEST: u64 = 9_000;
@@ -27,7 +27,7 @@ pub(super) struct Link {
     name: String,
     dead: AtomicBool,
     frozen_until: Mutex<Option<Instant>>,
-    sky: Arc<Sky>,
+    injector: Arc<FaultInjector>,
     trace: Arc<Trace>,
 }
 
@@ -42,12 +42,12 @@ enum Fate {
 }
 
 impl Link {
-    pub(super) fn new(name: String, sky: Arc<Sky>, trace: Arc<Trace>) -> Link {
+    pub(super) fn new(name: String, injector: Arc<FaultInjector>, trace: Arc<Trace>) -> Link {
         Link {
             name,
             dead: AtomicBool::new(false),
             frozen_until: Mutex::default(),
-            sky,
+            injector,
             trace,
         }
     }
@@ -74,8 +74,8 @@ impl Link {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn sky(&self) -> &Sky {
-        &self.sky
+    pub(super) fn injector(&self) -> &FaultInjector {
+        &self.injector
     }
 
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
@@ -101,22 +101,22 @@ impl Link {
     }
 
     fn fate(&self) -> Fate {
-        let weather = self.sky.now();
+        let fault_rates = self.injector.now();
         let chances = [
-            (weather.fails, Fate::Fails),
-            (weather.answer_lost, Fate::AnswerLost),
-            (weather.late, Fate::Late),
-            (weather.slow, Fate::Slow),
+            (fault_rates.fails, Fate::Fails),
+            (fault_rates.answer_lost, Fate::AnswerLost),
+            (fault_rates.late, Fate::Late),
+            (fault_rates.slow, Fate::Slow),
         ];
         let mut struck = chances
             .into_iter()
-            .filter(|(chance, _)| self.sky.strikes(*chance));
+            .filter(|(chance, _)| self.injector.strikes(*chance));
         struck.next().map_or(Fate::Fine, |(_, fate)| fate)
     }
 
     /// Waits for a short network delay.
     pub(super) async fn travel(&self) {
-        let millis = self.sky.up_to(6);
+        let millis = self.injector.up_to(6);
         if millis > 2 {
             sleep(Duration::from_millis(millis - 2)).await;
         }
@@ -141,12 +141,12 @@ impl Link {
             Fate::Fails => Err(unreachable()),
             Fate::AnswerLost => {
                 step(database, effect);
-                sleep(Duration::from_millis(self.sky.up_to(DEADLINE))).await;
+                sleep(Duration::from_millis(self.injector.up_to(DEADLINE))).await;
                 Err(lost())
             }
             Fate::Late => {
                 let database = database.clone();
-                let late = Duration::from_millis(DEADLINE + self.sky.up_to(LONGEST));
+                let late = Duration::from_millis(DEADLINE + self.injector.up_to(LONGEST));
                 tokio::spawn(async move {
                     sleep(late).await;
                     step(&database, effect);
@@ -155,7 +155,7 @@ impl Link {
                 Err(lost())
             }
             Fate::Slow => {
-                sleep(Duration::from_millis(self.sky.up_to(LONGEST))).await;
+                sleep(Duration::from_millis(self.injector.up_to(LONGEST))).await;
                 Ok(step(database, effect))
             }
         };

@@ -72,8 +72,8 @@ impl MemoryStore {
     fn busy(&self, hints: &[Hint]) -> (Vec<Hint>, Vec<(JobId, Refusal)>) {
         let (mut asked, mut busy) = (Vec::with_capacity(hints.len()), Vec::new());
         for hint in hints {
-            let sky = self.link.as_ref().map(|link| link.sky());
-            if sky.is_some_and(|sky| sky.strikes(sky.now().busy)) {
+            let injector = self.link.as_ref().map(|link| link.injector());
+            if injector.is_some_and(|injector| injector.strikes(injector.now().busy)) {
                 busy.push((hint.id, Refusal::Busy));
             } else {
                 asked.push(hint.clone());

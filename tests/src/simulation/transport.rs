@@ -67,17 +67,17 @@ impl Broker {
     }
 
     fn push(&self, link: &Link, lane: &Lane, body: &Body) {
-        let weather = link.sky().now();
-        if link.sky().strikes(weather.lost) {
+        let fault_rates = link.injector().now();
+        if link.injector().strikes(fault_rates.lost) {
             link.say(|| format!("lost: {}", describe(link, body)));
             return;
         }
-        let copies = 1 + usize::from(link.sky().strikes(weather.doubled));
+        let copies = 1 + usize::from(link.injector().strikes(fault_rates.doubled));
         for _ in 0..copies {
             let mut state = self.state();
             let queue = state.lanes.entry(lane.clone()).or_default();
-            let behind = if link.sky().strikes(weather.reordered) {
-                usize::try_from(link.sky().up_to(OVERTAKES)).unwrap_or(0)
+            let behind = if link.injector().strikes(fault_rates.reordered) {
+                usize::try_from(link.injector().up_to(OVERTAKES)).unwrap_or(0)
             } else {
                 0
             };
@@ -142,7 +142,7 @@ impl SimTransport {
     }
 
     fn away(&self) -> Result<(), TransportError> {
-        if self.link.sky().now().broker_away {
+        if self.link.injector().now().broker_away {
             return Err(TransportError::Unreachable("the broker is away".to_owned()));
         }
         Ok(())
@@ -159,7 +159,11 @@ impl SimTransport {
         }
         self.link.travel().await;
         self.link.gate().await;
-        if self.link.sky().strikes(self.link.sky().now().unconfirmed) {
+        if self
+            .link
+            .injector()
+            .strikes(self.link.injector().now().unconfirmed)
+        {
             return Err(TransportError::Timeout(Duration::from_secs(1)));
         }
         Ok(())
@@ -219,7 +223,7 @@ impl Publisher for SimTransport {
         let mut bodies = Vec::new();
         let mut rest = hints;
         while !rest.is_empty() {
-            let count = usize::try_from(1 + self.link.sky().up_to(PACKED - 1)).unwrap_or(1);
+            let count = usize::try_from(1 + self.link.injector().up_to(PACKED - 1)).unwrap_or(1);
             let later = rest.split_off(count.min(rest.len()));
             bodies.push(Body::Hints(std::mem::replace(&mut rest, later)));
         }
@@ -239,13 +243,13 @@ impl Publisher for SimTransport {
         tokio::spawn(async move {
             mine.gate().await;
             mine.travel().await;
-            let weather = mine.sky().now();
+            let fault_rates = mine.injector().now();
             for (link, control_of) in listeners {
-                let lost = weather.broker_away || mine.sky().strikes(weather.lost);
+                let lost = fault_rates.broker_away || mine.injector().strikes(fault_rates.lost);
                 if link.is_dead() || lost {
                     continue;
                 }
-                let copies = 1 + u32::from(mine.sky().strikes(weather.doubled));
+                let copies = 1 + u32::from(mine.injector().strikes(fault_rates.doubled));
                 for _ in 0..copies {
                     // An error only means that there is no listener.
                     let _ = control_of.send(control.clone());
@@ -292,7 +296,7 @@ impl SimReceiver {
                 continue;
             };
             // Takes at most a random number, so that other nodes get messages too.
-            let most = usize::try_from(1 + link.sky().up_to(room as u64 - 1)).unwrap_or(1);
+            let most = usize::try_from(1 + link.injector().up_to(room as u64 - 1)).unwrap_or(1);
             while deliveries.len() < most
                 && let Some(message) = queue.pop_front()
             {
@@ -356,11 +360,11 @@ impl Receiver for SimReceiver {
     async fn settle(&mut self, tickets: &[Ticket]) {
         self.transport.link.gate().await;
         let settled = self.forget(tickets);
-        let sky = self.transport.link.sky();
-        let weather = sky.now();
-        if weather.broker_away || sky.strikes(weather.unsettled) {
+        let injector = self.transport.link.injector();
+        let fault_rates = injector.now();
+        if fault_rates.broker_away || injector.strikes(fault_rates.unsettled) {
             let broker = self.transport.broker.clone();
-            let moment = Duration::from_millis(sky.up_to(3_000));
+            let moment = Duration::from_millis(injector.up_to(3_000));
             tokio::spawn(async move {
                 sleep(moment).await;
                 broker.put_back(settled);
@@ -393,7 +397,7 @@ impl Drop for SimReceiver {
             broker.put_back(messages);
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // The broker detects the death after a while.
-            let moment = Duration::from_millis(self.transport.link.sky().up_to(2_000));
+            let moment = Duration::from_millis(self.transport.link.injector().up_to(2_000));
             runtime.spawn(async move {
                 sleep(moment).await;
                 broker.put_back(messages);

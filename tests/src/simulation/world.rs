@@ -13,13 +13,13 @@ use uuid::Uuid;
 use super::bug::Bug;
 use super::clock::DatabaseClock;
 use super::database::Database;
+use super::fault_injector::{FaultInjector, FaultRates};
 use super::handler::{Work, handlers};
 use super::link::Link;
 use super::scenario::{Creation, Scenario, Step};
 use super::store::MemoryStore;
 use super::trace::Trace;
 use super::transport::{Broker, SimTransport};
-use super::weather::{Sky, Weather};
 use crate::history::{self, Checker, Entry, Event, Limits, Outcome as Fate, Report};
 
 /// The maximum time after the last fault until everything is done. Lost markers are replaced at
@@ -65,7 +65,7 @@ pub(super) struct World {
     bug: Option<Bug>,
     store: MemoryStore,
     broker: Arc<Broker>,
-    sky: Arc<Sky>,
+    injector: Arc<FaultInjector>,
     trace: Arc<Trace>,
     links: Mutex<Vec<Arc<Link>>>,
     ids: Mutex<SmallRng>,
@@ -83,11 +83,17 @@ impl World {
         } else {
             Trace::default()
         });
-        let sky = Arc::new(Sky::new(scenario.seed ^ 0x5eed));
+        let injector = Arc::new(FaultInjector::new(scenario.seed ^ 0x5eed));
         let database = Database::new(DatabaseClock::simulated(), bug, trace.clone());
         let store = MemoryStore::new(database);
         let broker = Arc::new(Broker::new(store.shared(), bug, scenario.who));
-        let away = || Arc::new(Link::new("nobody".to_owned(), sky.clone(), trace.clone()));
+        let away = || {
+            Arc::new(Link::new(
+                "nobody".to_owned(),
+                injector.clone(),
+                trace.clone(),
+            ))
+        };
         World {
             links: Mutex::new((0..scenario.nodes).map(|_| away()).collect()),
             ids: Mutex::new(SmallRng::seed_from_u64(scenario.seed ^ 0x1d)),
@@ -96,7 +102,7 @@ impl World {
             bug,
             store,
             broker,
-            sky,
+            injector,
             trace,
         }
     }
@@ -112,7 +118,7 @@ impl World {
         }
         let creator = Arc::new(Link::new(
             "creator".to_owned(),
-            world.sky.clone(),
+            world.injector.clone(),
             world.trace.clone(),
         ));
         let transport = SimTransport::new(world.broker.clone(), creator);
@@ -123,7 +129,9 @@ impl World {
         }
         sleep_until(world.moment(world.scenario.healed_at())).await;
         world.trace.say(|| "healed".to_owned());
-        world.sky.change(|weather| *weather = Weather::default());
+        world
+            .injector
+            .change(|fault_rates| *fault_rates = FaultRates::default());
         let drained = world.drain().await;
         world.judge(drained)
     }
@@ -183,7 +191,7 @@ impl World {
             };
             self.trace.node(id);
             let name = format!("node {}", at + 1);
-            let link = Link::new(name, self.sky.clone(), self.trace.clone());
+            let link = Link::new(name, self.injector.clone(), self.trace.clone());
             let link = Arc::new(link);
             link.say(|| format!("starts as {id:?}"));
             if let Some(mine) = locked(&self.links).get_mut(at) {
@@ -219,47 +227,47 @@ impl World {
                 }
             }
             Step::BadDatabase { millis, kind } => {
-                let set = move |weather: &mut Weather, chance: u32| match kind {
-                    0 => weather.fails = chance,
-                    1 => weather.answer_lost = chance,
-                    2 => weather.late = chance,
-                    3 => weather.slow = chance,
-                    _ => weather.busy = chance,
+                let set = move |fault_rates: &mut FaultRates, chance: u32| match kind {
+                    0 => fault_rates.fails = chance,
+                    1 => fault_rates.answer_lost = chance,
+                    2 => fault_rates.late = chance,
+                    3 => fault_rates.slow = chance,
+                    _ => fault_rates.busy = chance,
                 };
                 self.for_a_while(
                     millis,
-                    move |weather| set(weather, 400),
-                    move |weather| {
-                        set(weather, 0);
+                    move |fault_rates| set(fault_rates, 400),
+                    move |fault_rates| {
+                        set(fault_rates, 0);
                     },
                 );
             }
             Step::DatabaseAway { millis } => self.for_a_while(
                 millis,
-                |weather| weather.fails = 1_000,
-                |weather| weather.fails = 0,
+                |fault_rates| fault_rates.fails = 1_000,
+                |fault_rates| fault_rates.fails = 0,
             ),
             Step::BadBroker { millis } => self.for_a_while(
                 millis,
-                |weather| {
-                    weather.lost = 250;
-                    weather.doubled = 200;
-                    weather.reordered = 300;
-                    weather.unsettled = 200;
-                    weather.unconfirmed = 150;
+                |fault_rates| {
+                    fault_rates.lost = 250;
+                    fault_rates.doubled = 200;
+                    fault_rates.reordered = 300;
+                    fault_rates.unsettled = 200;
+                    fault_rates.unconfirmed = 150;
                 },
-                |weather| {
-                    weather.lost = 0;
-                    weather.doubled = 0;
-                    weather.reordered = 0;
-                    weather.unsettled = 0;
-                    weather.unconfirmed = 0;
+                |fault_rates| {
+                    fault_rates.lost = 0;
+                    fault_rates.doubled = 0;
+                    fault_rates.reordered = 0;
+                    fault_rates.unsettled = 0;
+                    fault_rates.unconfirmed = 0;
                 },
             ),
             Step::BrokerAway { millis } => self.for_a_while(
                 millis,
-                |weather| weather.broker_away = true,
-                |weather| weather.broker_away = false,
+                |fault_rates| fault_rates.broker_away = true,
+                |fault_rates| fault_rates.broker_away = false,
             ),
             Step::Purge => self.broker.purge(),
             Step::ClockAhead { millis } => {
@@ -284,14 +292,14 @@ impl World {
     fn for_a_while(
         self: &Arc<Self>,
         millis: u64,
-        begin: impl FnOnce(&mut Weather),
-        end: impl FnOnce(&mut Weather) + Send + 'static,
+        begin: impl FnOnce(&mut FaultRates),
+        end: impl FnOnce(&mut FaultRates) + Send + 'static,
     ) {
-        self.sky.change(begin);
-        let sky = self.sky.clone();
+        self.injector.change(begin);
+        let injector = self.injector.clone();
         tokio::spawn(async move {
             sleep(Duration::from_millis(millis)).await;
-            sky.change(end);
+            injector.change(end);
         });
     }
 

@@ -263,5 +263,5 @@ async fn a_bench_takes_nobodys_jobs() {
     let _ = home.write("in.jsonl", "{\"type\":\"noop\"}\n");
     super::succeeds(jobwire(&home, &["enqueue", "in.jsonl"])).await;
     let said = fails(jobwire(&home, &["bench", "drain", "--jobs", "1"]), 2).await;
-    assert!(said.contains("holds 1 jobs"), "{said}");
+    assert!(said.contains("the database has 1 jobs"), "{said}");
 }

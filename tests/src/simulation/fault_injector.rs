@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 
 /// Chances, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Weather {
+pub(super) struct FaultRates {
     /// A statement fails before it takes effect.
     pub(super) fails: u32,
     /// A statement takes effect and its answer is lost.
@@ -34,25 +34,33 @@ pub(super) struct Weather {
 
 /// The current chances, and the source of random numbers.
 #[derive(Debug)]
-pub(super) struct Sky {
-    weather: Mutex<Weather>,
+pub(super) struct FaultInjector {
+    fault_rates: Mutex<FaultRates>,
     dice: Mutex<SmallRng>,
 }
 
-impl Sky {
-    pub(super) fn new(seed: u64) -> Sky {
-        Sky {
-            weather: Mutex::default(),
+impl FaultInjector {
+    pub(super) fn new(seed: u64) -> FaultInjector {
+        FaultInjector {
+            fault_rates: Mutex::default(),
             dice: Mutex::new(SmallRng::seed_from_u64(seed)),
         }
     }
 
-    pub(super) fn now(&self) -> Weather {
-        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn now(&self) -> FaultRates {
+        *self
+            .fault_rates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut Weather)) {
-        change(&mut self.weather.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(super) fn change(&self, change: impl FnOnce(&mut FaultRates)) {
+        change(
+            &mut self
+                .fault_rates
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     /// Returns a random number from 0 to `most`, inclusive.
