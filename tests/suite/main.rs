@@ -27,6 +27,7 @@ mod kafka;
 mod lanes;
 mod layers;
 mod model;
+mod package;
 mod program;
 mod promises;
 mod rules;
