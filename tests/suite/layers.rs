@@ -53,6 +53,16 @@ fn upward(path: &Path, source: &str) -> Vec<String> {
         if line.contains("use crate::{") {
             wrong.push(format!("{place}: one `use` for each layer"));
         }
+        // As many `super` as the path has parts lead to the root of the crate.
+        let parts = path.components().count();
+        let code = line.split("//").next().unwrap_or_default();
+        if code.contains(&"super::".repeat(parts))
+            && LAYERS
+                .iter()
+                .any(|name| code.contains(&format!("{}{name}", "super::".repeat(parts))))
+        {
+            wrong.push(format!("{place}: name the layer from `crate`"));
+        }
         let outward = named(line).filter(|other| *other > own);
         wrong.extend(outward.map(|other| format!("{place}: {}", LAYERS[other])));
     }
@@ -91,6 +101,11 @@ fn an_import_that_leads_outward_is_found() {
     let outward = "use crate::job::JobId;\n    crate::leader::sweeper::MOMENT\n";
     assert_eq!(said("store/lock.rs", outward), ["store/lock.rs:2: leader"]);
     assert_eq!(said("util/lock.rs", inward), ["util/lock.rs: of no layer"]);
+    let chain = "use super::super::leader::sweeper;\n";
+    assert_eq!(
+        said("store/lock.rs", chain),
+        ["store/lock.rs:1: name the layer from `crate`"]
+    );
     let group = "use crate::{job::Job, leader};\n";
     assert_eq!(
         said("store.rs", group),

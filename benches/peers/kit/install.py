@@ -55,7 +55,7 @@ class Installer:
     def jobwire(self):
         """The program of this checkout, where `cargo build` puts it."""
         target = Path(os.environ.get("CARGO_TARGET_DIR", machine.REPOSITORY / "target"))
-        self._step("Jobwire", [_cargo(), "build", "--release", "--locked", "-p", "jobwire", "--bin", "jobwire"],
+        self._step("Jobwire", [_cargo(), "build", "--release", "--locked", "-p", "jobwire-cli", "--bin", "jobwire"],
                    machine.REPOSITORY)
         return [target / "release/jobwire"]
 

@@ -77,4 +77,6 @@ pub use worker::handler::{
 pub use worker::middleware::{Middleware, Next};
 
 /// The crates whose types are part of the public API.
+pub use async_trait::async_trait;
+pub use tokio_util::sync::CancellationToken;
 pub use {chrono, serde_json, sqlx, uuid};

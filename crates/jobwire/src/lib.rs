@@ -145,6 +145,11 @@ pub use jobwire_core::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]
 pub use jobwire_core::{SqliteOptions, SqliteStore};
 
+/// What [`Stop`] dereferences to.
+pub use jobwire_core::CancellationToken;
+/// For implementations of [`Handler`].
+pub use jobwire_core::async_trait;
+
 /// Dates of jobs.
 pub use jobwire_core::chrono;
 /// JSON text of payloads.
@@ -171,19 +176,24 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Nodes: their health, changing what they serve while they run.
 pub mod node {
-    pub use jobwire_core::job::scope::Scope;
+    pub use jobwire_core::job::scope::{Needs, Scope};
     pub use jobwire_core::node::{
         BadOption, Executed, HealthWatch, NodeBuilder, NodeHealth, Registry, StartError,
     };
 }
 
 /// Stores: their options and the answers of operations.
+///
+/// The methods of the traits [`Store`](store::Store) and [`SqlStore`](store::SqlStore) are those that nodes
+/// call. They may change in any version; use [`Client`] instead.
 pub mod store {
+    pub use jobwire_core::job::query::{LaneBacklog, LaneView};
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
     pub use jobwire_core::store::{MAX_NAMES, Refusal};
+    pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
     pub use jobwire_core::store::{
         Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
     };
@@ -191,7 +201,8 @@ pub mod store {
 
 /// Transports: security of the connection, several brokers at once.
 pub mod transport {
-    pub use jobwire_core::transport::routed::RoutedTransport;
+    pub use jobwire_core::hint::{Hint, Ready};
+    pub use jobwire_core::transport::routed::{Builder as RoutedBuilder, RoutedTransport};
     pub use jobwire_core::transport::{
         BadSetting, BrokerSecurity, Plaintext, Publisher, Transport, TransportError,
         TransportHealth,

@@ -169,7 +169,8 @@ impl RetryPolicy {
     }
 }
 
-/// The text that [`parse`](RetryPolicy::parse) reads as the same policy.
+/// The text that [`parse`](RetryPolicy::parse) reads as a policy with the same waits and attempts. A
+/// policy that `parse` would refuse, as one without waits, is reported when the job is created.
 impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |wait: &Duration| format!("PT{}S", duration::seconds(*wait));

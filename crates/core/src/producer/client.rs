@@ -27,7 +27,8 @@
 //! # Operating
 //! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count), [`retry`](Client::retry),
 //! [`delete`](Client::delete), [`cancel`](Client::cancel), [`suspend`](Client::suspend),
-//! [`activate`](Client::activate). Each publishes the hints of the jobs that it made ready.
+//! [`activate`](Client::activate). Each publishes the hints of the jobs that it made ready; a client
+//! [without hints](Client::without_hints) leaves that to the leader of the fleet.
 //!
 //! # Completing
 //! A handler that is registered `in_transaction` creates jobs in the transaction that completes its own
@@ -67,7 +68,7 @@ impl<S: SqlStore> Client<S> {
     }
 
     /// A client of a process that has no transport. The leader of the fleet publishes the hints in its
-    /// next cycle.
+    /// next cycle, and [`cancel`](Self::cancel) reaches no node.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
         Self {

@@ -191,6 +191,7 @@ impl CommitHook {
     }
 
     /// Publishes the hints of a committed transaction. Never waits.
+    #[doc(hidden)]
     pub fn committed(&self, created: Created) {
         let now = Utc::now();
         let mut ready = created.ready;
@@ -207,6 +208,7 @@ impl CommitHook {
     }
 
     /// Announces that a timer with this due date was written.
+    #[doc(hidden)]
     pub fn timer_set(&self, due: Option<DateTime<Utc>>) {
         if let (Some(inner), Some(due)) = (&self.0, due) {
             inner.publisher.tell(Control::TimerSet { due });
@@ -215,6 +217,7 @@ impl CommitHook {
     }
 
     /// Publishes hints. Never waits; hints that do not fit into the buffer are left to the sweeper.
+    #[doc(hidden)]
     pub fn publish(&self, cause: Cause, ready: Vec<Ready>) {
         if ready.is_empty() {
             return;

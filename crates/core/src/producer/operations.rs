@@ -2,8 +2,10 @@
 
 use crate::job::query::{JobDetails, JobFilter, JobView};
 use crate::job::{JobId, JobState};
+use crate::lane::rule::LaneRule;
 use crate::producer::client::Client;
 use crate::producer::commit_hook::Cause;
+use crate::producer::lane_move::{LaneMove, LaneMoved};
 use crate::store::{Operated, OperatedJobs, SqlStore, StoreError, Suspended, SuspensionScope};
 use crate::transport::Control;
 
@@ -130,6 +132,47 @@ impl<S: SqlStore> Client<S> {
             ..JobFilter::default()
         };
         self.list(&filter).await
+    }
+
+    /// Returns the rules that choose the lanes of jobs whose creator names none.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn lane_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
+        self.store.lane_rules().await
+    }
+
+    /// Replaces all lane rules at once. Jobs that exist keep their lanes.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidRules`] before anything is changed.
+    pub async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
+        self.store.set_lane_rules(rules).await
+    }
+
+    /// Moves the jobs of a lane to another one.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn move_lane(&self, plan: &LaneMove) -> Result<LaneMoved, StoreError> {
+        plan.run(&self.store, &self.hook, |_| {}).await
+    }
+
+    /// Returns whether an exclusive job waits for an earlier one of its instance that failed.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn strict_order(&self) -> Result<bool, StoreError> {
+        self.store.strict_order().await
+    }
+
+    /// Sets for every node whether an exclusive job waits for an earlier one of its instance that
+    /// waits for a retry, is suspended, or is a dead letter.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn set_strict_order(&self, strict: bool) -> Result<(), StoreError> {
+        self.store.set_strict_order(strict).await
     }
 
     fn published(&self, mut operated: OperatedJobs) -> OperatedJobs {

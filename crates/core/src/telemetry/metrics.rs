@@ -120,7 +120,7 @@ metrics! {
         "Jobs completed in one statement.";
     STATEMENT = "jobwire_statement_seconds" Seconds ["statement"]
         "Duration of a call of the store, by statement: lock, claim, renew, complete, fail, \
-         release, move_due_timers, run_leader_cycle, orphans, insert.";
+         release, move_due_timers, take_turn, orphans, insert.";
     STATEMENT_ERRORS = "jobwire_statement_errors_total" Counter ["statement", "class"]
         "Failed statements by class: conflict, transient, permanent.";
 
