@@ -48,7 +48,7 @@ use crate::telemetry::metrics as m;
 use crate::transport::Transport;
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
-use crate::worker::consumer::{self, OwnHints};
+use crate::worker::consumer;
 use crate::worker::context::NodeContext;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
@@ -57,10 +57,11 @@ use crate::worker::held_instances::HeldInstances;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
 use crate::worker::next_timer::NextTimer;
-use crate::worker::quarantine::Suspects;
+use crate::worker::own_hints::{OWN_HINTS, OwnHints};
 use crate::worker::renewal;
-use crate::worker::row_batch::RowPause;
+use crate::worker::row_pause::RowPause;
 use crate::worker::served::{Served, TypeTurn};
+use crate::worker::suspects::Suspects;
 
 pub use crate::node::health::{HealthWatch, NodeHealth};
 pub use crate::worker::options::{BadOption, NodeOptions};
@@ -219,7 +220,7 @@ impl NodeBuilder {
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
-        let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
+        let (own_hints, hints) = mpsc::channel(OWN_HINTS);
         label::receives(&options.lane_names());
         let shared = Arc::new(NodeContext {
             id,

@@ -9,6 +9,7 @@
 //!
 //! `context` holds what these parts share.
 
+pub(crate) mod attempt;
 pub(crate) mod cached_metrics;
 pub(crate) mod completer;
 pub(crate) mod consumer;
@@ -27,9 +28,15 @@ pub(crate) mod lost_leases;
 pub mod middleware;
 pub(crate) mod next_timer;
 pub mod options;
+pub(crate) mod own_hints;
 pub(crate) mod quarantine;
+pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod row_batch;
+pub(crate) mod row_pause;
 pub(crate) mod served;
+pub(crate) mod stages;
+pub(crate) mod statement;
+pub(crate) mod suspects;
 pub(crate) mod under_way;
 pub(crate) mod unreadable;

@@ -16,8 +16,9 @@ use crate::job::JobId;
 use crate::job::query::JobView;
 use crate::store::Refusal;
 use crate::store::error::StoreError;
-use crate::worker::executor::{self, Stages};
-use crate::worker::lost_leases;
+use crate::worker::executor;
+use crate::worker::release;
+use crate::worker::stages::Stages;
 
 /// The result of executing a job.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl NodeBuilder {
                 Some(Executed::Refused(why.map_or(Refusal::Gone, |(_, why)| why)))
             }
             Some(other) if other.job.id != id => {
-                lost_leases::release(&node, vec![other.held()]).await;
+                release::release(&node, vec![other.held()]).await;
                 Some(Executed::SiblingFirst(other.job.id))
             }
             Some(job) => {

@@ -50,10 +50,10 @@ use chrono::Utc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use metrics::counter;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::hint::{Body, Hint, Ready};
+use crate::hint::{Body, Hint};
 use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::store::{Locked, Refusal, StoreError};
@@ -63,14 +63,13 @@ use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, Transp
 use crate::worker::cached_metrics::LaneMetrics;
 use crate::worker::context::NodeContext;
 use crate::worker::held_hints::Returned;
-use lock_size::LockSize;
+use crate::worker::own_hints::{OWN_HINTS, OwnHint, OwnHints};
+use lock_size::{LOCK_BATCH, LockSize};
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
 
 /// The time without a free slot after which hints are requeued.
 const LET_GO: Duration = Duration::from_secs(3);
-/// The maximum number of hints in one lock statement.
-const LOCK_BATCH: usize = 512;
 /// The maximum number of lock statements that are under way at once.
 const LOCKS_AT_ONCE: usize = 2;
 /// The number of pending hints at which receiving stops. The prefetch bounds messages, but not the
@@ -91,31 +90,6 @@ const WELL: Duration = Duration::from_secs(3);
 /// The bounds of the pause after an error of the broker or the database.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// The maximum number of waiting own hints; further ones go to the broker. All jobs that one leader
-/// cycle rescues fit, so none of them queues behind a backlog.
-pub(crate) const OWN_HINTS: usize = 8_192;
-/// The channel of own hints. It stays open while the consumer is restarted.
-pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;
-
-/// A hint that did not come from the broker.
-pub(crate) enum OwnHint {
-    /// Waits behind the hints that are already here.
-    InTurn(Ready),
-    /// The job's holder has died. The hint goes to the front of its lane.
-    Rescued(Ready),
-    /// Another node does not serve the job. The hint waits behind the hints that are already here,
-    /// until a slot is free.
-    Forwarded(Ready),
-}
-
-impl OwnHint {
-    pub(crate) fn into_ready(self) -> Ready {
-        match self {
-            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
-        }
-    }
-}
 
 struct Consumer {
     node: Arc<NodeContext>,

@@ -17,16 +17,16 @@ use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
-use crate::worker::consumer::{OWN_HINTS, OwnHint};
 use crate::worker::finished::Finished;
 use crate::worker::held_hints::Questions;
 use crate::worker::held_instances::{End, HeldInstances};
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::next_timer::NextTimer;
 use crate::worker::options::NodeOptions;
-use crate::worker::quarantine::Suspects;
-use crate::worker::row_batch::RowPause;
+use crate::worker::own_hints::{OWN_HINTS, OwnHint};
+use crate::worker::row_pause::RowPause;
 use crate::worker::served::{Served, TypeTurn};
+use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
 
 /// What the parts of a node share.

@@ -25,7 +25,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrics::counter;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use self::admit::admit;
@@ -42,25 +42,11 @@ use crate::store::Settled;
 use crate::telemetry::metrics as m;
 use crate::worker::cached_metrics::TypeMetrics;
 use crate::worker::context::NodeContext;
-use crate::worker::finished::{Ending, Finished};
+use crate::worker::finished::{Ending, Finished, Outcomes};
 use crate::worker::lease_book::Lease;
-use crate::worker::lost_leases;
 use crate::worker::quarantine::{self, Admission};
-
-/// The times at which a job passed its stages.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stages {
-    pub(crate) committed_at: Option<DateTime<Utc>>,
-    pub(crate) locked_at: DateTime<Utc>,
-}
-
-/// The destination of a job's outcome.
-pub(crate) enum Outcomes {
-    /// The completer, which commits it with others.
-    OfNode,
-    /// The batch that holds the job's row.
-    OfBatch(mpsc::Sender<Finished>),
-}
+use crate::worker::release;
+use crate::worker::stages::Stages;
 
 /// Starts a locked job on a slot.
 pub(crate) fn start(
@@ -285,7 +271,7 @@ pub(crate) async fn follow_up(
     if node.draining.is_cancelled() {
         // The statement that locked these jobs was sent before the drain.
         let taken = settled.next.iter().map(LockedJob::held);
-        return lost_leases::release(node, taken.collect()).await;
+        return release::release(node, taken.collect()).await;
     }
     let locked_at = Utc::now();
     for next in settled.next {

@@ -14,11 +14,12 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::{Attempt, AttemptFate, settled_batch};
+use super::committed::settled_batch;
 use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{Completion, Failure, Handoff, Settled, StoreError};
+use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::held_instances::End;
@@ -196,6 +197,6 @@ async fn try_until_taken(
     };
     drop(untried);
     if let Some(attempt) = attempt {
-        attempt.count(node, fate);
+        attempt.count(&node.cached_metrics, fate);
     }
 }
