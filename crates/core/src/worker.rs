@@ -7,7 +7,8 @@
 //! transport                 fallback (the broker is away), handoff, lost_leases
 //! ```
 //!
-//! `context` holds what these parts share.
+//! `context` holds what these parts share. The files of this folder name each other in no circle,
+//! and none that `context` names has the context.
 
 pub(crate) mod attempt;
 pub(crate) mod cached_metrics;
@@ -28,12 +29,14 @@ pub(crate) mod lost_leases;
 pub mod middleware;
 pub(crate) mod next_timer;
 pub mod options;
+pub(crate) mod outcome;
 pub(crate) mod own_hints;
 pub(crate) mod quarantine;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod row_batch;
 pub(crate) mod row_pause;
+pub(crate) mod running;
 pub(crate) mod served;
 pub(crate) mod stages;
 pub(crate) mod statement;
