@@ -94,7 +94,7 @@ struct Leader {
     beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
-    voice: PublishWatch,
+    publish_watch: PublishWatch,
     members: Members,
     alone_pass_done: bool,
 }
@@ -103,7 +103,7 @@ struct Leader {
 pub(crate) async fn lead(node: Arc<NodeContext>) {
     gauge!(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
-    let drain = node.draining.clone();
+    let drain = node.signals.draining.clone();
     let mut leader = Leader {
         node,
         sweeper: Sweeper::default(),
@@ -118,7 +118,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         beat_pause: FIRST_BEATS,
         looked: None,
         clock: DatabaseClock::default(),
-        voice: PublishWatch::default(),
+        publish_watch: PublishWatch::default(),
         members: Members::begin(),
         alone_pass_done: false,
     };
@@ -215,7 +215,7 @@ impl Leader {
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
             if self
-                .voice
+                .publish_watch
                 .makes_room(Instant::now(), health.can_publish(), others)
             {
                 tracing::warn!(
@@ -265,7 +265,7 @@ impl Leader {
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
-                node.report("leader", None);
+                node.reports.part("leader", None);
                 self.led(*report, sent).await;
                 // The longer interval of an idle fleet must not outlast the leader's lease.
                 self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
@@ -281,7 +281,7 @@ impl Leader {
                 self.next_turn = Instant::now() + ROW_LOCKED;
             }
             Ok(CycleOutcome::Follows { remaining, .. }) => {
-                node.report("leader", None);
+                node.reports.part("leader", None);
                 self.follow();
                 let remaining = remaining + Duration::from_millis(50);
                 self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
@@ -293,7 +293,7 @@ impl Leader {
                     "could not ask the database which node leads; trying again"
                 };
                 tracing::warn!(%error, "{message}");
-                node.report("leader", Some(error.to_string()));
+                node.reports.part("leader", Some(error.to_string()));
                 if Instant::now() >= self.leads_until {
                     // Beats of a leader without a lease would keep other nodes from asking.
                     self.follow();

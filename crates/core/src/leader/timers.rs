@@ -52,7 +52,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
         tokio::select! {
             // Due timers come before news of later due dates, so a flood of news delays nothing.
             biased;
-            () = node.draining.cancelled() => return,
+            () = node.signals.draining.cancelled() => return,
             () = due => {}
             _ = leads.changed() => continue,
             _ = alarm.changed() => continue,
@@ -91,7 +91,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 tracing::warn!(%error, "could not move due timers; trying again");
                 tokio::select! {
                     biased;
-                    () = node.draining.cancelled() => return,
+                    () = node.signals.draining.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(Duration::from_secs(5));
@@ -104,11 +104,11 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
 /// node may be less busy.
 fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
     let slots = &node.slots;
-    let idle = slots.available_permits() == node.options.concurrency;
+    let idle = slots.free() == node.options.concurrency;
     if !idle || !node.leases.healthy() || node.served.types().is_empty() {
         return Vec::new();
     }
-    let free = || slots.clone().try_acquire_owned().ok();
+    let free = || slots.try_take();
     // One slot is left for jobs that arrive meanwhile, if there is more than one.
     let few = FEW.min(node.options.concurrency - 1).max(1);
     std::iter::from_fn(free).take(few).collect()

@@ -51,7 +51,7 @@ impl NodeBuilder {
         self.options.concurrency = 1;
         let (node, queue, _) = self.share();
         // The node drains from the start: the next jobs are for other nodes.
-        node.draining.cancel();
+        node.signals.draining.cancel();
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();
         let hint = [Hint::new(id)];
@@ -72,7 +72,7 @@ impl NodeBuilder {
                     committed_at: None,
                     locked_at: Utc::now(),
                 };
-                let slot = node.slots.clone().acquire_owned().await;
+                let slot = node.slots.of_node.clone().acquire_owned().await;
                 let slot = slot.map_err(|e| StoreError::Config(e.to_string()))?;
                 executor::start(&node, job, sent, stages, slot);
                 node.jobs.close();
@@ -80,14 +80,14 @@ impl NodeBuilder {
                     biased;
                     () = node.jobs.wait() => {}
                     () = stop => {
-                        node.stop_jobs.cancel();
+                        node.signals.stop_jobs.cancel();
                         node.jobs.wait().await;
                     }
                 }
                 None
             }
         };
-        node.ended.cancel();
+        node.signals.ended.cancel();
         keepers.join(Duration::from_secs(30)).await;
         if let Some(refused) = refused {
             return Ok(refused);

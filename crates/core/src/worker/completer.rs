@@ -33,7 +33,6 @@ use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
 use committed::{Committed, end_of, next_instances, settled_batch};
 use stuck::{Refused, keep_trying};
-pub(crate) use stuck::{attempts, room};
 
 /// The bounds of the batch size. A node with few slots has smaller batches, so that it holds no
 /// more jobs than necessary while outcomes cannot be committed.
@@ -105,7 +104,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
     let mut gathering = gathering.lock().await;
     let gathering = &mut *gathering;
     // Further outcomes may be refused until this function returns.
-    let _refuses = node.refused.token();
+    let _refuses = node.refused.tasks.token();
     let mut ending = false;
     loop {
         gathering.commit_some(&node, ending);
@@ -121,7 +120,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
             count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
             Some(()) = gathering.commits.next(), if !idle => {}
             () = tokio::time::sleep_until(not_before), if waits => {}
-            () = node.ended.cancelled(), if !ending => ending = true,
+            () = node.signals.ended.cancelled(), if !ending => ending = true,
         }
     }
 }
@@ -302,7 +301,7 @@ where
                 in_doubt |= !error.changed_nothing();
                 let alive = held.iter().any(|h| node.leases.trusts(h));
                 tracing::warn!(operation, jobs = held.len(), %error, alive, "could not commit outcomes; retrying");
-                if node.ended.is_cancelled() && !alive {
+                if node.signals.ended.is_cancelled() && !alive {
                     for held in held {
                         node.let_go(held, End::Unsure);
                     }

@@ -175,18 +175,18 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     };
     let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
-    let mut rarely = LogThrottle::default();
+    let mut throttle = LogThrottle::default();
     let receiver = loop {
         match node.transport.subscribe(subscription.clone()).await {
             Ok(receiver) => break receiver,
             Err(error) => {
-                if let Some(more) = rarely.now() {
+                if let Some(more) = throttle.now() {
                     tracing::error!(
                         %error, more,
                         "could not subscribe to hints; retrying, and jobs are claimed from the database meanwhile"
                     );
                 }
-                node.report("consumer", Some(error.to_string()));
+                node.reports.part("consumer", Some(error.to_string()));
                 if idle(&node, pause).await {
                     pass_on(&node, &mut own_hints).await;
                     return;
@@ -195,7 +195,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
             }
         }
     };
-    node.report("consumer", None);
+    node.reports.part("consumer", None);
     let lanes = subscription.lanes.iter();
     let mut consumer = Consumer {
         metrics: lanes.map(|lane| node.cached_metrics.lane(lane)).collect(),
@@ -234,7 +234,7 @@ async fn pass_on(node: &NodeContext, own_hints: &mut mpsc::Receiver<OwnHint>) {
 async fn idle(node: &NodeContext, pause: Duration) -> bool {
     tokio::select! {
         biased;
-        () = node.draining.cancelled() => true,
+        () = node.signals.draining.cancelled() => true,
         () = tokio::time::sleep(pause) => false,
     }
 }
@@ -252,7 +252,7 @@ impl Drop for Consumer {
 
 impl Consumer {
     async fn run(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let mut pause = FIRST_PAUSE;
         while !draining.is_cancelled() {
             self.decide_markers().await;
@@ -346,13 +346,13 @@ impl Consumer {
             Ok(deliveries) => {
                 crash_point!("hints-received");
                 if self.receive_after.take().is_some() {
-                    self.node.report("consumer", None);
+                    self.node.reports.part("consumer", None);
                 }
                 self.note(deliveries);
             }
             Err(error) => {
                 tracing::debug!(%error, "could not receive hints; retrying");
-                self.node.report("consumer", Some(error.to_string()));
+                self.node.reports.part("consumer", Some(error.to_string()));
                 let pause = self.receive_after.map_or(FIRST_PAUSE, |(_, pause)| pause);
                 let next = (pause * 2).min(LONGEST_PAUSE);
                 self.receive_after = Some((Instant::now() + pause, next));
@@ -426,7 +426,7 @@ impl Consumer {
 
     /// Waits up to [`GATHER`] for the first messages of the other lanes.
     async fn gather(&mut self) {
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let moment = tokio::time::sleep(GATHER);
         tokio::pin!(moment);
         loop {
@@ -443,11 +443,11 @@ impl Consumer {
     /// Waits until a slot is free and returns true. After [`LET_GO`] requeues the hints, waits on
     /// without them and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
-        let slots = self.node.slots.clone();
+        let slots = self.node.slots.of_node.clone();
         if slots.available_permits() > 0 {
             return true;
         }
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let patience = tokio::time::sleep(LET_GO);
         let slot = slots.acquire();
         tokio::pin!(patience, slot);
@@ -591,10 +591,10 @@ impl Consumer {
         let node = &self.node;
         let wanted = self.startable().min(self.lock_size.limit());
         wanted > 0
-            && wanted <= node.slots.available_permits()
+            && wanted <= node.slots.free()
             && !self.pending.has_markers()
             && node.leases.healthy()
-            && !node.draining.is_cancelled()
+            && !node.signals.draining.is_cancelled()
     }
 
     async fn note_answer(&mut self, answer: Answer) -> bool {
@@ -604,7 +604,7 @@ impl Consumer {
             Ok(locked) => {
                 crash_point!("jobs-locked");
                 self.locked += u64::from(!locked.jobs.is_empty() || locked.rows.is_some());
-                self.node.report("database", None);
+                self.node.reports.part("database", None);
                 self.decide(answer.batch, locked, answer.sent).await;
                 true
             }
@@ -630,7 +630,7 @@ impl Consumer {
             return self.is_refused(batch, error).await;
         }
         tracing::warn!(hints, %error, "could not lock hinted jobs; retrying");
-        self.node.report("database", Some(error.to_string()));
+        self.node.reports.part("database", Some(error.to_string()));
         self.put_back(batch);
         false
     }
@@ -642,7 +642,7 @@ impl Consumer {
         };
         let job = hint.id;
         if of.refused_at.is_some_and(|then| self.locked > then) {
-            if let Some(more) = self.node.throttled_lines.now("refused") {
+            if let Some(more) = self.node.reports.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
                     "the database refuses to lock this job but locks others; its hint is settled, and the sweeper publishes \
@@ -655,7 +655,7 @@ impl Consumer {
             self.settle(batch, &[], &[]).await;
             return true;
         }
-        if let Some(more) = self.node.throttled_lines.now("not locked") {
+        if let Some(more) = self.node.reports.throttled_lines.now("not locked") {
             tracing::warn!(
                 %job, %error, more,
                 "could not lock this job; trying others before it is tried again"
@@ -664,7 +664,7 @@ impl Consumer {
         let again = of.refused_at.is_some();
         if again && !error.is_row_fault() && !error.is_lock_timeout() {
             // Nothing was locked since the last refusal, and the error does not point to a row.
-            self.node.report("database", Some(error.to_string()));
+            self.node.reports.part("database", Some(error.to_string()));
         }
         for mut waiting in batch.into_waiting() {
             waiting.of.refused_at = Some(self.locked);
@@ -703,7 +703,7 @@ impl Consumer {
                 break;
             }
             let slot = free.take();
-            let slot = slot.or_else(|| self.node.slots.clone().try_acquire_owned().ok());
+            let slot = slot.or_else(|| self.node.slots.try_take());
             let Some(slot) = slot else { break };
             let lane = self.schedule.next(|lane| pending.waits(lane, room));
             let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane, room)) else {

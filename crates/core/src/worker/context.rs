@@ -1,20 +1,17 @@
 //! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::{Beat, Fleet};
 use crate::hint::Ready;
 use crate::job::scope::Scope;
-use crate::job::{Lane, LockToken, NodeId};
+use crate::job::{LockToken, NodeId};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::allowance::Allowance;
 use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
-use crate::telemetry::log_throttle::ThrottledLines;
 use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::finished::Finished;
@@ -24,8 +21,12 @@ use crate::worker::lease_book::LeaseBook;
 use crate::worker::next_timer::NextTimer;
 use crate::worker::options::NodeOptions;
 use crate::worker::own_hints::{OWN_HINTS, OwnHint};
+use crate::worker::refused_outcomes::RefusedOutcomes;
+use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
-use crate::worker::served::{Served, TypeTurn};
+use crate::worker::served::Served;
+use crate::worker::signals::Signals;
+use crate::worker::slots::Slots;
 use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
 
@@ -42,16 +43,9 @@ pub(crate) struct NodeContext {
     pub(crate) row_pause: RowPause,
     /// Jobs whose rows can't be read, and how many of them may become dead letters.
     pub(crate) unreadable: Mutex<Allowance>,
-    /// Outcomes that the database refuses, each tried again by a task.
-    pub(crate) refused: TaskTracker,
-    /// Room for those of them that have not been tried alone.
-    pub(crate) untried: Arc<Semaphore>,
-    /// One of those is tried.
-    pub(crate) first_turn: TypeTurn,
-    /// So many of all are tried at one moment.
-    pub(crate) attempts: Semaphore,
-    pub(crate) slots: Arc<Semaphore>,
-    pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
+    pub(crate) slots: Slots,
+    /// Outcomes that the database refuses.
+    pub(crate) refused: RefusedOutcomes,
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
     pub(crate) cached_metrics: CachedMetrics,
@@ -63,32 +57,14 @@ pub(crate) struct NodeContext {
     pub(crate) suspects: Suspects,
     pub(crate) finished: mpsc::Sender<Finished>,
     pub(crate) jobs: TaskTracker,
-    /// Phase one of the shutdown: take nothing more.
-    pub(crate) draining: CancellationToken,
-    /// Phase two: stop what runs.
-    pub(crate) stop_jobs: CancellationToken,
-    /// Everything has been committed.
-    pub(crate) ended: CancellationToken,
+    pub(crate) signals: Signals,
     pub(crate) leads: watch::Sender<bool>,
     pub(crate) next_timer: NextTimer,
     pub(crate) fleet: Fleet,
-    pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
-    /// Lines about jobs, of which anybody may create many.
-    pub(crate) throttled_lines: ThrottledLines,
-    /// Lanes whose jobs are claimed, for want of hints.
-    pub(crate) claimed: Mutex<BTreeSet<Lane>>,
+    pub(crate) reports: Reports,
 }
 
 impl NodeContext {
-    /// A part tells how it is.
-    pub(crate) fn report(&self, part: &'static str, problem: Option<String>) {
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        match problem {
-            Some(problem) => problems.insert(part, problem),
-            None => problems.remove(part),
-        };
-    }
-
     /// Pass an outcome on to be committed; its slot is free when it has been accepted.
     pub(crate) async fn accept(&self, mut finished: Finished) {
         let kept = finished.kept.take();
@@ -123,9 +99,9 @@ impl NodeContext {
 
     /// Slots for new work.
     pub(crate) fn free_slots(&self) -> u32 {
-        let takes_work = !self.draining.is_cancelled() && self.leases.healthy();
+        let takes_work = !self.signals.draining.is_cancelled() && self.leases.healthy();
         if takes_work && !self.suspects.any() {
-            u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX)
+            u32::try_from(self.slots.free()).unwrap_or(u32::MAX)
         } else {
             0
         }
@@ -165,7 +141,7 @@ impl NodeContext {
 
     fn look_again(&self, held: &LockToken, owed: Ready) {
         tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
-        let refused = if self.draining.is_cancelled() {
+        let refused = if self.signals.draining.is_cancelled() {
             Some(owed)
         } else {
             self.try_here(owed)
@@ -224,38 +200,9 @@ impl NodeContext {
         terms
     }
 
-    /// What a part has reported last.
-    pub(crate) fn problem_of(&self, part: &'static str) -> Option<String> {
-        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        problems.get(part).cloned()
-    }
-
-    /// The handler of a type is replaced, and with it how many of its jobs run at once. Jobs that run go on.
-    pub(crate) fn forget_type_slots(&self, job_type: &str) {
-        let slots = self.type_slots.lock();
-        slots
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(job_type);
-    }
-
-    pub(crate) fn type_slots(
-        &self,
-        job_type: &str,
-        make: impl FnOnce() -> Arc<Semaphore>,
-    ) -> Arc<Semaphore> {
-        let mut slots = self
-            .type_slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        slots
-            .entry(job_type.to_owned())
-            .or_insert_with(make)
-            .clone()
-    }
-
     /// What passes an instance on: the next one for this node, unless it takes no more work.
     pub(crate) fn handoff(&self) -> Handoff {
-        if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
+        if self.signals.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
             Handoff::Hint
         } else {
             Handoff::Take(self.terms())

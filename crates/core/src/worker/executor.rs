@@ -82,8 +82,8 @@ pub(crate) fn start_unhinted(
 }
 
 /// Starts a job that was locked alone, like [`start`]. If its handler is expected to keep this
-/// thread only briefly, the job has its first turn here. A task is spawned only if the job needs
-/// more turns.
+/// thread only briefly, the job is polled here first. A task is spawned only if the job does not
+/// end in its first poll.
 pub(crate) fn start_at_once(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -97,12 +97,12 @@ pub(crate) fn start_at_once(
     // A shutdown waits for this job as it does for a task.
     let _counted = node.jobs.token();
     let handler = node.served.handler(&locked.job.job_type);
-    let turns = handler.map(|handler| handler.first_turns);
+    let inline_starts = handler.map(|handler| handler.inline_starts);
     let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
-    if let Some(turns) = turns.filter(|turns| turns.are_short()) {
+    if let Some(starts) = inline_starts.filter(|starts| starts.are_short()) {
         let began = Instant::now();
         let ended = (&mut life).now_or_never();
-        turns.note_whole(began.elapsed());
+        starts.note_whole(began.elapsed());
         if ended.is_some() {
             return;
         }
@@ -209,7 +209,7 @@ async fn run(
         let first_poll = || {
             // The waiting time of the job ended with its first attempt.
             if !std::mem::replace(&mut told, true) {
-                run.registration.first_turns.note(started.elapsed());
+                run.registration.inline_starts.note(started.elapsed());
                 record_start(node, &metrics, job, stages, starts);
             }
         };
@@ -268,7 +268,7 @@ pub(crate) async fn follow_up(
 ) {
     node.hook.publish(Cause::Handoff, settled.ready);
     node.hook.timer_set(settled.timer);
-    if node.draining.is_cancelled() {
+    if node.signals.draining.is_cancelled() {
         // The statement that locked these jobs was sent before the drain.
         let taken = settled.next.iter().map(LockedJob::held);
         return release::release(node, taken.collect()).await;
@@ -279,7 +279,7 @@ pub(crate) async fn follow_up(
         // Each of these jobs follows one that ended, which normally left its slot.
         let slot = match slots.pop() {
             Some(slot) => one_of(slot),
-            None => match node.slots.clone().acquire_owned().await {
+            None => match node.slots.of_node.clone().acquire_owned().await {
                 Ok(slot) => slot,
                 Err(_) => return,
             },

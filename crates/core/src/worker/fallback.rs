@@ -115,19 +115,19 @@ type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 /// Claims jobs while hints do not come, until the node drains.
 pub(crate) async fn claim(node: Arc<NodeContext>) {
     let Some(patience) = node.options.claim_after else {
-        return node.draining.cancelled().await;
+        return node.signals.draining.cancelled().await;
     };
     if node.transport.is_single_node() {
         // Hints within a process are always available.
-        return node.draining.cancelled().await;
+        return node.signals.draining.cancelled().await;
     }
     let mut control = node.transport.listen();
-    let draining = node.draining.clone();
+    let draining = node.signals.draining.clone();
     let mut claimer = Claimer::new(node, patience);
     let mut offered = claimer.node.hook.offered();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let slots = claimer.node.slots.clone();
+    let slots = claimer.node.slots.of_node.clone();
     loop {
         let (claims, at) = (claimer.claims(), claimer.pace.at());
         let slot = tokio::select! {
@@ -216,7 +216,7 @@ impl Claimer {
     fn look(&mut self) {
         let node = self.node.clone();
         let publisher = node.transport.publisher();
-        let deaf = node.problem_of("consumer");
+        let deaf = node.reports.problem_of("consumer");
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let health = publisher.health_of(&lane.lane);
             let joining = health.joining;
@@ -299,7 +299,7 @@ impl Claimer {
         }
         let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
         while slots.len() < PAGE
-            && let Ok(slot) = self.node.slots.clone().try_acquire_owned()
+            && let Some(slot) = self.node.slots.try_take()
         {
             slots.push(slot);
         }
@@ -528,10 +528,7 @@ async fn claim_page(
 impl NodeContext {
     /// Records whether a lane's jobs are claimed or come by hints.
     fn claiming(&self, lane: &Lane, claims: bool) {
-        let mut claimed = self
-            .claimed
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut claimed = self.reports.claimed();
         if claims {
             claimed.insert(lane.clone());
         } else {

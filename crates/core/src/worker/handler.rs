@@ -153,7 +153,7 @@ pub struct Registration {
     pub handler: Arc<dyn Handler>,
     /// How.
     pub options: HandlerOptions,
-    pub(crate) first_turns: Arc<InlineStarts>,
+    pub(crate) inline_starts: Arc<InlineStarts>,
 }
 
 /// The handlers of a node, by type. Adding a type again replaces its handler.
@@ -225,7 +225,7 @@ impl Handlers {
         let registration = Registration {
             handler,
             options,
-            first_turns: Arc::default(),
+            inline_starts: Arc::default(),
         };
         self.by_type.insert(job_type.into(), registration);
     }

@@ -92,14 +92,14 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         return;
     }
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
-    let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
+    let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
         // Each run of a handler has its own fence: if one ran under this lock, the job is locked
         // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {
-            node.slots.clone().try_acquire_owned().ok()
+            node.slots.try_take()
         } else {
             None
         };

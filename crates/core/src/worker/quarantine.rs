@@ -65,19 +65,19 @@ pub(crate) async fn admit(
     );
     let slots = u32::try_from(node.options.concurrency).unwrap_or(u32::MAX);
     let wait = async {
-        let all = node.slots.clone().acquire_many_owned(slots);
+        let all = node.slots.of_node.clone().acquire_many_owned(slots);
         match tokio::time::timeout(node.options.lease, all).await {
             Ok(all) => all.map(|all| (all, true)),
             // Requested only after the first request ended, because that one gathers every slot
             // that becomes free.
-            Err(_) => (node.slots.clone().acquire_owned().await).map(|one| (one, false)),
+            Err(_) => (node.slots.of_node.clone().acquire_owned().await).map(|one| (one, false)),
         }
     };
     let waited = tokio::select! {
         biased;
         () = lease.stop.token().cancelled() => None,
         // A suspect that cannot start is released now and not held until the end of the shutdown.
-        () = node.draining.cancelled() => None,
+        () = node.signals.draining.cancelled() => None,
         waited = wait => waited.ok(),
     };
     match waited {

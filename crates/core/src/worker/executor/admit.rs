@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::completion::completion;
 use super::failure::failure;
@@ -50,13 +50,13 @@ async fn type_slot(run: &Run<'_>) -> Result<Option<OwnedSemaphorePermit>, Ending
         return Ok(None);
     };
     let node = run.node;
-    let slots = node.type_slots(&run.job.job_type, || Arc::new(Semaphore::new(limit)));
+    let slots = node.slots.of_type(&run.job.job_type, limit);
     let permit = tokio::select! {
         biased;
         () = run.lease.stop.token().cancelled() => None,
         permit = slots.acquire_owned() => permit.ok(),
         // A job that cannot start is released now, not at the end of the shutdown.
-        () = node.draining.cancelled() => None,
+        () = node.signals.draining.cancelled() => None,
     };
     match permit {
         Some(permit) => Ok(Some(permit)),
@@ -80,7 +80,7 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
         return Some(Ending::Done(completion(held, job, None)));
     }
     let invalid = repeat::check(job).err()?;
-    if let Some(more) = node.throttled_lines.now("can't run") {
+    if let Some(more) = node.reports.throttled_lines.now("can't run") {
         tracing::warn!(
             job = %job.id, job_type = %job.job_type, %invalid, more,
             "the job can't run and becomes a dead letter"

@@ -49,7 +49,7 @@ impl Faults {
         let ending = tokio::select! {
             biased;
             () = run.lease.stop.token().cancelled() => Some(run.interrupted()),
-            () = node.stop_jobs.cancelled() => Some(Ending::Release),
+            () = node.signals.stop_jobs.cancelled() => Some(Ending::Release),
             ending = self.wait(run, fault) => ending,
         };
         if ending.is_none() && !node.leases.trusts(run.held) {

@@ -72,7 +72,7 @@ fn own_policy(run: &Run<'_>) -> Option<RetryPolicy> {
     match RetryPolicy::parse(job.retry_policy.as_deref()?) {
         Ok(own) => Some(own),
         Err(bad) => {
-            if let Some(more) = run.node.throttled_lines.now("retry policy") {
+            if let Some(more) = run.node.reports.throttled_lines.now("retry policy") {
                 tracing::warn!(
                     job = %job.id, job_type = %job.job_type, %bad, more,
                     "the job's retry policy can't be read; using the policy of its type"

@@ -67,7 +67,7 @@ async fn roll_back(
         _ => None,
     };
     match (failed, undone) {
-        (Some(message), Err(error)) if !run.node.stop_jobs.is_cancelled() => {
+        (Some(message), Err(error)) if !run.node.signals.stop_jobs.is_cancelled() => {
             Err(Fault::of_connection(format!("{error} ({message})")))
         }
         _ => Ok(()),
@@ -96,7 +96,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult, started: Instant) -> Ending {
             outcome: "snooze",
         },
         // A handler that a shutdown stopped ends with an error. No attempt is spent.
-        Err(_) if run.node.stop_jobs.is_cancelled() => Ending::Release,
+        Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
         Err(error) => {
             let outcome = match error.verdict {
                 Verdict::Conflict => "conflict",

@@ -62,7 +62,7 @@ pub(super) async fn invoke(
         () = &mut timeout => AttemptResult::TimedOut(limit.unwrap_or_default()),
         () = run.lease.lost.token().cancelled() => AttemptResult::LostLease,
         () = line_ends => AttemptResult::LostLine,
-        () = run.node.stop_jobs.cancelled() => AttemptResult::Stopped,
+        () = run.node.signals.stop_jobs.cancelled() => AttemptResult::Stopped,
     };
     stop.cancel();
     tokio::select! {
