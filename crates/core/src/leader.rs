@@ -245,7 +245,7 @@ impl Leader {
             again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
         };
-        node.next_timer.asks(Asker::LeaderCycle);
+        node.leadership.next_timer.asks(Asker::LeaderCycle);
         let sent = Instant::now();
         let taken = node.store.run_leader_cycle(&turn).await;
         self.failed = taken.is_err();
@@ -311,7 +311,7 @@ impl Leader {
             crash_point!("term-begun");
             self.term = Some(report.term);
             gauge!(m::LEADER).set(1.0);
-            node.leads.send_replace(true);
+            node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
             self.free_instances().await;
@@ -325,7 +325,8 @@ impl Leader {
                  over until all nodes have renewed their leases"
             );
         }
-        node.next_timer
+        node.leadership
+            .next_timer
             .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
         // Leases are counted exactly. Executable jobs are counted up to a limit; beyond it their
         // number is an estimate that may be too small, so some jobs are assumed to wait.
@@ -402,7 +403,7 @@ impl Leader {
                 return Some(ready);
             }
             room -= 1;
-            node.try_here(ready)
+            node.inbox.try_here(ready)
         };
         let rest = found.into_iter().filter_map(try_here).collect();
         node.hook.publish(Cause::Sweep, rest);
@@ -429,7 +430,7 @@ impl Leader {
         if self.term.take().is_some() {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             gauge!(m::LEADER).set(0.0);
-            self.node.leads.send_replace(false);
+            self.node.leadership.leads.send_replace(false);
             self.unreceived.end();
             self.sweeper.forget();
         }
@@ -497,7 +498,7 @@ impl Leader {
                 self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
-                node.next_timer.earlier(self.clock.now(), due);
+                node.leadership.next_timer.earlier(self.clock.now(), due);
             }
             Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
                 self.sweeper.marker_back(&node, &lane, marker).await;
@@ -507,7 +508,7 @@ impl Leader {
                 question,
                 lane,
                 within,
-            } => node.questions.ask(Question {
+            } => node.inbox.questions.ask(Question {
                 to,
                 number: question,
                 lane,

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use metrics::gauge;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::Fleet;
@@ -52,10 +52,11 @@ use crate::worker::fallback;
 use crate::worker::finished::Finished;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
+use crate::worker::inbox::Inbox;
+use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
-use crate::worker::next_timer::NextTimer;
-use crate::worker::own_hints::{OWN_HINTS, OwnHints};
+use crate::worker::own_hints::OwnHints;
 use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::renewal;
 use crate::worker::reports::Reports;
@@ -222,7 +223,7 @@ impl NodeBuilder {
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
-        let (own_hints, hints) = mpsc::channel(OWN_HINTS);
+        let (inbox, hints) = Inbox::open();
         label::receives(&options.lane_names());
         let context = Arc::new(NodeContext {
             id,
@@ -232,17 +233,15 @@ impl NodeBuilder {
             unreadable: Mutex::default(),
             slots: Slots::new(options.concurrency),
             refused: RefusedOutcomes::default(),
-            questions: Arc::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
             instances: HeldInstances::default(),
             cached_metrics: CachedMetrics::new(),
-            own_hints,
+            inbox,
             suspects: Suspects::default(),
             finished,
             jobs: TaskTracker::new(),
             signals: Signals::default(),
-            leads: watch::Sender::new(false),
-            next_timer: NextTimer::new(),
+            leadership: Leadership::none(),
             fleet: Fleet::default(),
             reports: Reports::default(),
             store,

@@ -51,7 +51,7 @@ pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
     for ready in here {
-        elsewhere.extend(node.rescue_here(ready));
+        elsewhere.extend(node.inbox.rescue_here(ready));
     }
     node.hook.publish(Cause::Sweep, elsewhere);
 }

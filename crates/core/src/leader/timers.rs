@@ -31,8 +31,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Moves due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<NodeContext>) {
-    let mut alarm = node.next_timer.subscribe();
-    let mut leads = node.leads.subscribe();
+    let mut alarm = node.leadership.next_timer.subscribe();
+    let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     // The next statement moves a full page and locks nothing: more was due than the last statement
     // moved, or it failed.
@@ -58,7 +58,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
             _ = alarm.changed() => continue,
         }
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
-        node.next_timer.asks(Asker::Mover);
+        node.leadership.next_timer.asks(Asker::Mover);
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -82,8 +82,12 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 let slots = slots.into_iter();
                 executor::start_unhinted(&node, moved.locked, "timer", sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.next_timer
-                    .answered(Asker::Mover, Instant::now(), moved.now, next_due);
+                node.leadership.next_timer.answered(
+                    Asker::Mover,
+                    Instant::now(),
+                    moved.now,
+                    next_due,
+                );
             }
             Err(error) => {
                 drop(slots);

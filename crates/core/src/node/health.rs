@@ -102,7 +102,7 @@ impl HealthWatch {
             node: context.id,
             ready: problems.is_empty() && !draining,
             draining,
-            leads: *context.leads.borrow(),
+            leads: *context.leadership.leads.borrow(),
             in_flight: context.leases.len(),
             problems,
             stuck: self.stuck(),

@@ -314,7 +314,7 @@ impl Consumer {
 
     /// Waits for messages and stores them, or for a question and answers it. Cancel-safe.
     async fn receive(&mut self) {
-        let questions = self.node.questions.clone();
+        let questions = self.node.inbox.questions.clone();
         tokio::select! {
             biased;
             question = questions.next() => self.answer(&question),
@@ -505,7 +505,7 @@ impl Consumer {
         self.receiver.pause().await;
         self.let_go().await;
         tokio::pin!(until);
-        let questions = self.node.questions.clone();
+        let questions = self.node.inbox.questions.clone();
         loop {
             tokio::select! {
                 biased;

@@ -24,6 +24,7 @@ pub(crate) enum OwnHint {
 }
 
 impl OwnHint {
+    /// Returns the hint with its lane.
     pub(crate) fn into_ready(self) -> Ready {
         match self {
             Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,

@@ -50,8 +50,8 @@ impl Deref for Stop {
 
 impl<P> Running<P> {
     /// The transaction that completes this job, where its handler is registered
-    /// [`in_transaction`](HandlerOptions::in_transaction): what is written here commits together with
-    /// the job's completion, or not at all. `S` is the store, for example
+    /// [`in_transaction`](crate::HandlerOptions::in_transaction): what is written here commits
+    /// together with the job's completion, or not at all. `S` is the store, for example
     /// [`PgStore`](crate::PgStore).
     ///
     /// # Errors
