@@ -4,8 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use metrics::gauge;
+
 use crate::job::Lane;
 use crate::telemetry::log_throttle::ThrottledLines;
+use crate::telemetry::metrics as m;
 
 /// The reports of a node's parts.
 #[derive(Default)]
@@ -39,5 +42,16 @@ impl Reports {
     /// Returns the lanes whose jobs are claimed, for want of hints.
     pub(crate) fn claimed(&self) -> MutexGuard<'_, BTreeSet<Lane>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Records whether a lane's jobs are claimed or come by hints.
+    pub(crate) fn claiming(&self, lane: &Lane, claims: bool) {
+        let mut claimed = self.claimed();
+        if claims {
+            claimed.insert(lane.clone());
+        } else {
+            claimed.remove(lane);
+        }
+        drop(claimed);
+        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
     }
 }
