@@ -89,8 +89,8 @@ impl NodeContext {
         self.leases.asks(within, statement).await
     }
 
-    /// Records that a handler has run under this lock, which may be lost or may still be held in the
-    /// database. The leases that name this node are looked at, and a strike that was counted
+    /// Records that a handler has run under this lock, which may be lost or may still be held in
+    /// the database. The leases that name this node are looked at, and a strike that was counted
     /// against the lock is taken back.
     pub(crate) fn may_have_lost(&self, held: LockToken) {
         self.is_in_doubt(&held);

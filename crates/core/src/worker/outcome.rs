@@ -84,8 +84,9 @@ impl HandlerError {
     }
 }
 
-/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A serialization
-/// failure or deadlock of the database, in the error or among its sources, is a conflict.
+/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A
+/// serialization failure or deadlock of the database, in the error or among its sources, is a
+/// conflict.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
     fn from(error: E) -> Self {
         let error: Box<dyn std::error::Error + Send + Sync> = error.into();
