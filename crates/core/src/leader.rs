@@ -94,7 +94,7 @@ struct Leader {
     beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
-    voice: PublishWatch,
+    publish_watch: PublishWatch,
     members: Members,
     alone_pass_done: bool,
 }
@@ -103,7 +103,7 @@ struct Leader {
 pub(crate) async fn lead(node: Arc<NodeContext>) {
     gauge!(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
-    let drain = node.draining.clone();
+    let drain = node.signals.draining.clone();
     let mut leader = Leader {
         node,
         sweeper: Sweeper::default(),
@@ -118,7 +118,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         beat_pause: FIRST_BEATS,
         looked: None,
         clock: DatabaseClock::default(),
-        voice: PublishWatch::default(),
+        publish_watch: PublishWatch::default(),
         members: Members::begin(),
         alone_pass_done: false,
     };
@@ -215,7 +215,7 @@ impl Leader {
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
             if self
-                .voice
+                .publish_watch
                 .makes_room(Instant::now(), health.can_publish(), others)
             {
                 tracing::warn!(
@@ -245,7 +245,7 @@ impl Leader {
             again_after: node.options.sweep_interval,
             hint_at_most: PAGE,
         };
-        node.next_timer.asks(Asker::LeaderCycle);
+        node.leadership.next_timer.asks(Asker::LeaderCycle);
         let sent = Instant::now();
         let taken = node.store.run_leader_cycle(&turn).await;
         self.failed = taken.is_err();
@@ -265,7 +265,7 @@ impl Leader {
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + turn.lease;
-                node.report("leader", None);
+                node.reports.part("leader", None);
                 self.led(*report, sent).await;
                 // The longer interval of an idle fleet must not outlast the leader's lease.
                 self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
@@ -281,7 +281,7 @@ impl Leader {
                 self.next_turn = Instant::now() + ROW_LOCKED;
             }
             Ok(CycleOutcome::Follows { remaining, .. }) => {
-                node.report("leader", None);
+                node.reports.part("leader", None);
                 self.follow();
                 let remaining = remaining + Duration::from_millis(50);
                 self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
@@ -293,7 +293,7 @@ impl Leader {
                     "could not ask the database which node leads; trying again"
                 };
                 tracing::warn!(%error, "{message}");
-                node.report("leader", Some(error.to_string()));
+                node.reports.part("leader", Some(error.to_string()));
                 if Instant::now() >= self.leads_until {
                     // Beats of a leader without a lease would keep other nodes from asking.
                     self.follow();
@@ -311,7 +311,7 @@ impl Leader {
             crash_point!("term-begun");
             self.term = Some(report.term);
             gauge!(m::LEADER).set(1.0);
-            node.leads.send_replace(true);
+            node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
             self.free_instances().await;
@@ -325,7 +325,8 @@ impl Leader {
                  over until all nodes have renewed their leases"
             );
         }
-        node.next_timer
+        node.leadership
+            .next_timer
             .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
         // Leases are counted exactly. Executable jobs are counted up to a limit; beyond it their
         // number is an estimate that may be too small, so some jobs are assumed to wait.
@@ -402,7 +403,7 @@ impl Leader {
                 return Some(ready);
             }
             room -= 1;
-            node.try_here(ready)
+            node.inbox.try_here(ready)
         };
         let rest = found.into_iter().filter_map(try_here).collect();
         node.hook.publish(Cause::Sweep, rest);
@@ -429,7 +430,7 @@ impl Leader {
         if self.term.take().is_some() {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             gauge!(m::LEADER).set(0.0);
-            self.node.leads.send_replace(false);
+            self.node.leadership.leads.send_replace(false);
             self.unreceived.end();
             self.sweeper.forget();
         }
@@ -497,7 +498,7 @@ impl Leader {
                 self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
-                node.next_timer.earlier(self.clock.now(), due);
+                node.leadership.next_timer.earlier(self.clock.now(), due);
             }
             Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
                 self.sweeper.marker_back(&node, &lane, marker).await;
@@ -507,7 +508,7 @@ impl Leader {
                 question,
                 lane,
                 within,
-            } => node.questions.ask(Question {
+            } => node.inbox.questions.ask(Question {
                 to,
                 number: question,
                 lane,

@@ -28,8 +28,7 @@ use std::time::Duration;
 
 use metrics::gauge;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::Fleet;
@@ -43,24 +42,29 @@ use crate::runtime::supervisor::Supervisor;
 use crate::store::error::StoreError;
 use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
 use crate::telemetry::label;
-use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
-use crate::worker::consumer::{self, OwnHints};
+use crate::worker::consumer;
 use crate::worker::context::NodeContext;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
+use crate::worker::inbox::Inbox;
+use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
-use crate::worker::next_timer::NextTimer;
-use crate::worker::quarantine::Suspects;
+use crate::worker::own_hints::OwnHints;
+use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::renewal;
-use crate::worker::row_batch::RowPause;
-use crate::worker::served::{Served, TypeTurn};
+use crate::worker::reports::Reports;
+use crate::worker::row_pause::RowPause;
+use crate::worker::served::Served;
+use crate::worker::signals::Signals;
+use crate::worker::slots::Slots;
+use crate::worker::suspects::Suspects;
 
 pub use crate::node::health::{HealthWatch, NodeHealth};
 pub use crate::worker::options::{BadOption, NodeOptions};
@@ -219,50 +223,40 @@ impl NodeBuilder {
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
-        let (own_hints, hints) = mpsc::channel(consumer::OWN_HINTS);
+        let (inbox, hints) = Inbox::open();
         label::receives(&options.lane_names());
-        let shared = Arc::new(NodeContext {
+        let context = Arc::new(NodeContext {
             id,
             hook,
             served: Served::new(handlers, options.scope.clone()),
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
-            refused: TaskTracker::new(),
-            untried: completer::room(),
-            questions: Arc::default(),
-            first_turn: TypeTurn::default(),
-            attempts: completer::attempts(),
-            slots: Arc::new(Semaphore::new(options.concurrency)),
-            type_slots: Mutex::default(),
+            slots: Slots::new(options.concurrency),
+            refused: RefusedOutcomes::default(),
             leases: Arc::new(LeaseBook::new(options.lease)),
             instances: HeldInstances::default(),
             cached_metrics: CachedMetrics::new(),
-            own_hints,
+            inbox,
             suspects: Suspects::default(),
             finished,
             jobs: TaskTracker::new(),
-            draining: CancellationToken::new(),
-            stop_jobs: CancellationToken::new(),
-            ended: CancellationToken::new(),
-            leads: watch::Sender::new(false),
-            next_timer: NextTimer::new(),
+            signals: Signals::default(),
+            leadership: Leadership::none(),
             fleet: Fleet::default(),
-            problems: Mutex::default(),
-            throttled_lines: ThrottledLines::default(),
-            claimed: Mutex::default(),
+            reports: Reports::default(),
             store,
             transport,
             options,
         });
-        shared.fleet.enlist(shared.membership(), shared.beat());
-        (shared, queue, Arc::new(tokio::sync::Mutex::new(hints)))
+        context.fleet.enlist(context.membership(), context.beat());
+        (context, queue, Arc::new(tokio::sync::Mutex::new(hints)))
     }
 }
 
 /// A running node. Stop it with [`stop`](Self::stop); dropped instead, its jobs are taken over when their
 /// leases end.
 pub struct Node {
-    shared: Arc<NodeContext>,
+    context: Arc<NodeContext>,
     workers: Supervisor,
     keepers: Supervisor,
     alone: Alone,
@@ -312,36 +306,36 @@ impl Node {
         // Before the first turn: a node that may not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
-        let (shared, queue, own_hints) = builder.share();
-        shared.store.write_node(&shared.membership()).await?;
-        let draining = shared.draining.clone();
-        gauge!(m::SLOTS).set(shared.options.concurrency as f64);
-        gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => shared.store.name(),
-            "transport" => shared.transport.name())
+        let (context, queue, own_hints) = builder.share();
+        context.store.write_node(&context.membership()).await?;
+        let draining = context.signals.draining.clone();
+        gauge!(m::SLOTS).set(context.options.concurrency as f64);
+        gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => context.store.name(),
+            "transport" => context.transport.name())
         .set(1.0);
 
-        let keepers = keep(&shared, queue);
+        let keepers = keep(&context, queue);
         let mut workers = Supervisor::default();
-        let node = shared.clone();
+        let node = context.clone();
         workers.spawn("leader", draining.clone(), move || {
             leader::lead(node.clone())
         });
-        let node = shared.clone();
+        let node = context.clone();
         workers.spawn("timers", draining.clone(), move || {
             timers::move_timers(node.clone())
         });
-        let node = shared.clone();
+        let node = context.clone();
         workers.spawn("consumer", draining.clone(), move || {
             consumer::consume(node.clone(), own_hints.clone())
         });
-        let node = shared.clone();
+        let node = context.clone();
         workers.spawn("claim", draining, move || fallback::claim(node.clone()));
         tracing::info!(
-            node = %id, store = shared.store.name(), transport = shared.transport.name(),
-            concurrency = shared.options.concurrency, "node started"
+            node = %id, store = context.store.name(), transport = context.transport.name(),
+            concurrency = context.options.concurrency, "node started"
         );
         Ok(Self {
-            shared,
+            context,
             workers,
             keepers,
             alone: Alone(process_lock),
@@ -351,19 +345,19 @@ impl Node {
     /// The node's id.
     #[must_use]
     pub fn id(&self) -> NodeId {
-        self.shared.id
+        self.context.id
     }
 
     /// Where producers of the same process let their hints leave.
     #[must_use]
     pub fn hook(&self) -> CommitHook {
-        self.shared.hook.clone()
+        self.context.hook.clone()
     }
 
     /// Where what the node takes can be changed while it runs.
     #[must_use]
     pub fn registry(&self) -> Registry {
-        Registry(self.shared.clone())
+        Registry(self.context.clone())
     }
 
     /// How the node is.
@@ -376,7 +370,7 @@ impl Node {
     #[must_use]
     pub fn watch(&self) -> HealthWatch {
         HealthWatch {
-            shared: self.shared.clone(),
+            context: self.context.clone(),
             workers: self.workers.health.clone(),
             keepers: self.keepers.health.clone(),
         }
@@ -384,50 +378,50 @@ impl Node {
 
     /// Stop in two phases. See the [module](self).
     pub async fn stop(mut self) {
-        let shared = &self.shared;
-        tracing::info!(node = %shared.id, running = shared.leases.len(), "node stops taking work");
-        shared.draining.cancel();
+        let context = &self.context;
+        tracing::info!(node = %context.id, running = context.leases.len(), "node stops taking work");
+        context.signals.draining.cancel();
         // A statement that is under way may take its time; what it locks is known only afterwards.
         self.workers.join(Duration::from_secs(20)).await;
-        shared.jobs.close();
-        if tokio::time::timeout(shared.options.shutdown_timeout, shared.jobs.wait())
+        context.jobs.close();
+        if tokio::time::timeout(context.options.shutdown_timeout, context.jobs.wait())
             .await
             .is_err()
         {
             tracing::info!(
-                node = %shared.id, running = shared.leases.len(),
+                node = %context.id, running = context.leases.len(),
                 "running jobs are stopped and given back: `shutdown_timeout` has passed"
             );
-            shared.stop_jobs.cancel();
+            context.signals.stop_jobs.cancel();
             // Each obeys or is dropped within its grace.
-            let _ = tokio::time::timeout(Duration::from_secs(10), shared.jobs.wait()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(10), context.jobs.wait()).await;
         }
-        shared.ended.cancel();
+        context.signals.ended.cancel();
         self.keepers.join(Duration::from_secs(30)).await;
-        shared.hook.close(Duration::from_secs(5)).await;
+        context.hook.close(Duration::from_secs(5)).await;
         gauge!(m::SLOTS).set(0.0);
-        if shared.jobs.is_empty()
+        if context.jobs.is_empty()
             && let Some(lock) = self.alone.0.take()
         {
             lock.release();
         }
-        tracing::info!(node = %shared.id, "node stopped");
+        tracing::info!(node = %context.id, "node stopped");
     }
 }
 
 /// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
-fn keep(shared: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
+fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
     let gathering = Arc::new(tokio::sync::Mutex::new(Batcher::new(
         queue,
-        shared.options.concurrency,
+        context.options.concurrency,
     )));
-    let node = shared.clone();
-    keepers.spawn("completion", shared.ended.clone(), move || {
+    let node = context.clone();
+    keepers.spawn("completion", context.signals.ended.clone(), move || {
         completer::commit_all(node.clone(), gathering.clone())
     });
-    let node = shared.clone();
-    keepers.spawn("renewal", shared.ended.clone(), move || {
+    let node = context.clone();
+    keepers.spawn("renewal", context.signals.ended.clone(), move || {
         renewal::renew_all(node.clone())
     });
     keepers

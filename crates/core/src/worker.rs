@@ -7,8 +7,10 @@
 //! transport                 fallback (the broker is away), handoff, lost_leases
 //! ```
 //!
-//! `context` holds what these parts share.
+//! `context` holds what these parts share. The files of this folder name each other in no circle,
+//! and none that `context` names has the context.
 
+pub(crate) mod attempt;
 pub(crate) mod cached_metrics;
 pub(crate) mod completer;
 pub(crate) mod consumer;
@@ -21,15 +23,29 @@ pub mod handler;
 pub mod handler_transaction;
 pub(crate) mod held_hints;
 pub(crate) mod held_instances;
+pub(crate) mod inbox;
 pub(crate) mod inline_start;
+pub(crate) mod leadership;
 pub(crate) mod lease_book;
 pub(crate) mod lost_leases;
 pub mod middleware;
 pub(crate) mod next_timer;
 pub mod options;
+pub(crate) mod outcome;
+pub(crate) mod own_hints;
 pub(crate) mod quarantine;
+pub(crate) mod refused_outcomes;
+pub(crate) mod release;
 pub(crate) mod renewal;
+pub(crate) mod reports;
 pub(crate) mod row_batch;
+pub(crate) mod row_pause;
+pub(crate) mod running;
 pub(crate) mod served;
+pub(crate) mod signals;
+pub(crate) mod slots;
+pub(crate) mod stages;
+pub(crate) mod statement;
+pub(crate) mod suspects;
 pub(crate) mod under_way;
 pub(crate) mod unreadable;

@@ -70,37 +70,37 @@ mod tests {
     #[test]
     fn room_is_made_more_and_more_rarely_until_publishing_works() {
         let now = Instant::now();
-        let mut voice = PublishWatch::default();
+        let mut watch = PublishWatch::default();
         let mut rooms = Vec::new();
         for second in 0..100 {
-            if voice.makes_room(now + seconds(second), false, true) {
+            if watch.makes_room(now + seconds(second), false, true) {
                 rooms.push(second);
             }
         }
         // After 5, 10, 20 and 40 seconds, each counted from the call that follows.
         assert_eq!(rooms, [5, 16, 37, 78]);
         let later = now + seconds(200);
-        assert!(!voice.makes_room(later, true, true));
-        assert!(!voice.makes_room(later + seconds(4), false, true));
-        assert!(!voice.makes_room(later + seconds(8), false, true));
-        assert!(voice.makes_room(later + seconds(9), false, true));
+        assert!(!watch.makes_room(later, true, true));
+        assert!(!watch.makes_room(later + seconds(4), false, true));
+        assert!(!watch.makes_room(later + seconds(8), false, true));
+        assert!(watch.makes_room(later + seconds(9), false, true));
     }
 
     #[test]
     fn room_is_made_once_for_nodes_that_were_heard_before_the_silence() {
         let now = Instant::now();
-        let mut voice = PublishWatch::default();
-        assert!(!voice.makes_room(now, true, true));
+        let mut watch = PublishWatch::default();
+        assert!(!watch.makes_room(now, true, true));
         let silent =
-            (1..100).filter(|second| voice.makes_room(now + seconds(*second), false, false));
+            (1..100).filter(|second| watch.makes_room(now + seconds(*second), false, false));
         assert_eq!(silent.collect::<Vec<_>>(), [6]);
     }
 
     #[test]
     fn a_node_that_never_heard_another_makes_no_room() {
         let now = Instant::now();
-        let mut voice = PublishWatch::default();
-        assert!(!voice.makes_room(now, true, false));
-        assert!((1..100).all(|second| !voice.makes_room(now + seconds(second), false, false)));
+        let mut watch = PublishWatch::default();
+        assert!(!watch.makes_room(now, true, false));
+        assert!((1..100).all(|second| !watch.makes_room(now + seconds(second), false, false)));
     }
 }

@@ -27,7 +27,7 @@ use crate::producer::commit_hook::Cause;
 use crate::store::Rescued;
 use crate::transport::{Control, portions};
 use crate::worker::context::NodeContext;
-use crate::worker::quarantine;
+use crate::worker::suspects;
 
 /// Addresses each of these jobs to a node that serves it, or publishes its hint.
 pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
@@ -51,7 +51,7 @@ pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
     for ready in here {
-        elsewhere.extend(node.rescue_here(ready));
+        elsewhere.extend(node.inbox.rescue_here(ready));
     }
     node.hook.publish(Cause::Sweep, elsewhere);
 }
@@ -71,7 +71,7 @@ fn address(
     } in rescued
     {
         let serves = |candidate: &&mut Candidate| candidate.serves(&needs, &ready.lane);
-        let next = if quarantine::is_suspect(strikes) {
+        let next = if suspects::is_suspect(strikes) {
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);

@@ -31,8 +31,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Moves due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<NodeContext>) {
-    let mut alarm = node.next_timer.subscribe();
-    let mut leads = node.leads.subscribe();
+    let mut alarm = node.leadership.next_timer.subscribe();
+    let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     // The next statement moves a full page and locks nothing: more was due than the last statement
     // moved, or it failed.
@@ -52,13 +52,13 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
         tokio::select! {
             // Due timers come before news of later due dates, so a flood of news delays nothing.
             biased;
-            () = node.draining.cancelled() => return,
+            () = node.signals.draining.cancelled() => return,
             () = due => {}
             _ = leads.changed() => continue,
             _ = alarm.changed() => continue,
         }
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
-        node.next_timer.asks(Asker::Mover);
+        node.leadership.next_timer.asks(Asker::Mover);
         let sent = Instant::now();
         match move_due(&node, slots.len()).await {
             Ok(moved) => {
@@ -82,8 +82,12 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 let slots = slots.into_iter();
                 executor::start_unhinted(&node, moved.locked, "timer", sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);
-                node.next_timer
-                    .answered(Asker::Mover, Instant::now(), moved.now, next_due);
+                node.leadership.next_timer.answered(
+                    Asker::Mover,
+                    Instant::now(),
+                    moved.now,
+                    next_due,
+                );
             }
             Err(error) => {
                 drop(slots);
@@ -91,7 +95,7 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 tracing::warn!(%error, "could not move due timers; trying again");
                 tokio::select! {
                     biased;
-                    () = node.draining.cancelled() => return,
+                    () = node.signals.draining.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(Duration::from_secs(5));
@@ -104,11 +108,11 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
 /// node may be less busy.
 fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
     let slots = &node.slots;
-    let idle = slots.available_permits() == node.options.concurrency;
+    let idle = slots.free() == node.options.concurrency;
     if !idle || !node.leases.healthy() || node.served.types().is_empty() {
         return Vec::new();
     }
-    let free = || slots.clone().try_acquire_owned().ok();
+    let free = || slots.try_take();
     // One slot is left for jobs that arrive meanwhile, if there is more than one.
     let few = FEW.min(node.options.concurrency - 1).max(1);
     std::iter::from_fn(free).take(few).collect()

@@ -16,8 +16,9 @@ use crate::job::JobId;
 use crate::job::query::JobView;
 use crate::store::Refusal;
 use crate::store::error::StoreError;
-use crate::worker::executor::{self, Stages};
-use crate::worker::lost_leases;
+use crate::worker::executor;
+use crate::worker::release;
+use crate::worker::stages::Stages;
 
 /// The result of executing a job.
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ impl NodeBuilder {
         self.options.concurrency = 1;
         let (node, queue, _) = self.share();
         // The node drains from the start: the next jobs are for other nodes.
-        node.draining.cancel();
+        node.signals.draining.cancel();
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();
         let hint = [Hint::new(id)];
@@ -63,7 +64,7 @@ impl NodeBuilder {
                 Some(Executed::Refused(why.map_or(Refusal::Gone, |(_, why)| why)))
             }
             Some(other) if other.job.id != id => {
-                lost_leases::release(&node, vec![other.held()]).await;
+                release::release(&node, vec![other.held()]).await;
                 Some(Executed::SiblingFirst(other.job.id))
             }
             Some(job) => {
@@ -71,7 +72,7 @@ impl NodeBuilder {
                     committed_at: None,
                     locked_at: Utc::now(),
                 };
-                let slot = node.slots.clone().acquire_owned().await;
+                let slot = node.slots.of_node.clone().acquire_owned().await;
                 let slot = slot.map_err(|e| StoreError::Config(e.to_string()))?;
                 executor::start(&node, job, sent, stages, slot);
                 node.jobs.close();
@@ -79,14 +80,14 @@ impl NodeBuilder {
                     biased;
                     () = node.jobs.wait() => {}
                     () = stop => {
-                        node.stop_jobs.cancel();
+                        node.signals.stop_jobs.cancel();
                         node.jobs.wait().await;
                     }
                 }
                 None
             }
         };
-        node.ended.cancel();
+        node.signals.ended.cancel();
         keepers.join(Duration::from_secs(30)).await;
         if let Some(refused) = refused {
             return Ok(refused);

@@ -1,7 +1,7 @@
 //! The health of a node, as its parts report it, for health endpoints.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ pub struct NodeHealth {
 /// A handle that reports the health of a node.
 #[derive(Clone)]
 pub struct HealthWatch {
-    pub(crate) shared: Arc<NodeContext>,
+    pub(crate) context: Arc<NodeContext>,
     pub(crate) workers: TaskHealth,
     pub(crate) keepers: TaskHealth,
 }
@@ -54,7 +54,7 @@ impl HealthWatch {
     /// Returns the operations with a batch that the database keeps refusing.
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckBatch> {
-        self.shared.store.stuck()
+        self.context.store.stuck()
     }
 
     /// Returns the current health of the node, after it has asked whether the database answers. Takes
@@ -72,16 +72,13 @@ impl HealthWatch {
     /// Returns the current health of the node, as its parts last reported it.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
-        let shared = &self.shared;
-        let transport: TransportHealth = shared.transport.publisher().health();
+        let context = &self.context;
+        let transport: TransportHealth = context.transport.publisher().health();
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         for (part, problem) in self.tasks_down() {
             problems.insert(part.to_owned(), problem);
         }
-        let reported = shared
-            .problems
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let reported = context.reports.problems();
         for (part, problem) in reported.iter() {
             problems.insert((*part).to_owned(), problem.clone());
         }
@@ -89,38 +86,36 @@ impl HealthWatch {
         if let Some(problem) = transport.trouble() {
             problems.insert("transport".to_owned(), problem);
         }
-        if shared.hook.is_down() {
+        if context.hook.is_down() {
             problems.insert(
                 "hook".to_owned(),
                 "the task that publishes hints died; it is started again".to_owned(),
             );
-        } else if let Some(still) = shared.hook.is_stuck() {
+        } else if let Some(still) = context.hook.is_stuck() {
             problems.insert(
                 "hook".to_owned(),
                 format!(
                     "{} hints wait, and none was published or given up for {} s",
-                    shared.hook.buffered(),
+                    context.hook.buffered(),
                     still.as_secs()
                 ),
             );
         }
-        if !shared.leases.healthy() {
+        if !context.leases.healthy() {
             problems.insert(
                 "renewal".to_owned(),
                 "leases could not be renewed; the node takes no new jobs until they can".to_owned(),
             );
         }
-        let claimed = shared.claimed.lock();
-        let claiming = claimed.unwrap_or_else(PoisonError::into_inner);
-        let claiming = claiming.iter().cloned().collect();
-        let draining = shared.draining.is_cancelled();
+        let claiming = context.reports.claimed().iter().cloned().collect();
+        let draining = context.signals.draining.is_cancelled();
         NodeHealth {
             claiming,
-            node: shared.id,
+            node: context.id,
             ready: problems.is_empty() && !draining,
             draining,
-            leads: *shared.leads.borrow(),
-            in_flight: shared.leases.len(),
+            leads: *context.leadership.leads.borrow(),
+            in_flight: context.leases.len(),
             problems,
             stuck: self.stuck(),
         }

@@ -85,7 +85,7 @@ impl Registry {
         self.0
             .served
             .change_handlers(|handlers| handlers.add_with(&*job_type, options, run));
-        self.0.forget_type_slots(&job_type);
+        self.0.slots.forget_type(&job_type);
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Registry {
         self.0
             .served
             .change_handlers(|handlers| handlers.register(&*job_type, options, handler));
-        self.0.forget_type_slots(&job_type);
+        self.0.slots.forget_type(&job_type);
         Ok(())
     }
 

@@ -46,11 +46,11 @@ mod tests {
 
     #[test]
     fn the_first_line_is_written_and_the_rest_counted() {
-        let mut rarely = LogThrottle::default();
-        assert_eq!(rarely.now(), Some(0));
-        assert_eq!(rarely.now(), None);
-        rarely.last = Instant::now().checked_sub(EVERY);
-        assert_eq!(rarely.now(), Some(1));
+        let mut throttle = LogThrottle::default();
+        assert_eq!(throttle.now(), Some(0));
+        assert_eq!(throttle.now(), None);
+        throttle.last = Instant::now().checked_sub(EVERY);
+        assert_eq!(throttle.now(), Some(1));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! batch that the database could not take is tried again for as long as the node runs: an outcome
 //! counts while its lease has this node and fence, however long the database was away.
 
+mod committed;
 mod stuck;
 
 use std::collections::{HashMap, HashSet};
@@ -20,17 +21,18 @@ use metrics::{counter, histogram};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use crate::job::{Job, JobId, LockToken};
+use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{Completion, Failure, Settled, StoreError};
 use crate::telemetry::metrics as m;
+use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
+use committed::{Committed, end_of, next_instances, settled_batch};
 use stuck::{Refused, keep_trying};
-pub(crate) use stuck::{attempts, room};
 
 /// The bounds of the batch size. A node with few slots has smaller batches, so that it holds no
 /// more jobs than necessary while outcomes cannot be committed.
@@ -102,7 +104,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
     let mut gathering = gathering.lock().await;
     let gathering = &mut *gathering;
     // Further outcomes may be refused until this function returns.
-    let _refuses = node.refused.token();
+    let _refuses = node.refused.tasks.token();
     let mut ending = false;
     loop {
         gathering.commit_some(&node, ending);
@@ -118,7 +120,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
             count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
             Some(()) = gathering.commits.next(), if !idle => {}
             () = tokio::time::sleep_until(not_before), if waits => {}
-            () = node.ended.cancelled(), if !ending => ending = true,
+            () = node.signals.ended.cancelled(), if !ending => ending = true,
         }
     }
 }
@@ -150,47 +152,6 @@ struct Batch {
     attempts: Vec<Attempt>,
 }
 
-/// The fate of an attempt's outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttemptFate {
-    /// The outcome is committed.
-    Committed,
-    /// The lock was lost before the commit.
-    Lost,
-    /// An answer was lost: either the outcome was committed, or the lock was lost.
-    Unknown,
-}
-
-/// An attempt that ended and is to be counted.
-pub(crate) struct Attempt {
-    job: Arc<Job>,
-    outcome: &'static str,
-    finished_at: Instant,
-}
-
-impl Attempt {
-    pub(crate) fn of(job: Arc<Job>, ending: &Ending, finished_at: Instant) -> Self {
-        Self {
-            job,
-            outcome: ending.outcome(),
-            finished_at,
-        }
-    }
-
-    pub(crate) fn count(self, node: &NodeContext, fate: AttemptFate) {
-        let outcome = match fate {
-            AttemptFate::Committed => self.outcome,
-            AttemptFate::Lost => "lost-lock",
-            AttemptFate::Unknown => "unknown",
-        };
-        node.cached_metrics
-            .job_type(&self.job.job_type)
-            .finished(outcome);
-        let took = self.finished_at.elapsed().as_secs_f64();
-        node.cached_metrics.finish_to_complete.record(took);
-    }
-}
-
 async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
     for mut job in finished {
@@ -203,14 +164,14 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Failed { failure, .. } => batch.failed.push(failure),
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(settled) => {
-                attempt.count(node, AttemptFate::Committed);
+                attempt.count(&node.cached_metrics, AttemptFate::Committed);
                 node.let_go(&job.held, end_of(&job.held, &next_instances(&settled)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *settled, Instant::now(), slots).await;
                 continue;
             }
             Ending::Left => {
-                attempt.count(node, AttemptFate::Unknown);
+                attempt.count(&node.cached_metrics, AttemptFate::Unknown);
                 node.let_go(&job.held, End::Unsure);
                 node.is_in_doubt(&job.held);
                 continue;
@@ -218,7 +179,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Lost => {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
                 counter!(m::FENCED, "operation" => "run").increment(1);
-                attempt.count(node, AttemptFate::Lost);
+                attempt.count(&node.cached_metrics, AttemptFate::Lost);
                 node.let_go(&job.held, End::Unsure);
                 node.may_have_lost(job.held);
                 continue;
@@ -289,7 +250,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         } else {
             AttemptFate::Lost
         };
-        attempt.count(node, fate);
+        attempt.count(&node.cached_metrics, fate);
     }
     if left.is_empty() {
         return;
@@ -300,26 +261,6 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         let id = refused.held().id;
         if left.contains(&id) {
             keep_trying(node, refused, attempts_left.remove(&id)).await;
-        }
-    }
-}
-
-/// The result for one kind of outcome.
-#[derive(Default)]
-struct Committed {
-    settled: Settled,
-    /// An answer was lost: either these outcomes were committed, or their locks were lost.
-    unknown: Vec<JobId>,
-}
-
-impl Committed {
-    fn fate(&self, id: JobId) -> AttemptFate {
-        if self.settled.applied.contains(&id) {
-            AttemptFate::Committed
-        } else if self.unknown.contains(&id) {
-            AttemptFate::Unknown
-        } else {
-            AttemptFate::Lost
         }
     }
 }
@@ -360,7 +301,7 @@ where
                 in_doubt |= !error.changed_nothing();
                 let alive = held.iter().any(|h| node.leases.trusts(h));
                 tracing::warn!(operation, jobs = held.len(), %error, alive, "could not commit outcomes; retrying");
-                if node.ended.is_cancelled() && !alive {
+                if node.signals.ended.is_cancelled() && !alive {
                     for held in held {
                         node.let_go(held, End::Unsure);
                     }
@@ -370,56 +311,5 @@ where
                 pause = (pause * 2).min(longest);
             }
         }
-    }
-}
-
-/// Ends the node's hold on all jobs of an answered batch, except those that the database
-/// [left](Settled::left).
-fn settled_batch(
-    node: &NodeContext,
-    operation: &'static str,
-    held: &[&LockToken],
-    settled: Settled,
-    in_doubt: bool,
-) -> Committed {
-    let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
-    let next = next_instances(&settled);
-    let mut unknown = Vec::new();
-    for held in held {
-        if settled.left.contains(&held.id) {
-            continue;
-        }
-        if applied.contains(&held.id) {
-            node.let_go(held, end_of(held, &next));
-            continue;
-        }
-        node.let_go(held, End::Unsure);
-        if in_doubt {
-            tracing::info!(
-                job = %held.id, fence = %held.fence, operation,
-                "an answer of the database was lost; either the outcome is committed, or the lock was lost before"
-            );
-            unknown.push(held.id);
-        } else {
-            counter!(m::FENCED, "operation" => operation).increment(1);
-            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; the outcome of the job was discarded");
-        }
-        node.may_have_lost((*held).clone());
-    }
-    Committed { settled, unknown }
-}
-
-/// Returns the instances whose next job was locked.
-fn next_instances(settled: &Settled) -> HashSet<&str> {
-    let next = settled.next.iter();
-    next.filter_map(|next| next.job.exclusive_instance())
-        .collect()
-}
-
-/// Returns how a job with a committed outcome has ended.
-fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
-    match &held.instance {
-        Some(instance) if next.contains(&**instance) => End::PassedOn,
-        _ => End::Over,
     }
 }

@@ -50,10 +50,10 @@ use chrono::Utc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use metrics::counter;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::hint::{Body, Hint, Ready};
+use crate::hint::{Body, Hint};
 use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::store::{Locked, Refusal, StoreError};
@@ -63,14 +63,13 @@ use crate::transport::{Control, Delivery, Receiver, Subscription, Ticket, Transp
 use crate::worker::cached_metrics::LaneMetrics;
 use crate::worker::context::NodeContext;
 use crate::worker::held_hints::Returned;
-use lock_size::LockSize;
+use crate::worker::own_hints::{OWN_HINTS, OwnHint, OwnHints};
+use lock_size::{LOCK_BATCH, LockSize};
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
 
 /// The time without a free slot after which hints are requeued.
 const LET_GO: Duration = Duration::from_secs(3);
-/// The maximum number of hints in one lock statement.
-const LOCK_BATCH: usize = 512;
 /// The maximum number of lock statements that are under way at once.
 const LOCKS_AT_ONCE: usize = 2;
 /// The number of pending hints at which receiving stops. The prefetch bounds messages, but not the
@@ -91,31 +90,6 @@ const WELL: Duration = Duration::from_secs(3);
 /// The bounds of the pause after an error of the broker or the database.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// The maximum number of waiting own hints; further ones go to the broker. All jobs that one leader
-/// cycle rescues fit, so none of them queues behind a backlog.
-pub(crate) const OWN_HINTS: usize = 8_192;
-/// The channel of own hints. It stays open while the consumer is restarted.
-pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;
-
-/// A hint that did not come from the broker.
-pub(crate) enum OwnHint {
-    /// Waits behind the hints that are already here.
-    InTurn(Ready),
-    /// The job's holder has died. The hint goes to the front of its lane.
-    Rescued(Ready),
-    /// Another node does not serve the job. The hint waits behind the hints that are already here,
-    /// until a slot is free.
-    Forwarded(Ready),
-}
-
-impl OwnHint {
-    pub(crate) fn into_ready(self) -> Ready {
-        match self {
-            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
-        }
-    }
-}
 
 struct Consumer {
     node: Arc<NodeContext>,
@@ -201,18 +175,18 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     };
     let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
-    let mut rarely = LogThrottle::default();
+    let mut throttle = LogThrottle::default();
     let receiver = loop {
         match node.transport.subscribe(subscription.clone()).await {
             Ok(receiver) => break receiver,
             Err(error) => {
-                if let Some(more) = rarely.now() {
+                if let Some(more) = throttle.now() {
                     tracing::error!(
                         %error, more,
                         "could not subscribe to hints; retrying, and jobs are claimed from the database meanwhile"
                     );
                 }
-                node.report("consumer", Some(error.to_string()));
+                node.reports.part("consumer", Some(error.to_string()));
                 if idle(&node, pause).await {
                     pass_on(&node, &mut own_hints).await;
                     return;
@@ -221,7 +195,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
             }
         }
     };
-    node.report("consumer", None);
+    node.reports.part("consumer", None);
     let lanes = subscription.lanes.iter();
     let mut consumer = Consumer {
         metrics: lanes.map(|lane| node.cached_metrics.lane(lane)).collect(),
@@ -260,7 +234,7 @@ async fn pass_on(node: &NodeContext, own_hints: &mut mpsc::Receiver<OwnHint>) {
 async fn idle(node: &NodeContext, pause: Duration) -> bool {
     tokio::select! {
         biased;
-        () = node.draining.cancelled() => true,
+        () = node.signals.draining.cancelled() => true,
         () = tokio::time::sleep(pause) => false,
     }
 }
@@ -278,7 +252,7 @@ impl Drop for Consumer {
 
 impl Consumer {
     async fn run(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let mut pause = FIRST_PAUSE;
         while !draining.is_cancelled() {
             self.decide_markers().await;
@@ -340,7 +314,7 @@ impl Consumer {
 
     /// Waits for messages and stores them, or for a question and answers it. Cancel-safe.
     async fn receive(&mut self) {
-        let questions = self.node.questions.clone();
+        let questions = self.node.inbox.questions.clone();
         tokio::select! {
             biased;
             question = questions.next() => self.answer(&question),
@@ -372,13 +346,13 @@ impl Consumer {
             Ok(deliveries) => {
                 crash_point!("hints-received");
                 if self.receive_after.take().is_some() {
-                    self.node.report("consumer", None);
+                    self.node.reports.part("consumer", None);
                 }
                 self.note(deliveries);
             }
             Err(error) => {
                 tracing::debug!(%error, "could not receive hints; retrying");
-                self.node.report("consumer", Some(error.to_string()));
+                self.node.reports.part("consumer", Some(error.to_string()));
                 let pause = self.receive_after.map_or(FIRST_PAUSE, |(_, pause)| pause);
                 let next = (pause * 2).min(LONGEST_PAUSE);
                 self.receive_after = Some((Instant::now() + pause, next));
@@ -452,7 +426,7 @@ impl Consumer {
 
     /// Waits up to [`GATHER`] for the first messages of the other lanes.
     async fn gather(&mut self) {
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let moment = tokio::time::sleep(GATHER);
         tokio::pin!(moment);
         loop {
@@ -469,11 +443,11 @@ impl Consumer {
     /// Waits until a slot is free and returns true. After [`LET_GO`] requeues the hints, waits on
     /// without them and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
-        let slots = self.node.slots.clone();
+        let slots = self.node.slots.of_node.clone();
         if slots.available_permits() > 0 {
             return true;
         }
-        let draining = self.node.draining.clone();
+        let draining = self.node.signals.draining.clone();
         let patience = tokio::time::sleep(LET_GO);
         let slot = slots.acquire();
         tokio::pin!(patience, slot);
@@ -531,7 +505,7 @@ impl Consumer {
         self.receiver.pause().await;
         self.let_go().await;
         tokio::pin!(until);
-        let questions = self.node.questions.clone();
+        let questions = self.node.inbox.questions.clone();
         loop {
             tokio::select! {
                 biased;
@@ -617,10 +591,10 @@ impl Consumer {
         let node = &self.node;
         let wanted = self.startable().min(self.lock_size.limit());
         wanted > 0
-            && wanted <= node.slots.available_permits()
+            && wanted <= node.slots.free()
             && !self.pending.has_markers()
             && node.leases.healthy()
-            && !node.draining.is_cancelled()
+            && !node.signals.draining.is_cancelled()
     }
 
     async fn note_answer(&mut self, answer: Answer) -> bool {
@@ -630,7 +604,7 @@ impl Consumer {
             Ok(locked) => {
                 crash_point!("jobs-locked");
                 self.locked += u64::from(!locked.jobs.is_empty() || locked.rows.is_some());
-                self.node.report("database", None);
+                self.node.reports.part("database", None);
                 self.decide(answer.batch, locked, answer.sent).await;
                 true
             }
@@ -656,7 +630,7 @@ impl Consumer {
             return self.is_refused(batch, error).await;
         }
         tracing::warn!(hints, %error, "could not lock hinted jobs; retrying");
-        self.node.report("database", Some(error.to_string()));
+        self.node.reports.part("database", Some(error.to_string()));
         self.put_back(batch);
         false
     }
@@ -668,7 +642,7 @@ impl Consumer {
         };
         let job = hint.id;
         if of.refused_at.is_some_and(|then| self.locked > then) {
-            if let Some(more) = self.node.throttled_lines.now("refused") {
+            if let Some(more) = self.node.reports.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
                     "the database refuses to lock this job but locks others; its hint is settled, and the sweeper publishes \
@@ -681,7 +655,7 @@ impl Consumer {
             self.settle(batch, &[], &[]).await;
             return true;
         }
-        if let Some(more) = self.node.throttled_lines.now("not locked") {
+        if let Some(more) = self.node.reports.throttled_lines.now("not locked") {
             tracing::warn!(
                 %job, %error, more,
                 "could not lock this job; trying others before it is tried again"
@@ -690,7 +664,7 @@ impl Consumer {
         let again = of.refused_at.is_some();
         if again && !error.is_row_fault() && !error.is_lock_timeout() {
             // Nothing was locked since the last refusal, and the error does not point to a row.
-            self.node.report("database", Some(error.to_string()));
+            self.node.reports.part("database", Some(error.to_string()));
         }
         for mut waiting in batch.into_waiting() {
             waiting.of.refused_at = Some(self.locked);
@@ -729,7 +703,7 @@ impl Consumer {
                 break;
             }
             let slot = free.take();
-            let slot = slot.or_else(|| self.node.slots.clone().try_acquire_owned().ok());
+            let slot = slot.or_else(|| self.node.slots.try_take());
             let Some(slot) = slot else { break };
             let lane = self.schedule.next(|lane| pending.waits(lane, room));
             let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane, room)) else {

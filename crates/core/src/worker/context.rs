@@ -1,95 +1,68 @@
 //! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::{Beat, Fleet};
 use crate::hint::Ready;
 use crate::job::scope::Scope;
-use crate::job::{Lane, LockToken, NodeId};
+use crate::job::{LockToken, NodeId};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::allowance::Allowance;
 use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
-use crate::telemetry::log_throttle::ThrottledLines;
 use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
-use crate::worker::consumer::{OWN_HINTS, OwnHint};
 use crate::worker::finished::Finished;
-use crate::worker::held_hints::Questions;
 use crate::worker::held_instances::{End, HeldInstances};
+use crate::worker::inbox::Inbox;
+use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
-use crate::worker::next_timer::NextTimer;
 use crate::worker::options::NodeOptions;
-use crate::worker::quarantine::Suspects;
-use crate::worker::row_batch::RowPause;
-use crate::worker::served::{Served, TypeTurn};
+use crate::worker::refused_outcomes::RefusedOutcomes;
+use crate::worker::reports::Reports;
+use crate::worker::row_pause::RowPause;
+use crate::worker::served::Served;
+use crate::worker::signals::Signals;
+use crate::worker::slots::Slots;
+use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
 
-/// What the parts of a node share.
+/// What the parts of a node share, grouped by who uses it.
 pub(crate) struct NodeContext {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) hook: CommitHook,
     pub(crate) options: NodeOptions,
-    /// What is locked now, and by which handlers it is run.
+    /// The types and the scope that the node takes, and the handlers of the types.
     pub(crate) served: Served,
-    /// No row locks until then, since some were lost.
+    /// The pause of row locks after some were lost.
     pub(crate) row_pause: RowPause,
-    /// Jobs whose rows can't be read, and how many of them may become dead letters.
+    /// How many more jobs whose rows cannot be read may become dead letters.
     pub(crate) unreadable: Mutex<Allowance>,
-    /// Outcomes that the database refuses, each tried again by a task.
-    pub(crate) refused: TaskTracker,
-    /// Room for those of them that have not been tried alone.
-    pub(crate) untried: Arc<Semaphore>,
-    /// One of those is tried.
-    pub(crate) first_turn: TypeTurn,
-    /// So many of all are tried at one moment.
-    pub(crate) attempts: Semaphore,
-    pub(crate) slots: Arc<Semaphore>,
-    pub(crate) type_slots: Mutex<HashMap<String, Arc<Semaphore>>>,
+    pub(crate) slots: Slots,
+    /// The outcomes that the database refuses.
+    pub(crate) refused: RefusedOutcomes,
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
     pub(crate) cached_metrics: CachedMetrics,
-    /// Hints that did not come from the broker.
-    pub(crate) own_hints: mpsc::Sender<OwnHint>,
-    /// Which hints does the consumer hold?
-    pub(crate) questions: Arc<Questions>,
-    /// Jobs whose earlier holders died, waiting to run alone or running so.
+    pub(crate) inbox: Inbox,
+    /// The jobs whose earlier holders died. They wait to run alone, or run so.
     pub(crate) suspects: Suspects,
+    /// The queue of the completer.
     pub(crate) finished: mpsc::Sender<Finished>,
+    /// The tasks of running jobs.
     pub(crate) jobs: TaskTracker,
-    /// Phase one of the shutdown: take nothing more.
-    pub(crate) draining: CancellationToken,
-    /// Phase two: stop what runs.
-    pub(crate) stop_jobs: CancellationToken,
-    /// Everything has been committed.
-    pub(crate) ended: CancellationToken,
-    pub(crate) leads: watch::Sender<bool>,
-    pub(crate) next_timer: NextTimer,
+    pub(crate) signals: Signals,
+    pub(crate) leadership: Leadership,
     pub(crate) fleet: Fleet,
-    pub(crate) problems: Mutex<BTreeMap<&'static str, String>>,
-    /// Lines about jobs, of which anybody may create many.
-    pub(crate) throttled_lines: ThrottledLines,
-    /// Lanes whose jobs are claimed, for want of hints.
-    pub(crate) claimed: Mutex<BTreeSet<Lane>>,
+    pub(crate) reports: Reports,
 }
 
 impl NodeContext {
-    /// A part tells how it is.
-    pub(crate) fn report(&self, part: &'static str, problem: Option<String>) {
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        match problem {
-            Some(problem) => problems.insert(part, problem),
-            None => problems.remove(part),
-        };
-    }
-
-    /// Pass an outcome on to be committed; its slot is free when it has been accepted.
+    /// Passes an outcome on to be committed. Its slot is free when the queue has accepted it.
     pub(crate) async fn accept(&self, mut finished: Finished) {
         let kept = finished.kept.take();
         // Closed only when the node is gone; then the lease ends by itself.
@@ -97,41 +70,17 @@ impl NodeContext {
         drop(kept);
     }
 
-    /// Try a hint here before any other node; it comes back where there is no room.
-    pub(crate) fn try_here(&self, ready: Ready) -> Option<Ready> {
-        self.hint_here(OwnHint::InTurn(ready))
-    }
-
-    /// The same before all that waits here in its lane.
-    pub(crate) fn rescue_here(&self, ready: Ready) -> Option<Ready> {
-        self.hint_here(OwnHint::Rescued(ready))
-    }
-
-    /// A job that another node can't serve.
-    pub(crate) fn forwarded_here(&self, ready: Ready) -> Option<Ready> {
-        // Half of the room is for rescued jobs.
-        if self.own_hints.capacity() < OWN_HINTS / 2 {
-            return Some(ready);
-        }
-        self.hint_here(OwnHint::Forwarded(ready))
-    }
-
-    fn hint_here(&self, hint: OwnHint) -> Option<Ready> {
-        let sent = self.own_hints.try_send(hint);
-        sent.err().map(|error| error.into_inner().into_ready())
-    }
-
-    /// Slots for new work.
+    /// Returns the number of slots for new work.
     pub(crate) fn free_slots(&self) -> u32 {
-        let takes_work = !self.draining.is_cancelled() && self.leases.healthy();
+        let takes_work = !self.signals.draining.is_cancelled() && self.leases.healthy();
         if takes_work && !self.suspects.any() {
-            u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX)
+            u32::try_from(self.slots.free()).unwrap_or(u32::MAX)
         } else {
             0
         }
     }
 
-    /// Send a statement whose answer may tell of leases of this node.
+    /// Sends a statement whose answer may contain leases of this node.
     pub(crate) async fn asks<T: Leases>(
         &self,
         statement: impl Future<Output = Result<T, StoreError>>,
@@ -140,22 +89,23 @@ impl NodeContext {
         self.leases.asks(within, statement).await
     }
 
-    /// A handler has run under this lock, which may be lost or may still be held in the database: the leases that name
-    /// this node are looked at, and a strike that was counted against the lock is taken back.
+    /// Records that a handler has run under this lock, which may be lost or may still be held in
+    /// the database. The leases that name this node are looked at, and a strike that was counted
+    /// against the lock is taken back.
     pub(crate) fn may_have_lost(&self, held: LockToken) {
         self.is_in_doubt(&held);
         self.leases.note_lost(held);
     }
 
-    /// A handler has run under this lock, and its outcome is unknown.
+    /// Records that a handler has run under this lock, and that its outcome is unknown.
     pub(crate) fn is_in_doubt(&self, held: &LockToken) {
         // The doubt comes first: a look that begins without a doubt forgets the used locks.
         self.leases.doubt(self.store.outcome_within());
         self.leases.note_used(held);
     }
 
-    /// A job is held no more. Where a hint is owed since then, its instance is looked at again: here first, as far as
-    /// there is room and this node takes work.
+    /// Records that a job is held no more. Hints of its instance that were refused meanwhile are
+    /// tried again: on this node, if there is room and the node takes work.
     pub(crate) fn let_go(&self, held: &LockToken, end: End) {
         self.leases.forget(held);
         for owed in self.instances.end(held, end) {
@@ -165,10 +115,10 @@ impl NodeContext {
 
     fn look_again(&self, held: &LockToken, owed: Ready) {
         tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
-        let refused = if self.draining.is_cancelled() {
+        let refused = if self.signals.draining.is_cancelled() {
             Some(owed)
         } else {
-            self.try_here(owed)
+            self.inbox.try_here(owed)
         };
         if let Some(mut owed) = refused {
             // It has told of its commit once.
@@ -177,7 +127,7 @@ impl NodeContext {
         }
     }
 
-    /// What this node says of itself.
+    /// Returns the row of this node.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
@@ -191,7 +141,7 @@ impl NodeContext {
         }
     }
 
-    /// What it says in a beat.
+    /// Returns the beat of this node.
     pub(crate) fn beat(&self) -> Beat {
         Beat {
             revision: Some(*self.served.revision().borrow()),
@@ -200,7 +150,7 @@ impl NodeContext {
         }
     }
 
-    /// Under which terms to lock by leases.
+    /// Returns the terms for locks by leases.
     pub(crate) fn terms(&self) -> LockTerms {
         LockTerms {
             owner: self.id,
@@ -211,7 +161,7 @@ impl NodeContext {
         }
     }
 
-    /// Under which terms to lock what was hinted.
+    /// Returns the terms for locks of hinted jobs.
     pub(crate) fn terms_for_hints(&self) -> LockTerms {
         let mut terms = self.terms();
         // Rows of a closed type would undo the outcomes of the others in their batch.
@@ -224,38 +174,10 @@ impl NodeContext {
         terms
     }
 
-    /// What a part has reported last.
-    pub(crate) fn problem_of(&self, part: &'static str) -> Option<String> {
-        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        problems.get(part).cloned()
-    }
-
-    /// The handler of a type is replaced, and with it how many of its jobs run at once. Jobs that run go on.
-    pub(crate) fn forget_type_slots(&self, job_type: &str) {
-        let slots = self.type_slots.lock();
-        slots
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(job_type);
-    }
-
-    pub(crate) fn type_slots(
-        &self,
-        job_type: &str,
-        make: impl FnOnce() -> Arc<Semaphore>,
-    ) -> Arc<Semaphore> {
-        let mut slots = self
-            .type_slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        slots
-            .entry(job_type.to_owned())
-            .or_insert_with(make)
-            .clone()
-    }
-
-    /// What passes an instance on: the next one for this node, unless it takes no more work.
+    /// Returns the handoff: the next job of the instance is for this node, unless it takes no more
+    /// work.
     pub(crate) fn handoff(&self) -> Handoff {
-        if self.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
+        if self.signals.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
             Handoff::Hint
         } else {
             Handoff::Take(self.terms())

@@ -46,7 +46,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use metrics::gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::Instant;
 
@@ -54,7 +53,6 @@ use crate::hint::Marker;
 use crate::job::{JobId, Lane, LockedJob};
 use crate::store::{ClaimOf, ClaimPage, Claimable, Refusal, StoreError};
 use crate::telemetry::log_throttle::LogThrottle;
-use crate::telemetry::metrics as m;
 use crate::transport::{Control, TransportError};
 use crate::worker::consumer::lock_size::LockSize;
 use crate::worker::consumer::schedule::Schedule;
@@ -115,19 +113,19 @@ type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 /// Claims jobs while hints do not come, until the node drains.
 pub(crate) async fn claim(node: Arc<NodeContext>) {
     let Some(patience) = node.options.claim_after else {
-        return node.draining.cancelled().await;
+        return node.signals.draining.cancelled().await;
     };
     if node.transport.is_single_node() {
         // Hints within a process are always available.
-        return node.draining.cancelled().await;
+        return node.signals.draining.cancelled().await;
     }
     let mut control = node.transport.listen();
-    let draining = node.draining.clone();
+    let draining = node.signals.draining.clone();
     let mut claimer = Claimer::new(node, patience);
     let mut offered = claimer.node.hook.offered();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let slots = claimer.node.slots.clone();
+    let slots = claimer.node.slots.of_node.clone();
     loop {
         let (claims, at) = (claimer.claims(), claimer.pace.at());
         let slot = tokio::select! {
@@ -183,7 +181,7 @@ async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePe
 impl Claimer {
     fn new(node: Arc<NodeContext>, patience: Duration) -> Self {
         let lanes = node.options.lane_names().into_iter().map(|lane| {
-            node.claiming(&lane, false);
+            node.reports.claiming(&lane, false);
             ClaimedLane {
                 lane,
                 watch: Watch::new(patience),
@@ -216,7 +214,7 @@ impl Claimer {
     fn look(&mut self) {
         let node = self.node.clone();
         let publisher = node.transport.publisher();
-        let deaf = node.problem_of("consumer");
+        let deaf = node.reports.problem_of("consumer");
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let health = publisher.health_of(&lane.lane);
             let joining = health.joining;
@@ -242,7 +240,7 @@ impl Claimer {
                     }
                     (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
                     (lane.done, lane.taken) = (false, 0);
-                    node.claiming(&lane.lane, true);
+                    node.reports.claiming(&lane.lane, true);
                     self.pace = Pace::new(Instant::now());
                 }
                 Step::SendMarker => {
@@ -285,7 +283,7 @@ impl Claimer {
                     lane = %lane.lane, claimed = lane.taken, seconds = since.elapsed().as_secs_f64(),
                     "a marker is back: jobs of this lane come by hints again"
                 );
-                self.node.claiming(&lane.lane, false);
+                self.node.reports.claiming(&lane.lane, false);
             }
         }
     }
@@ -299,7 +297,7 @@ impl Claimer {
         }
         let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
         while slots.len() < PAGE
-            && let Ok(slot) = self.node.slots.clone().try_acquire_owned()
+            && let Some(slot) = self.node.slots.try_take()
         {
             slots.push(slot);
         }
@@ -438,7 +436,7 @@ impl Claimer {
 
     fn end(&self) {
         for lane in &self.lanes {
-            self.node.claiming(&lane.lane, false);
+            self.node.reports.claiming(&lane.lane, false);
         }
     }
 }
@@ -522,22 +520,5 @@ async fn claim_page(
             Ok((count, after))
         }
         None => Ok((count, after)),
-    }
-}
-
-impl NodeContext {
-    /// Records whether a lane's jobs are claimed or come by hints.
-    fn claiming(&self, lane: &Lane, claims: bool) {
-        let mut claimed = self
-            .claimed
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if claims {
-            claimed.insert(lane.clone());
-        } else {
-            claimed.remove(lane);
-        }
-        drop(claimed);
-        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
     }
 }

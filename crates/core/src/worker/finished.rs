@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::job::{Job, LockToken, LockedJob};
@@ -74,4 +74,12 @@ impl Finished {
     pub(crate) fn is_awaited(&self) -> bool {
         self.slot.is_some() || !matches!(self.ending, Ending::Done(_))
     }
+}
+
+/// The destination of a job's outcome.
+pub(crate) enum Outcomes {
+    /// The completer, which commits it with others.
+    OfNode,
+    /// The batch that holds the job's row.
+    OfBatch(mpsc::Sender<Finished>),
 }

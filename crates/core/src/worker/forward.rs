@@ -69,7 +69,7 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
 pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let refused = jobs.into_iter().filter(received);
-    let refused = refused.filter_map(|ready| node.forwarded_here(ready));
+    let refused = refused.filter_map(|ready| node.inbox.forwarded_here(ready));
     let jobs = refused.count();
     if jobs > 0 {
         tracing::info!(

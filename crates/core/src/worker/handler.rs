@@ -37,209 +37,20 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
-use tokio_util::sync::CancellationToken;
 
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
-use crate::job::{Fence, Job, NodeId};
-use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
 use crate::worker::inline_start::InlineStarts;
-use crate::worker::lease_book::Lease;
 use crate::worker::middleware::{Layered, Middleware};
 
-/// What became of an attempt that did not fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The job is finished.
-    Done,
-    /// Run it again after this time; no attempt is spent.
-    Snooze(Duration),
-}
-
-/// What a handler may answer instead of an [`Outcome`].
-pub trait IntoOutcome {
-    /// The outcome of the attempt.
-    fn into_outcome(self) -> Outcome;
-}
-
-impl IntoOutcome for Outcome {
-    fn into_outcome(self) -> Outcome {
-        self
-    }
-}
-
-/// The job is finished.
-impl IntoOutcome for () {
-    fn into_outcome(self) -> Outcome {
-        Outcome::Done
-    }
-}
-
-/// What a failed attempt means for the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Verdict {
-    /// Try again after the time given, or by the retry policy; one attempt is spent.
-    Retry(Option<Duration>),
-    /// Never try again.
-    Unrecoverable,
-    /// Somebody else changed the same data; try again soon, no attempt is spent.
-    Conflict,
-}
-
-/// A failed attempt: the verdict, a message, and the chain of causes.
-#[derive(Debug)]
-pub struct HandlerError {
-    /// What it means for the job.
-    pub verdict: Verdict,
-    /// For people.
-    pub message: String,
-    /// The chain of causes, one a line.
-    pub stack: Option<String>,
-}
-
-impl HandlerError {
-    fn new(verdict: Verdict, message: impl Into<String>) -> Self {
-        Self {
-            verdict,
-            message: message.into(),
-            stack: None,
-        }
-    }
-
-    /// Try again by the retry policy.
-    pub fn retry(message: impl Into<String>) -> Self {
-        Self::new(Verdict::Retry(None), message)
-    }
-
-    /// Try again after this time.
-    pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
-        Self::new(Verdict::Retry(Some(wait)), message)
-    }
-
-    /// Never try again.
-    pub fn unrecoverable(message: impl Into<String>) -> Self {
-        Self::new(Verdict::Unrecoverable, message)
-    }
-
-    /// Somebody else changed the same data; no attempt is spent.
-    pub fn conflict(message: impl Into<String>) -> Self {
-        Self::new(Verdict::Conflict, message)
-    }
-}
-
-/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A serialization
-/// failure or deadlock of the database, in the error or among its sources, is a conflict.
-impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
-    fn from(error: E) -> Self {
-        let error: Box<dyn std::error::Error + Send + Sync> = error.into();
-        let mut causes = vec![error.to_string()];
-        let mut conflict = is_conflict(&*error);
-        let mut cause = error.source();
-        while let Some(next) = cause {
-            conflict |= is_conflict(next);
-            causes.push(next.to_string());
-            cause = next.source();
-        }
-        Self {
-            verdict: if conflict {
-                Verdict::Conflict
-            } else {
-                Verdict::Retry(None)
-            },
-            message: causes.first().cloned().unwrap_or_default(),
-            stack: Some(causes.join("\ncaused by: ")),
-        }
-    }
-}
-
-fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
-        .downcast_ref::<sqlx::Error>()
-        .and_then(|e| e.as_database_error())
-        .and_then(sqlx::error::DatabaseError::code)
-        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
-}
-
-/// What a handler answers: an [`Outcome`], or anything that [becomes one](IntoOutcome).
-pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;
-
-/// A job that runs: its data, and what the handler may ask of the node.
-pub struct Running<P = ()> {
-    /// The decoded payload.
-    pub payload: P,
-    /// The job.
-    pub job: Arc<Job>,
-    /// The token of this lock: hand it to systems that can refuse an older one.
-    pub fence: Fence,
-    /// The node that runs it.
-    pub node: NodeId,
-    /// Cancelled when the job shall stop: shutdown, timeout, a lost lease, an operator's cancel.
-    pub stop: Stop,
-    pub(crate) transaction: HandlerTransaction,
-}
-
-/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`,
-/// `job.stop.is_cancelled()`, or, to hand it on, `CancellationToken::clone(&job.stop)`.
-#[derive(Clone)]
-pub struct Stop(pub(crate) StopSignal);
-
-#[derive(Clone)]
-pub(crate) enum StopSignal {
-    OfLease(Arc<Lease>),
-    OfAttempt(CancellationToken),
-}
-
-impl Deref for Stop {
-    type Target = CancellationToken;
-
-    fn deref(&self) -> &CancellationToken {
-        match &self.0 {
-            StopSignal::OfLease(lease) => lease.stop.token(),
-            StopSignal::OfAttempt(attempt) => attempt,
-        }
-    }
-}
-
-impl<P> Running<P> {
-    /// The transaction that completes this job, where its handler is registered
-    /// [`in_transaction`](HandlerOptions::in_transaction): what is written here commits together with
-    /// the job's completion, or not at all. `S` is the store, for example
-    /// [`PgStore`](crate::PgStore).
-    ///
-    /// # Errors
-    /// Where the handler is not registered so, or the node's store is another.
-    pub async fn transaction<S: crate::store::SqlStore>(
-        &self,
-    ) -> Result<TransactionGuard<S>, TransactionError> {
-        self.transaction.lock().await
-    }
-
-    pub(crate) fn with_payload<Q>(self, payload: Q) -> Running<Q> {
-        Running {
-            payload,
-            job: self.job,
-            fence: self.fence,
-            node: self.node,
-            stop: self.stop,
-            transaction: self.transaction,
-        }
-    }
-}
-
-/// Runs jobs of one type.
-#[async_trait]
-pub trait Handler: Send + Sync + 'static {
-    /// Run one job. See the [module](self) for what the answer means.
-    async fn run(&self, job: Running) -> HandlerResult;
-}
+pub use crate::worker::outcome::{HandlerError, HandlerResult, IntoOutcome, Outcome, Verdict};
+pub(crate) use crate::worker::running::StopSignal;
+pub use crate::worker::running::{Handler, Running, Stop};
 
 /// An async closure over a typed payload.
 struct Closure<F, P> {
@@ -342,7 +153,7 @@ pub struct Registration {
     pub handler: Arc<dyn Handler>,
     /// How.
     pub options: HandlerOptions,
-    pub(crate) first_turns: Arc<InlineStarts>,
+    pub(crate) inline_starts: Arc<InlineStarts>,
 }
 
 /// The handlers of a node, by type. Adding a type again replaces its handler.
@@ -414,7 +225,7 @@ impl Handlers {
         let registration = Registration {
             handler,
             options,
-            first_turns: Arc::default(),
+            inline_starts: Arc::default(),
         };
         self.by_type.insert(job_type.into(), registration);
     }

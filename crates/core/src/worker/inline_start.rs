@@ -72,45 +72,45 @@ impl InlineStarts {
 mod tests {
     use super::*;
 
-    fn short(turns: &InlineStarts, many: u32) {
+    fn short(starts: &InlineStarts, many: u32) {
         for _ in 0..many {
-            turns.note(SHORT);
+            starts.note(SHORT);
         }
     }
 
     #[test]
-    fn one_turn_that_is_not_short_outweighs_many_that_are() {
-        let turns = InlineStarts::default();
-        assert!(!turns.are_short(), "nothing is known");
+    fn one_start_that_is_not_short_outweighs_many_that_are() {
+        let starts = InlineStarts::default();
+        assert!(!starts.are_short(), "nothing is known");
         for longer in [1, 2] {
-            short(&turns, ENOUGH - 1);
-            assert!(!turns.are_short());
-            short(&turns, 1);
-            assert!(turns.are_short());
-            short(&turns, 1_000);
-            turns.note(SHORT + Duration::from_micros(longer));
+            short(&starts, ENOUGH - 1);
+            assert!(!starts.are_short());
+            short(&starts, 1);
+            assert!(starts.are_short());
+            short(&starts, 1_000);
+            starts.note(SHORT + Duration::from_micros(longer));
         }
-        short(&turns, ENOUGH);
-        turns.note_whole(SHORT * 2);
-        assert!(turns.are_short());
-        turns.note_whole(SHORT * 3);
-        assert!(!turns.are_short());
+        short(&starts, ENOUGH);
+        starts.note_whole(SHORT * 2);
+        assert!(starts.are_short());
+        starts.note_whole(SHORT * 3);
+        assert!(!starts.are_short());
     }
 
     #[test]
     fn a_handler_that_sometimes_keeps_its_thread_is_trusted_less_each_time() {
-        let turns = InlineStarts::default();
+        let starts = InlineStarts::default();
         for needed in [32, 64, 128] {
-            turns.note(LONG * 2);
-            short(&turns, needed - 1);
-            assert!(!turns.are_short());
-            short(&turns, 1);
-            assert!(turns.are_short());
+            starts.note(LONG * 2);
+            short(&starts, needed - 1);
+            assert!(!starts.are_short());
+            short(&starts, 1);
+            assert!(starts.are_short());
         }
         for _ in 0..100 {
-            turns.note(LONG * 2);
+            starts.note(LONG * 2);
         }
-        short(&turns, MOST);
-        assert!(turns.are_short());
+        short(&starts, MOST);
+        assert!(starts.are_short());
     }
 }

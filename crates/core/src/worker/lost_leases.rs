@@ -20,12 +20,12 @@ use std::sync::Arc;
 use metrics::counter;
 use tokio::time::Instant;
 
-use crate::job::{LockToken, LockedJob};
-use crate::producer::commit_hook::Cause;
+use crate::job::LockedJob;
 use crate::store::StoreError;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
+use crate::worker::release;
 
 const ADOPTED: &str = "adopted";
 const RELEASED: &str = "released";
@@ -92,14 +92,14 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         return;
     }
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
-    let takes_work = !node.draining.is_cancelled() && !node.suspects.any();
+    let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
         // Each run of a handler has its own fence: if one ran under this lock, the job is locked
         // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {
-            node.slots.clone().try_acquire_owned().ok()
+            node.slots.try_take()
         } else {
             None
         };
@@ -121,20 +121,5 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         }
     }
     executor::start_unhinted(node, adopted, "reconciliation", sent, slots.into_iter());
-    release(node, released).await;
-}
-
-/// Releases locks whose jobs do not run here. If this fails, the next look finds them.
-pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
-    if held.is_empty() {
-        return;
-    }
-    match node.store.release(node.id, &held).await {
-        Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
-        Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "could not release locks yet; they are released after the next look for lost leases");
-            node.leases.doubt(node.store.outcome_within());
-        }
-    }
-    node.leases.do_not_expect(&held);
+    release::release(node, released).await;
 }

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::handler::{Handler, HandlerResult, Running};
+use crate::worker::outcome::HandlerResult;
+use crate::worker::running::{Handler, Running};
 
 /// The handler behind a middleware, or its next middleware.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 //!
 //! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
 //! the lease. Most of these jobs are innocent, so the first strike changes nothing. A job with
-//! [`SUSPECT`] strikes runs **alone**: the node takes nothing new, lets running jobs end, notes in
+//! two strikes runs **alone**: the node takes nothing new, lets running jobs end, notes in
 //! the lease that the job runs alone, and then starts it. From then on only a death while the job
 //! runs alone counts, so a job that only waited beside a killer gets no more strikes. At
 //! [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a dead
@@ -17,7 +17,6 @@
 //! beside them, and its lease does not note that it runs alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -26,42 +25,7 @@ use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
-
-/// The number of strikes that makes a job a suspect. The statements of the stores contain the same
-/// number.
-const SUSPECT: i32 = 2;
-
-/// Returns whether a job with this many strikes runs alone.
-pub(crate) const fn is_suspect(strikes: i32) -> bool {
-    strikes >= SUSPECT
-}
-
-/// The number of suspects that wait or run on a node.
-#[derive(Debug, Default)]
-pub(crate) struct Suspects(AtomicUsize);
-
-impl Suspects {
-    /// Returns whether there is a suspect. Meanwhile the node takes nothing else.
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// Counts one suspect until it is dropped.
-pub(crate) struct Suspect(Arc<NodeContext>);
-
-impl Suspect {
-    fn enter(node: &Arc<NodeContext>) -> Self {
-        node.suspects.0.fetch_add(1, Ordering::Relaxed);
-        Self(node.clone())
-    }
-}
-
-impl Drop for Suspect {
-    fn drop(&mut self) {
-        self.0.suspects.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::worker::suspects::{Suspect, is_suspect};
 
 /// The decision whether a locked job may start.
 #[allow(
@@ -92,7 +56,7 @@ pub(crate) async fn admit(
     if strikes >= limit {
         return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
-    let suspect = Suspect::enter(node);
+    let suspect = node.suspects.enter();
     // The job's own slot is freed first: two suspects that each kept one would wait for each other.
     drop(slot);
     tracing::warn!(
@@ -101,19 +65,19 @@ pub(crate) async fn admit(
     );
     let slots = u32::try_from(node.options.concurrency).unwrap_or(u32::MAX);
     let wait = async {
-        let all = node.slots.clone().acquire_many_owned(slots);
+        let all = node.slots.of_node.clone().acquire_many_owned(slots);
         match tokio::time::timeout(node.options.lease, all).await {
             Ok(all) => all.map(|all| (all, true)),
             // Requested only after the first request ended, because that one gathers every slot
             // that becomes free.
-            Err(_) => (node.slots.clone().acquire_owned().await).map(|one| (one, false)),
+            Err(_) => (node.slots.of_node.clone().acquire_owned().await).map(|one| (one, false)),
         }
     };
     let waited = tokio::select! {
         biased;
         () = lease.stop.token().cancelled() => None,
         // A suspect that cannot start is released now and not held until the end of the shutdown.
-        () = node.draining.cancelled() => None,
+        () = node.signals.draining.cancelled() => None,
         waited = wait => waited.ok(),
     };
     match waited {

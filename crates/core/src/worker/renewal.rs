@@ -31,7 +31,7 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     loop {
         tokio::select! {
             biased;
-            () = node.ended.cancelled() => break,
+            () = node.signals.ended.cancelled() => break,
             _ = ticks.tick() => {}
         }
         // On every tick, even while a renewal hangs.
@@ -69,8 +69,8 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
         let _ = tokio::time::timeout_at(until, open).await;
     }
     // Refused outcomes are given up, and each raises a doubt.
-    node.refused.close();
-    let _ = tokio::time::timeout_at(until, node.refused.wait()).await;
+    node.refused.tasks.close();
+    let _ = tokio::time::timeout_at(until, node.refused.tasks.wait()).await;
     if book.is_in_doubt() {
         lost_leases::last_look(&node).await;
     }

@@ -7,15 +7,15 @@
 //!   failed jobs, jobs to release and jobs that still run. So a handler that is slower than it
 //!   declared costs only a lease, and does not occupy the connection.
 //! * **Lost**, with its connection or because this node was silent for too long. Nothing was
-//!   committed. Jobs that still run are asked to stop, all jobs are hinted again, and for [`PAUSE`]
-//!   this node takes no row locks: the delay may recur, and a lease tolerates it.
+//!   committed. Jobs that still run are asked to stop, all jobs are hinted again, and for half
+//!   a minute this node takes no row locks: the delay may recur, and a lease tolerates it.
 //!
 //! A job that is plainly done frees its slot at once, because the size and the number of batches
 //! are bounded. Every other job keeps its slot until the completer's queue has accepted its
 //! outcome.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{counter, histogram};
@@ -28,32 +28,14 @@ use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{RowHold, StoreError};
 use crate::telemetry::metrics as m;
-use crate::worker::completer::{Attempt, AttemptFate};
+use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
-use crate::worker::executor::{self, Outcomes, Stages};
-use crate::worker::finished::{Ending, Finished};
+use crate::worker::executor;
+use crate::worker::finished::{Ending, Finished, Outcomes};
+use crate::worker::stages::Stages;
 
 /// The time from the lock statement until jobs that have not ended get leases.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long only leases are used after a batch was lost.
-const PAUSE: Duration = Duration::from_secs(30);
-
-/// A pause of row locks after a lost batch.
-#[derive(Default)]
-pub(crate) struct RowPause(Mutex<Option<Instant>>);
-
-impl RowPause {
-    pub(crate) fn is_over(&self) -> bool {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_none_or(|until| Instant::now() >= until)
-    }
-
-    fn begin(&self) {
-        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *until = Some(Instant::now() + PAUSE);
-    }
-}
-
 /// Starts the jobs of a batch, each on its slot, and the task that ends the batch.
 pub(crate) fn start(
     node: &Arc<NodeContext>,
@@ -222,7 +204,7 @@ impl Batch {
             counter!(m::FENCED, "operation" => "complete").increment(1);
             tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; the outcome of the job was discarded");
         }
-        Attempt::of(job, &ending, finished_at).count(&self.node, fate);
+        Attempt::of(job, &ending, finished_at).count(&self.node.cached_metrics, fate);
         self.node.leases.forget(&held);
         self.open.remove(&held.id);
     }

@@ -23,9 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::{Fence, LockedJob};
-use crate::store::error::StoreError;
 use crate::store::{Claimed, Locked, MovedTimers, Settled};
-use crate::worker::lease_book::LeaseBook;
 
 /// The pause between the first two looks after a doubt. It doubles with each look, up to
 /// [`LONGEST_PAUSE`].
@@ -90,17 +88,20 @@ pub(crate) struct UnderWay {
     doubt: Option<Doubt>,
     /// While a look is open: the fences of all answers and starts since it began.
     answered: Option<HashSet<Fence>>,
-    ended: Arc<Notify>,
+    /// Notified when a statement has ended.
+    pub(crate) ended: Arc<Notify>,
 }
 
 impl UnderWay {
-    fn begin(&mut self) -> u64 {
+    /// Records that a statement is sent. Returns its number.
+    pub(crate) fn begin(&mut self) -> u64 {
         self.next += 1;
         self.open.insert(self.next);
         self.next
     }
 
-    fn end(&mut self, statement: u64) {
+    /// Records that a statement has ended, with or without an answer.
+    pub(crate) fn end(&mut self, statement: u64) {
         self.open.remove(&statement);
         self.ended.notify_waiters();
     }
@@ -124,7 +125,7 @@ impl UnderWay {
     }
 
     /// Records that a statement without an answer may still take effect within this time.
-    fn doubt(&mut self, now: Instant, within: Duration) {
+    pub(crate) fn doubt(&mut self, now: Instant, within: Duration) {
         let until = now + within;
         let until = self.doubt.map_or(until, |doubt| doubt.until.max(until));
         self.doubt = Some(Doubt {
@@ -203,76 +204,8 @@ impl UnderWay {
     }
 
     /// Returns whether all statements up to this one have ended, with or without an answer.
-    fn have_ended(&self, up_to: u64) -> bool {
+    pub(crate) fn have_ended(&self, up_to: u64) -> bool {
         self.open.first().is_none_or(|first| *first > up_to)
-    }
-}
-
-/// A statement that may write leases for this node. It raises a doubt when it is dropped without an
-/// answer.
-pub(crate) struct Statement {
-    book: Arc<LeaseBook>,
-    number: u64,
-    within: Duration,
-    answered: bool,
-}
-
-impl Drop for Statement {
-    fn drop(&mut self) {
-        let mut under_way = self.book.under_way();
-        if !self.answered {
-            under_way.doubt(Instant::now(), self.within);
-        }
-        under_way.end(self.number);
-    }
-}
-
-impl LeaseBook {
-    /// Sends a statement that may write leases for this node. Without an answer it may take effect
-    /// for `within`.
-    pub(crate) async fn asks<T: Leases>(
-        self: &Arc<Self>,
-        within: Duration,
-        statement: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let mut under_way = Statement {
-            number: self.under_way().begin(),
-            book: self.clone(),
-            within,
-            answered: false,
-        };
-        let answer = statement.await;
-        match &answer {
-            Ok(answer) => {
-                let now = Instant::now();
-                let mut known = self.under_way();
-                for locked in answer.leased() {
-                    known.expect(locked.fence, now);
-                }
-                under_way.answered = true;
-            }
-            Err(error) => under_way.answered = error.changed_nothing(),
-        }
-        answer
-    }
-
-    /// Records that the database may hold leases of this node that are not in the book.
-    pub(crate) fn doubt(&self, within: Duration) {
-        self.under_way().doubt(Instant::now(), within);
-    }
-
-    /// Waits until all statements up to this one have ended, with or without an answer.
-    pub(crate) async fn answers(&self, up_to: u64) {
-        let ended = self.under_way().ended.clone();
-        loop {
-            let next = ended.notified();
-            tokio::pin!(next);
-            next.as_mut().enable();
-            if self.under_way().have_ended(up_to) {
-                return;
-            }
-            next.await;
-        }
     }
 }
 

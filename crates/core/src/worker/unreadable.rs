@@ -35,7 +35,7 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         );
         Destination::DeadLetter
     } else {
-        if let Some(more) = node.throttled_lines.now("put off") {
+        if let Some(more) = node.reports.throttled_lines.now("put off") {
             tracing::error!(
                 job = %held.id, job_type = %job.job_type, fault, more,
                 "100 jobs whose rows can't be read were set aside within a minute; this job waits \

@@ -11,37 +11,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{Attempt, AttemptFate, settled_batch};
+use super::committed::settled_batch;
 use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
 use crate::store::{Completion, Failure, Handoff, Settled, StoreError};
+use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::held_instances::End;
 use crate::worker::served::TypeTurn;
 
-/// The maximum number of outcomes that have not been tried alone. Each of them is tried soon.
-const UNTRIED: usize = 1_000;
-/// The maximum number of outcomes that are tried alone at once, each on its own connection.
-const AT_ONCE: usize = 2;
 /// The time from a refused attempt to the next one of its type.
 const EACH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// Returns the permits for outcomes that have not been tried alone.
-pub(crate) fn room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(UNTRIED))
-}
-
-/// Returns the permits for attempts to commit an outcome alone.
-pub(crate) fn attempts() -> Semaphore {
-    Semaphore::new(AT_ONCE)
-}
 
 /// An outcome that was refused.
 pub(super) enum Refused {
@@ -82,7 +69,7 @@ impl Refused {
     }
 }
 
-/// Retries an outcome in its own task. Waits while [`UNTRIED`] outcomes have not been tried alone.
+/// Retries an outcome in its own task. Waits while too many outcomes have not been tried alone.
 pub(super) async fn keep_trying(
     node: &Arc<NodeContext>,
     refused: Refused,
@@ -90,8 +77,8 @@ pub(super) async fn keep_trying(
 ) {
     node.leases.has_run(refused.held());
     // The semaphore is never closed.
-    let untried = node.untried.clone().acquire_owned().await.ok();
-    let tasks = &node.refused;
+    let untried = node.refused.untried.clone().acquire_owned().await.ok();
+    let tasks = &node.refused.tasks;
     let node = node.clone();
     tasks.spawn(async move {
         let held = refused.held().clone();
@@ -143,7 +130,9 @@ async fn try_until_taken(
     let mut pause = FIRST_PAUSE;
     let mut waits: Option<Waits> = None;
     let fate = loop {
-        let turn = waits.as_ref().map_or(&node.first_turn, |waits| &waits.turn);
+        let turn = waits
+            .as_ref()
+            .map_or(&node.refused.untried_turn, |waits| &waits.turn);
         let turn = turn.clone().lock_owned();
         // Outcomes of one type are tried one at a time, in order of arrival: an attempt may wait as
         // long as a statement may.
@@ -151,11 +140,11 @@ async fn try_until_taken(
             tokio::time::sleep(pause).await;
             let turn = turn.await;
             // The semaphore is never closed.
-            (turn, node.attempts.acquire().await.ok())
+            (turn, node.refused.attempts.acquire().await.ok())
         };
         let turn = tokio::select! {
             biased;
-            () = node.ended.cancelled() => {
+            () = node.signals.ended.cancelled() => {
                 node.let_go(held, End::Unsure);
                 // The node's last search for lost leases releases it. Otherwise its lease would end
                 // like that of a dead node.
@@ -185,7 +174,7 @@ async fn try_until_taken(
         pause = (pause * 2).min(LONGEST_PAUSE);
         if waits.is_some() {
             tokio::select! {
-                () = node.ended.cancelled() => {}
+                () = node.signals.ended.cancelled() => {}
                 () = tokio::time::sleep(EACH) => {}
             }
         } else {
@@ -196,6 +185,6 @@ async fn try_until_taken(
     };
     drop(untried);
     if let Some(attempt) = attempt {
-        attempt.count(node, fate);
+        attempt.count(&node.cached_metrics, fate);
     }
 }

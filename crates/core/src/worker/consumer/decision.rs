@@ -14,8 +14,9 @@ use crate::job::{JobId, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::store::{HeldRows, Locked, Refusal};
 use crate::telemetry::metrics as m;
-use crate::worker::executor::{self, Stages};
+use crate::worker::executor;
 use crate::worker::row_batch;
+use crate::worker::stages::Stages;
 
 /// The maximum number of jobs that start at once on this thread. More jobs start faster as tasks on
 /// several threads.

@@ -1,10 +1,11 @@
 //! The number of jobs that one statement locks. Its answer holds their payloads and custom values,
 //! of up to some megabytes each.
 
-use super::LOCK_BATCH;
 use crate::job::{Job, LockedJob};
 use crate::store::Locked;
 
+/// The maximum number of hints in one lock statement.
+pub(super) const LOCK_BATCH: usize = 512;
 /// The expected maximum size of an answer.
 const ANSWER_BYTES: usize = 16 << 20;
 

@@ -14,34 +14,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::interrupted;
-use crate::job::LockToken;
-use crate::worker::context::NodeContext;
+use super::failure::failure;
+use super::fault::Fault;
+use super::run::Run;
 use crate::worker::finished::Ending;
-use crate::worker::handler::Registration;
-use crate::worker::lease_book::Lease;
+use crate::worker::handler::HandlerError;
 
 /// The number of counted faults that make a failure of the job.
 const MOST: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Whether the handler had run before a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ran {
-    TheHandler,
-    NotAtAll,
-}
-
-/// What follows a fault.
-pub(super) enum Next {
-    /// The job runs again.
-    Again,
-    /// The faults count as a failure of the job.
-    Spent,
-    /// No time is left.
-    End(Ending),
-}
 
 /// The faults of the database during one job.
 pub(super) struct Faults {
@@ -60,50 +42,59 @@ impl Faults {
         }
     }
 
-    /// Records a fault. Returns when the database answers again, or when no time is left.
-    pub(super) async fn one_more(
-        &mut self,
-        node: &NodeContext,
-        held: &LockToken,
-        lease: &Lease,
-        registration: &Registration,
-        error: &str,
-        ran: Ran,
-    ) -> Next {
-        let waits = async {
-            let mut answers = node.store.answers().await;
-            if answers.is_ok() && ran == Ran::TheHandler {
-                self.counted += 1;
-                if self.counted >= MOST {
-                    return Next::Spent;
-                }
-            }
-            tracing::warn!(
-                job = %held.id, error, counted = self.counted,
-                "the database failed a job's transaction; the job runs again under the same lock"
-            );
-            loop {
-                tokio::time::sleep(self.pause).await;
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-                let limit = registration.options.timeout;
-                if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
-                    return Next::End(Ending::Release);
-                }
-                if answers.is_ok() {
-                    return Next::Again;
-                }
-                answers = node.store.answers().await;
-            }
-        };
-        let next = tokio::select! {
+    /// Records a fault. Returns None when the database answers again and the job runs again, and an
+    /// ending when no time is left or the faults count as a failure.
+    pub(super) async fn one_more(&mut self, run: &Run<'_>, fault: Fault) -> Option<Ending> {
+        let node = run.node;
+        let ending = tokio::select! {
             biased;
-            () = lease.stop.token().cancelled() => Next::End(interrupted(node, lease)),
-            () = node.stop_jobs.cancelled() => Next::End(Ending::Release),
-            next = waits => next,
+            () = run.lease.stop.token().cancelled() => Some(run.interrupted()),
+            () = node.signals.stop_jobs.cancelled() => Some(Ending::Release),
+            ending = self.wait(run, fault) => ending,
         };
-        match next {
-            Next::Again if !node.leases.trusts(held) => Next::End(Ending::Lost),
-            next => next,
+        if ending.is_none() && !node.leases.trusts(run.held) {
+            return Some(Ending::Lost);
+        }
+        ending
+    }
+
+    /// Waits until the database answers.
+    async fn wait(&mut self, run: &Run<'_>, fault: Fault) -> Option<Ending> {
+        let store = &run.node.store;
+        let mut answers = store.answers().await;
+        if answers.is_ok() && fault.handler_ran {
+            self.counted += 1;
+            if self.counted >= MOST {
+                return Some(spent(run, fault));
+            }
+        }
+        tracing::warn!(
+            job = %run.held.id, error = fault.error, counted = self.counted,
+            "the database failed a job's transaction; the job runs again under the same lock"
+        );
+        loop {
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            let limit = run.registration.options.timeout;
+            if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
+                return Some(Ending::Release);
+            }
+            if answers.is_ok() {
+                return None;
+            }
+            answers = store.answers().await;
         }
     }
+}
+
+/// Returns the failure of a job whose faults count.
+fn spent(run: &Run<'_>, fault: Fault) -> Ending {
+    let error = fault.error;
+    if fault.is_conflict {
+        return failure(run, HandlerError::conflict(error), "conflict");
+    }
+    let message = format!(
+        "the database repeatedly failed the job's transaction while it answered other statements: {error}"
+    );
+    failure(run, HandlerError::retry(message), "retry")
 }

@@ -1,0 +1,50 @@
+//! An attempt that ended, until it is counted.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::job::Job;
+use crate::worker::cached_metrics::CachedMetrics;
+use crate::worker::finished::Ending;
+
+/// The fate of an attempt's outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptFate {
+    /// The outcome is committed.
+    Committed,
+    /// The lock was lost before the commit.
+    Lost,
+    /// An answer was lost: either the outcome was committed, or the lock was lost.
+    Unknown,
+}
+
+/// An attempt that ended and is to be counted.
+pub(crate) struct Attempt {
+    pub(crate) job: Arc<Job>,
+    outcome: &'static str,
+    finished_at: Instant,
+}
+
+impl Attempt {
+    /// Returns an attempt that ended like this.
+    pub(crate) fn of(job: Arc<Job>, ending: &Ending, finished_at: Instant) -> Self {
+        Self {
+            job,
+            outcome: ending.outcome(),
+            finished_at,
+        }
+    }
+
+    /// Counts the attempt, and the time since its end.
+    pub(crate) fn count(self, metrics: &CachedMetrics, fate: AttemptFate) {
+        let outcome = match fate {
+            AttemptFate::Committed => self.outcome,
+            AttemptFate::Lost => "lost-lock",
+            AttemptFate::Unknown => "unknown",
+        };
+        metrics.job_type(&self.job.job_type).finished(outcome);
+        let took = self.finished_at.elapsed().as_secs_f64();
+        metrics.finish_to_complete.record(took);
+    }
+}

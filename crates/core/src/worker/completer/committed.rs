@@ -1,0 +1,84 @@
+//! The answer to the commit of a batch, and what the node no longer holds after it.
+
+use std::collections::HashSet;
+
+use metrics::counter;
+
+use crate::job::{JobId, LockToken};
+use crate::store::Settled;
+use crate::telemetry::metrics as m;
+use crate::worker::attempt::AttemptFate;
+use crate::worker::context::NodeContext;
+use crate::worker::held_instances::End;
+
+/// The result for one kind of outcome.
+#[derive(Default)]
+pub(super) struct Committed {
+    pub(super) settled: Settled,
+    /// An answer was lost: either these outcomes were committed, or their locks were lost.
+    pub(super) unknown: Vec<JobId>,
+}
+
+impl Committed {
+    /// Returns the fate of the outcome of a job.
+    pub(super) fn fate(&self, id: JobId) -> AttemptFate {
+        if self.settled.applied.contains(&id) {
+            AttemptFate::Committed
+        } else if self.unknown.contains(&id) {
+            AttemptFate::Unknown
+        } else {
+            AttemptFate::Lost
+        }
+    }
+}
+
+/// Ends the node's hold on all jobs of an answered batch, except those that the database
+/// [left](Settled::left).
+pub(super) fn settled_batch(
+    node: &NodeContext,
+    operation: &'static str,
+    held: &[&LockToken],
+    settled: Settled,
+    in_doubt: bool,
+) -> Committed {
+    let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+    let next = next_instances(&settled);
+    let mut unknown = Vec::new();
+    for held in held {
+        if settled.left.contains(&held.id) {
+            continue;
+        }
+        if applied.contains(&held.id) {
+            node.let_go(held, end_of(held, &next));
+            continue;
+        }
+        node.let_go(held, End::Unsure);
+        if in_doubt {
+            tracing::info!(
+                job = %held.id, fence = %held.fence, operation,
+                "an answer of the database was lost; either the outcome is committed, or the lock was lost before"
+            );
+            unknown.push(held.id);
+        } else {
+            counter!(m::FENCED, "operation" => operation).increment(1);
+            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; the outcome of the job was discarded");
+        }
+        node.may_have_lost((*held).clone());
+    }
+    Committed { settled, unknown }
+}
+
+/// Returns the instances whose next job was locked.
+pub(super) fn next_instances(settled: &Settled) -> HashSet<&str> {
+    let next = settled.next.iter();
+    next.filter_map(|next| next.job.exclusive_instance())
+        .collect()
+}
+
+/// Returns how a job with a committed outcome has ended.
+pub(super) fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
+    match &held.instance {
+        Some(instance) if next.contains(&**instance) => End::PassedOn,
+        _ => End::Over,
+    }
+}

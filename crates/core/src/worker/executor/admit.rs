@@ -1,0 +1,91 @@
+//! The admission of a job that has a slot of the node: its type has a slot, too, and its handler
+//! can run it.
+//!
+//! [`quarantine`](crate::worker::quarantine) decides first, because it changes the slots of the
+//! job.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::completion::completion;
+use super::failure::failure;
+use super::run::Run;
+use crate::job::{Job, LockToken, repeat};
+use crate::worker::context::NodeContext;
+use crate::worker::finished::Ending;
+use crate::worker::handler::HandlerError;
+use crate::worker::lease_book::Lease;
+use crate::worker::unreadable;
+
+/// Admits a job to its handler. Returns its ending if it does not run.
+pub(super) async fn admit<'a>(
+    node: &'a Arc<NodeContext>,
+    job: &'a Arc<Job>,
+    held: &'a LockToken,
+    lease: &'a Arc<Lease>,
+) -> Result<Run<'a>, Ending> {
+    let Some(registration) = node.served.handler(&job.job_type) else {
+        // The lock statement asks only for types that this node serves.
+        return Err(Ending::Release);
+    };
+    let mut run = Run {
+        node,
+        job,
+        held,
+        lease,
+        registration,
+        _type_slot: None,
+    };
+    run._type_slot = type_slot(&run).await?;
+    match ending_without_run(&run) {
+        Some(ending) => Err(ending),
+        None => Ok(run),
+    }
+}
+
+/// Waits for a slot of the type, if the type has a limit of its own.
+async fn type_slot(run: &Run<'_>) -> Result<Option<OwnedSemaphorePermit>, Ending> {
+    let Some(limit) = run.registration.options.concurrency else {
+        return Ok(None);
+    };
+    let node = run.node;
+    let slots = node.slots.of_type(&run.job.job_type, limit);
+    let permit = tokio::select! {
+        biased;
+        () = run.lease.stop.token().cancelled() => None,
+        permit = slots.acquire_owned() => permit.ok(),
+        // A job that cannot start is released now, not at the end of the shutdown.
+        () = node.signals.draining.cancelled() => None,
+    };
+    match permit {
+        Some(permit) => Ok(Some(permit)),
+        None => Err(run.interrupted()),
+    }
+}
+
+/// Returns the ending of a job that its handler cannot or need not run.
+fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
+    let Run {
+        node, job, held, ..
+    } = *run;
+    if !node.leases.trusts(held) {
+        return Some(Ending::Lost);
+    }
+    if let Some(fault) = &job.unreadable {
+        return Some(unreadable::end(node, job, held, fault));
+    }
+    if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
+        // A repeating timer that fires after its end is removed without running.
+        return Some(Ending::Done(completion(held, job, None)));
+    }
+    let invalid = repeat::check(job).err()?;
+    if let Some(more) = node.reports.throttled_lines.now("can't run") {
+        tracing::warn!(
+            job = %job.id, job_type = %job.job_type, %invalid, more,
+            "the job can't run and becomes a dead letter"
+        );
+    }
+    let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
+    Some(failure(run, error, "dead-letter"))
+}

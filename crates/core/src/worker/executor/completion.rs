@@ -1,0 +1,67 @@
+//! The completion of a job, and its commit in the transaction of the handler.
+
+use std::time::Duration;
+
+use super::failure::failure;
+use super::fault::Fault;
+use super::run::Run;
+use crate::job::{Job, LockToken, repeat};
+use crate::store::{Completion, StoreError};
+use crate::worker::finished::Ending;
+use crate::worker::handler::HandlerError;
+use crate::worker::handler_transaction::HandlerTransaction;
+
+/// Returns the completion of a job that ran for `ran`. None means that the end of its series is
+/// past: no occurrence follows.
+pub(super) fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> Completion {
+    // By the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
+    // and the next occurrence would be late by as much.
+    let now = |ran| {
+        let ran = chrono::Duration::from_std(ran).unwrap_or_default();
+        job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at)
+    };
+    Completion {
+        held: held.clone(),
+        next: ran
+            .and_then(|ran| repeat::next_occurrence(job, now(ran)))
+            .map(Box::new),
+        failed_before: job.failures > 0 || job.exception_message.is_some(),
+    }
+}
+
+/// Completes the job in the transaction of its handler.
+pub(super) async fn complete_in_transaction(
+    run: &Run<'_>,
+    transaction: &HandlerTransaction,
+    completion: Completion,
+) -> Result<Ending, Fault> {
+    let Some(open) = transaction.take() else {
+        let error = HandlerError::unrecoverable(
+            "the handler returned while it still held the guard of its transaction; drop the guard before the handler returns",
+        );
+        return Ok(failure(run, error, "dead-letter"));
+    };
+    let (node, job) = (run.node, run.job);
+    node.instances.end_soon(std::iter::once(&completion.held));
+    let handoff = node.handoff();
+    let completes = open.complete(node.id, &completion, &handoff);
+    Ok(match node.asks(completes).await {
+        Ok(settled) => {
+            crash_point!("completion-committed");
+            Ending::Committed(Box::new(settled))
+        }
+        Err(error) if error.is_lost_lock() => Ending::Lost,
+        // Only the database has the result: the next lock finds the job if it was not committed.
+        Err(StoreError::CommitUnknown(error)) => {
+            tracing::warn!(job = %job.id, %error, "the result of the job's commit is unknown; the job runs again if its lease is still there");
+            Ending::Left
+        }
+        // The database refused the job's data, or a statement of the handler had failed.
+        Err(error) if error.is_row_fault() || matches!(error, StoreError::TransactionFailed) => {
+            failure(run, error.into(), "retry")
+        }
+        // A missing right or table, a trigger that raises or a server that is away is no fault of
+        // the job.
+        Err(error) => return Err(Fault::after_handler(&error)),
+    })
+}

@@ -1,0 +1,110 @@
+//! The interpretation of an attempt: what follows from the way its handler ended.
+
+use tokio::time::Instant;
+
+use super::completion::{complete_in_transaction, completion};
+use super::failure::failure;
+use super::fault::Fault;
+use super::invoke::AttemptResult;
+use super::run::Run;
+use crate::store::{Destination, Failure};
+use crate::worker::finished::Ending;
+use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
+use crate::worker::handler_transaction::HandlerTransaction;
+
+/// Returns the ending that follows from an attempt, and ends its transaction. Returns a fault if
+/// the database fails the attempt.
+pub(super) async fn interpret(
+    run: &Run<'_>,
+    transaction: &HandlerTransaction,
+    result: AttemptResult,
+    started: Instant,
+) -> Result<Ending, Fault> {
+    let is_done = matches!(result, AttemptResult::Answered(Ok(Outcome::Done)));
+    if is_done && run.registration.options.in_transaction {
+        crash_point!("effect-done");
+        let completion = completion(run.held, run.job, Some(started.elapsed()));
+        return complete_in_transaction(run, transaction, completion).await;
+    }
+    roll_back(run, transaction, &result).await?;
+    match result {
+        AttemptResult::Answered(answer) => Ok(answered(run, answer, started)),
+        AttemptResult::Panicked(message) => {
+            let job = run.job;
+            tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
+            let error = HandlerError::retry(format!("the handler panicked: {message}"));
+            Ok(failure(run, error, "panic"))
+        }
+        AttemptResult::TimedOut(limit) => {
+            let message = format!("the handler ran longer than its timeout of {limit:?}");
+            Ok(failure(run, HandlerError::retry(message), "timeout"))
+        }
+        AttemptResult::LostLease => Ok(Ending::Lost),
+        AttemptResult::LostLine => {
+            let error = "the connection of the job's transaction does not respond";
+            Err(Fault::of_connection(error.to_owned()))
+        }
+        AttemptResult::Stopped => Ok(Ending::Release),
+    }
+}
+
+/// Rolls back the transaction of an attempt that does not complete its job. Returns a fault if the
+/// failure of the handler follows from a broken connection.
+async fn roll_back(
+    run: &Run<'_>,
+    transaction: &HandlerTransaction,
+    result: &AttemptResult,
+) -> Result<(), Fault> {
+    // If the handler leaked the guard, the transaction is rolled back when the guard drops.
+    let undone = match transaction.take() {
+        Some(transaction) => transaction.rollback().await,
+        None => Ok(()),
+    };
+    // An error that follows from a broken connection is not a failure of the job.
+    let failed = match result {
+        AttemptResult::Answered(Err(error)) => Some(&error.message),
+        AttemptResult::Panicked(message) => Some(message),
+        _ => None,
+    };
+    match (failed, undone) {
+        (Some(message), Err(error)) if !run.node.signals.stop_jobs.is_cancelled() => {
+            Err(Fault::of_connection(format!("{error} ({message})")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the ending that follows from an answer of the handler.
+fn answered(run: &Run<'_>, answer: HandlerResult, started: Instant) -> Ending {
+    let (job, held) = (run.job, run.held);
+    match answer {
+        Ok(Outcome::Done) => {
+            crash_point!("effect-done");
+            Ending::Done(completion(held, job, Some(started.elapsed())))
+        }
+        Ok(Outcome::Snooze(delay)) => Ending::Failed {
+            failure: Failure {
+                held: held.clone(),
+                to: Destination::Retry {
+                    delay,
+                    retries: job.retries,
+                    failures: job.failures,
+                },
+                message: None,
+                stack: None,
+            },
+            outcome: "snooze",
+        },
+        // A handler that a shutdown stopped ends with an error. No attempt is spent.
+        Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
+        Err(error) => {
+            let outcome = match error.verdict {
+                Verdict::Conflict => "conflict",
+                Verdict::Unrecoverable => "dead-letter",
+                Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
+                Verdict::Retry(_) => "retry",
+            };
+            failure(run, error, outcome)
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The call of the handler: it ends with its answer, a panic, its timeout, or a stop.
+//!
+//! A handler that was asked to stop has [`GRACE`] to end; then its future is dropped.
+
+use std::panic::AssertUnwindSafe;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::run::Run;
+use crate::runtime::supervisor::panic_message;
+use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
+use crate::worker::handler_transaction::HandlerTransaction;
+
+/// How long a handler may take to end after it was asked to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How the call of a handler ended.
+pub(super) enum AttemptResult {
+    Answered(HandlerResult),
+    Panicked(String),
+    TimedOut(Duration),
+    LostLease,
+    /// The connection of its transaction does not respond.
+    LostLine,
+    Stopped,
+}
+
+/// Calls the handler and returns how it ended. `first_poll` is called when the handler has given
+/// the thread back for the first time.
+pub(super) async fn invoke(
+    run: &Run<'_>,
+    transaction: &HandlerTransaction,
+    stop: &Stop,
+    line_ends: BoxFuture<'static, ()>,
+    first_poll: impl FnOnce(),
+) -> AttemptResult {
+    let running = Running {
+        payload: (),
+        job: run.job.clone(),
+        fence: run.held.fence,
+        node: run.node.id,
+        stop: stop.clone(),
+        transaction: transaction.clone(),
+    };
+    let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();
+    tokio::pin!(handler);
+    // Most short jobs end at once and need no timer and no signals.
+    let first = futures_util::poll!(&mut handler);
+    first_poll();
+    if let Poll::Ready(ended) = first {
+        return answer(ended);
+    }
+    let limit = run.registration.options.timeout;
+    let timeout = after(limit);
+    tokio::pin!(timeout);
+    let reason = tokio::select! {
+        biased;
+        ended = &mut handler => return answer(ended),
+        () = &mut timeout => AttemptResult::TimedOut(limit.unwrap_or_default()),
+        () = run.lease.lost.token().cancelled() => AttemptResult::LostLease,
+        () = line_ends => AttemptResult::LostLine,
+        () = run.node.signals.stop_jobs.cancelled() => AttemptResult::Stopped,
+    };
+    stop.cancel();
+    tokio::select! {
+        biased;
+        ended = &mut handler => match reason {
+            // The handler ended in time, so its outcome counts. If the lease may be lost, the guard
+            // of the completion decides.
+            AttemptResult::Stopped => answer(ended),
+            AttemptResult::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
+            other => other,
+        },
+        () = tokio::time::sleep(GRACE) => reason,
+    }
+}
+
+async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn answer(ended: std::thread::Result<HandlerResult>) -> AttemptResult {
+    match ended {
+        Ok(result) => AttemptResult::Answered(result),
+        Err(panic) => AttemptResult::Panicked(panic_message(&*panic)),
+    }
+}

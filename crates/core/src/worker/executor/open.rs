@@ -1,0 +1,40 @@
+//! The opening of an attempt: the transaction in which the handler works, if its type has one, and
+//! the signal that stops the attempt.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::fault::Fault;
+use super::run::Run;
+use crate::worker::handler::{Stop, StopSignal};
+use crate::worker::handler_transaction::HandlerTransaction;
+
+/// What an attempt has before its handler is called.
+pub(super) struct Opened {
+    pub(super) transaction: HandlerTransaction,
+    pub(super) stop: Stop,
+    /// Ready when the connection of the transaction does not respond.
+    pub(super) line_ends: BoxFuture<'static, ()>,
+}
+
+/// Opens an attempt. Returns a fault if the database opens no transaction.
+pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
+    if !run.registration.options.in_transaction {
+        return Ok(Opened {
+            transaction: HandlerTransaction::default(),
+            stop: Stop(StopSignal::OfLease(run.lease.clone())),
+            // A box of a type without a size allocates nothing.
+            line_ends: Box::pin(std::future::pending()),
+        });
+    }
+    let hook = Arc::new(run.node.hook.clone());
+    let transaction = run.node.store.begin_completing(hook).await;
+    let transaction = transaction.map_err(|error| Fault::before_handler(&error))?;
+    Ok(Opened {
+        line_ends: transaction.line_ends(),
+        // Another attempt may follow this one and must not be stopped with it.
+        stop: Stop(StopSignal::OfAttempt(run.lease.stop.token().child_token())),
+        transaction: HandlerTransaction::holding(transaction),
+    })
+}

@@ -1,0 +1,122 @@
+//! The answers of a handler: its outcomes and its errors.
+
+use std::time::Duration;
+
+/// What became of an attempt that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The job is finished.
+    Done,
+    /// Run it again after this time; no attempt is spent.
+    Snooze(Duration),
+}
+
+/// What a handler may answer instead of an [`Outcome`].
+pub trait IntoOutcome {
+    /// The outcome of the attempt.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+/// The job is finished.
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Done
+    }
+}
+
+/// What a failed attempt means for the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Try again after the time given, or by the retry policy; one attempt is spent.
+    Retry(Option<Duration>),
+    /// Never try again.
+    Unrecoverable,
+    /// Somebody else changed the same data; try again soon, no attempt is spent.
+    Conflict,
+}
+
+/// A failed attempt: the verdict, a message, and the chain of causes.
+#[derive(Debug)]
+pub struct HandlerError {
+    /// What it means for the job.
+    pub verdict: Verdict,
+    /// For people.
+    pub message: String,
+    /// The chain of causes, one a line.
+    pub stack: Option<String>,
+}
+
+impl HandlerError {
+    fn new(verdict: Verdict, message: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            message: message.into(),
+            stack: None,
+        }
+    }
+
+    /// Try again by the retry policy.
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Retry(None), message)
+    }
+
+    /// Try again after this time.
+    pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
+        Self::new(Verdict::Retry(Some(wait)), message)
+    }
+
+    /// Never try again.
+    pub fn unrecoverable(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Unrecoverable, message)
+    }
+
+    /// Somebody else changed the same data; no attempt is spent.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(Verdict::Conflict, message)
+    }
+}
+
+/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A
+/// serialization failure or deadlock of the database, in the error or among its sources, is a
+/// conflict.
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let error: Box<dyn std::error::Error + Send + Sync> = error.into();
+        let mut causes = vec![error.to_string()];
+        let mut conflict = is_conflict(&*error);
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            conflict |= is_conflict(next);
+            causes.push(next.to_string());
+            cause = next.source();
+        }
+        Self {
+            verdict: if conflict {
+                Verdict::Conflict
+            } else {
+                Verdict::Retry(None)
+            },
+            message: causes.first().cloned().unwrap_or_default(),
+            stack: Some(causes.join("\ncaused by: ")),
+        }
+    }
+}
+
+fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<sqlx::Error>()
+        .and_then(|e| e.as_database_error())
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+}
+
+/// What a handler answers: an [`Outcome`], or anything that [becomes one](IntoOutcome).
+pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;

@@ -1,0 +1,22 @@
+//! The release of locks whose jobs do not run on this node.
+
+use std::sync::Arc;
+
+use crate::job::LockToken;
+use crate::producer::commit_hook::Cause;
+use crate::worker::context::NodeContext;
+
+/// Releases locks whose jobs do not run here. If this fails, the next look finds them.
+pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
+    if held.is_empty() {
+        return;
+    }
+    match node.store.release(node.id, &held).await {
+        Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
+        Err(error) => {
+            tracing::warn!(jobs = held.len(), %error, "could not release locks yet; they are released after the next look for lost leases");
+            node.leases.doubt(node.store.outcome_within());
+        }
+    }
+    node.leases.do_not_expect(&held);
+}

@@ -1,0 +1,57 @@
+//! What the parts of a node report to its operator: problems, throttled log lines, and the lanes
+//! whose jobs are claimed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use metrics::gauge;
+
+use crate::job::Lane;
+use crate::telemetry::log_throttle::ThrottledLines;
+use crate::telemetry::metrics as m;
+
+/// The reports of a node's parts.
+#[derive(Default)]
+pub(crate) struct Reports {
+    problems: Mutex<BTreeMap<&'static str, String>>,
+    /// Lines about jobs, of which anybody may create many.
+    pub(crate) throttled_lines: ThrottledLines,
+    claimed: Mutex<BTreeSet<Lane>>,
+}
+
+impl Reports {
+    /// Records the problem of a part, or that it has none.
+    pub(crate) fn part(&self, part: &'static str, problem: Option<String>) {
+        let mut problems = self.problems();
+        match problem {
+            Some(problem) => problems.insert(part, problem),
+            None => problems.remove(part),
+        };
+    }
+
+    /// Returns the problem that a part has reported last.
+    pub(crate) fn problem_of(&self, part: &'static str) -> Option<String> {
+        self.problems().get(part).cloned()
+    }
+
+    /// Returns the problems by part.
+    pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the lanes whose jobs are claimed, for want of hints.
+    pub(crate) fn claimed(&self) -> MutexGuard<'_, BTreeSet<Lane>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Records whether a lane's jobs are claimed or come by hints.
+    pub(crate) fn claiming(&self, lane: &Lane, claims: bool) {
+        let mut claimed = self.claimed();
+        if claims {
+            claimed.insert(lane.clone());
+        } else {
+            claimed.remove(lane);
+        }
+        drop(claimed);
+        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+    }
+}

@@ -1,0 +1,82 @@
+//! A running job, and the trait of the code that runs it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use crate::job::{Fence, Job, NodeId};
+use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
+use crate::worker::lease_book::Lease;
+use crate::worker::outcome::HandlerResult;
+
+/// A job that runs: its data, and what the handler may ask of the node.
+pub struct Running<P = ()> {
+    /// The decoded payload.
+    pub payload: P,
+    /// The job.
+    pub job: Arc<Job>,
+    /// The token of this lock: hand it to systems that can refuse an older one.
+    pub fence: Fence,
+    /// The node that runs it.
+    pub node: NodeId,
+    /// Cancelled when the job shall stop: shutdown, timeout, a lost lease, an operator's cancel.
+    pub stop: Stop,
+    pub(crate) transaction: HandlerTransaction,
+}
+
+/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`,
+/// `job.stop.is_cancelled()`, or, to hand it on, `CancellationToken::clone(&job.stop)`.
+#[derive(Clone)]
+pub struct Stop(pub(crate) StopSignal);
+
+#[derive(Clone)]
+pub(crate) enum StopSignal {
+    OfLease(Arc<Lease>),
+    OfAttempt(CancellationToken),
+}
+
+impl Deref for Stop {
+    type Target = CancellationToken;
+
+    fn deref(&self) -> &CancellationToken {
+        match &self.0 {
+            StopSignal::OfLease(lease) => lease.stop.token(),
+            StopSignal::OfAttempt(attempt) => attempt,
+        }
+    }
+}
+
+impl<P> Running<P> {
+    /// The transaction that completes this job, where its handler is registered
+    /// [`in_transaction`](crate::HandlerOptions::in_transaction): what is written here commits
+    /// together with the job's completion, or not at all. `S` is the store, for example
+    /// [`PgStore`](crate::PgStore).
+    ///
+    /// # Errors
+    /// Where the handler is not registered so, or the node's store is another.
+    pub async fn transaction<S: crate::store::SqlStore>(
+        &self,
+    ) -> Result<TransactionGuard<S>, TransactionError> {
+        self.transaction.lock().await
+    }
+
+    pub(crate) fn with_payload<Q>(self, payload: Q) -> Running<Q> {
+        Running {
+            payload,
+            job: self.job,
+            fence: self.fence,
+            node: self.node,
+            stop: self.stop,
+            transaction: self.transaction,
+        }
+    }
+}
+
+/// Runs jobs of one type.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Run one job. See the [module](crate::worker::handler) for what the answer means.
+    async fn run(&self, job: Running) -> HandlerResult;
+}
