@@ -48,6 +48,7 @@ use crate::job::new_job::NewJob;
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Fence, Job, JobId, JobState, Lane, NodeId};
 use crate::node::{Executed, Node, StartError};
+use crate::producer::commit_hook::CommitHook;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
@@ -115,8 +116,8 @@ pub struct Ran {
     /// Jobs that ran and are not done, as the database holds them now: a retry waits in the timer
     /// table, a dead letter in that of dead letters.
     pub left: Vec<JobView>,
-    /// Executable jobs that could not be locked: no handler serves them, their instance is held, or
-    /// they are suspended.
+    /// Executable jobs that could not be locked: no handler serves them, their instance is held, an
+    /// earlier job of it comes first, or they are suspended.
     pub refused: Vec<JobId>,
 }
 
@@ -130,6 +131,7 @@ pub async fn run_job<S: Store + Clone>(
     id: JobId,
 ) -> Result<Executed, StartError> {
     Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+        .hook(CommitHook::disconnected())
         .handlers(handlers.clone())
         .execute(id, std::future::pending())
         .await
@@ -156,7 +158,10 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
                 continue;
             }
             match run_job(store, handlers, view.id).await? {
-                Executed::Done => ran.done.push(view.id),
+                Executed::Done => {
+                    ran.left.retain(|left| left.id != view.id);
+                    ran.done.push(view.id);
+                }
                 Executed::Left(view) => {
                     ran.left.retain(|left| left.id != view.id);
                     ran.left.push(*view);
@@ -165,7 +170,10 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
                     ran.refused.push(view.id);
                     continue;
                 }
-                Executed::SiblingFirst(_) => continue,
+                Executed::SiblingFirst(_) => {
+                    ran.refused.push(view.id);
+                    continue;
+                }
             }
             progress = true;
             runs += 1;

@@ -49,6 +49,7 @@ impl NodeBuilder {
         self.options.validate().map_err(StartError::Options)?;
         self.store.check().await?.ready()?;
         self.options.concurrency = 1;
+        let owns_hook = self.hook.is_none();
         let (node, queue, _) = self.share();
         // The node drains from the start: the next jobs are for other nodes.
         node.signals.draining.cancel();
@@ -89,6 +90,9 @@ impl NodeBuilder {
         };
         node.signals.ended.cancel();
         keepers.join(Duration::from_secs(30)).await;
+        if owns_hook {
+            node.hook.close(Duration::from_secs(5)).await;
+        }
         if let Some(refused) = refused {
             return Ok(refused);
         }

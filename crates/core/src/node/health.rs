@@ -60,7 +60,7 @@ impl HealthWatch {
     /// Returns the current health of the node, after it has asked whether the database answers. Takes
     /// two seconds at most.
     pub async fn checked(&self) -> NodeHealth {
-        let absence = self.shared.store.absence().await;
+        let absence = self.context.store.absence().await;
         let mut health = self.health();
         if let Some(absence) = absence {
             health.ready = false;

@@ -390,7 +390,10 @@ impl LeaseBook {
             let (age, lasts) = (entry.renewed.elapsed(), self.lasts(entry));
             if age >= lasts && !entry.lease.lost.is_given() {
                 counter!(m::LEASES_LOST).increment(1);
-                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
+                // The job was asked to stop before, with a warning.
+                if !entry.lease.stop.is_given() {
+                    tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
+                }
                 entry.lease.lose();
             } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_given() {
                 tracing::warn!(job = %id, fence = %entry.held.fence, "the lease could not be renewed and ends soon; the job is asked to stop");

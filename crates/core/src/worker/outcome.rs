@@ -111,12 +111,96 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError
 }
 
 fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
+    let whole = error
         .downcast_ref::<sqlx::Error>()
-        .and_then(|e| e.as_database_error())
+        .and_then(|error| error.as_database_error());
+    // A wrapper, such as an error of `anyhow`, shows only the source of `sqlx::Error`.
+    let source = || {
+        let inner = error.downcast_ref::<Box<dyn sqlx::error::DatabaseError>>();
+        inner.map(|inner| &**inner)
+    };
+    whole
+        .or_else(source)
         .and_then(sqlx::error::DatabaseError::code)
         .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }
 
 /// What a handler answers: an [`Outcome`], or anything that [becomes one](IntoOutcome).
 pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::error::Error;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Said(&'static str);
+
+    impl fmt::Display for Said {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("could not serialize access")
+        }
+    }
+
+    impl Error for Said {}
+
+    impl DatabaseError for Said {
+        fn message(&self) -> &str {
+            "could not serialize access"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    /// Shows its source's text and the source below it, as an error of `anyhow` does.
+    #[derive(Debug)]
+    struct Wrapper(sqlx::Error);
+
+    impl fmt::Display for Wrapper {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
+    impl Error for Wrapper {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.0.source()
+        }
+    }
+
+    fn said(code: &'static str) -> sqlx::Error {
+        sqlx::Error::Database(Box::new(Said(code)))
+    }
+
+    #[test]
+    fn a_serialization_failure_is_a_conflict_also_inside_another_error() {
+        let verdict = |error: HandlerError| error.verdict;
+        assert_eq!(verdict(said("40001").into()), Verdict::Conflict);
+        assert_eq!(verdict(Wrapper(said("40P01")).into()), Verdict::Conflict);
+        assert_eq!(verdict(Wrapper(said("23505")).into()), Verdict::Retry(None));
+        assert_eq!(verdict("no luck".into()), Verdict::Retry(None));
+    }
+}
