@@ -15,6 +15,7 @@
 
 pub(crate) mod allowance;
 mod answer;
+mod batch_outcome;
 pub(crate) mod created;
 pub mod error;
 mod locking;
@@ -28,7 +29,6 @@ mod presence;
 mod process_lock;
 mod row_locks;
 mod schema;
-mod settling;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod sweeping;
@@ -54,6 +54,8 @@ pub use crate::store::error::StoreError;
 
 pub(crate) use answer::answer_within;
 use answer::measured;
+pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
+use batch_outcome::{instances, released};
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
@@ -66,8 +68,6 @@ pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
-pub use settling::{Completion, Destination, Failure, Handoff, Renewed, Settled};
-use settling::{instances, released};
 pub use sweeping::{
     COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
     OrphanPage, OrphanQuery, Rescued,
@@ -143,15 +143,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
     /// Deletes completed jobs, creates their next occurrences, and hands instances over.
-    async fn complete(&self, owner: NodeId, done: &[Completion], then: &Handoff)
-    -> Result<Settled>;
+    async fn complete(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &Handoff,
+    ) -> Result<BatchOutcome>;
 
     /// Moves failed jobs to the timer or the dead-letter table, or to the suspended table if they
     /// were suspended meanwhile. Hands instances over.
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled>;
+    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff)
+    -> Result<BatchOutcome>;
 
     /// Unlocks jobs and leaves no trace of the attempt. The jobs are ready again and need hints.
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled>;
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome>;
 
     /// Opens the transaction in which a handler works and which completes its job. `after`
     /// publishes the hints of the jobs that the handler creates.
@@ -323,7 +328,7 @@ pub trait CompletingTransaction: Send {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled>;
+    ) -> Result<BatchOutcome>;
 
     /// Resolves when the connection is no longer trusted: a statement on it may wait for ever.
     /// Never resolves before an answer on a living connection would have come.
@@ -399,7 +404,7 @@ pub trait SqlStore: Store + Clone {
     ) -> Result<Created>;
 
     /// Returns the next job of each of these instances that no job holds. Called after a
-    /// transaction that [could not see it](Settled::unseen).
+    /// transaction that [could not see it](BatchOutcome::unseen).
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         let _ = instances;
         Ok(Vec::new())
@@ -412,7 +417,7 @@ pub trait SqlStore: Store + Clone {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled>;
+    ) -> Result<BatchOutcome>;
 }
 
 /// The fate of a transaction whose COMMIT was not answered.

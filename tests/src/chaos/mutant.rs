@@ -11,10 +11,10 @@ use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome, Fate,
-    Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage, MovedTimers,
-    NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed, Result,
-    SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
+    CycleOutcome, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -236,7 +236,7 @@ impl Store for Mutant {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         let (Bug::LateCompletion | Bug::NoFence, [one]) = (self.bug, done) else {
             return self.inner.complete(owner, done, then).await;
         };
@@ -260,10 +260,15 @@ impl Store for Mutant {
         say("completed late");
         completion
     }
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
+    async fn fail(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
         self.inner.fail(owner, failed, then).await
     }
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
         self.inner.release(owner, held).await
     }
     async fn begin_completing(
@@ -444,7 +449,7 @@ impl SqlStore for Mutant {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         self.direct
             .complete_in(connection, owner, completion, then)
             .await

@@ -9,10 +9,10 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome, Failure, Fate,
-    Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage, MovedTimers,
-    NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed, Result,
-    SCHEMA_VERSION, SchemaStatus, Settled, Suspended, SuspensionScope, TransactionId,
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed,
+    Result, SCHEMA_VERSION, SchemaStatus, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
@@ -182,19 +182,24 @@ impl Store for MemoryStore {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         let (done, then) = (done.to_vec(), then.clone());
         self.call("complete", move |db| db.complete(owner, &done, &then))
             .await?
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
+    async fn fail(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
         let (failed, then) = (failed.to_vec(), then.clone());
         self.call("fail", move |db| db.fail(owner, &failed, &then))
             .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
         let held = held.to_vec();
         self.call("release", move |db| db.release(owner, &held))
             .await
@@ -388,7 +393,7 @@ impl CompletingTransaction for MemoryTransaction {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         let (id, fence) = (completion.held.id, completion.held.fence);
         let (done, then) = (vec![completion.clone()], then.clone());
         let completed = self.0.call("commit", move |db| {

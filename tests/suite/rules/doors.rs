@@ -1,7 +1,7 @@
 //! Rule 11: refusing and releasing both lock the instance's row, so no sibling is forgotten between
 //! them. No sweeps run here, so a forgotten sibling stays lost.
 
-use jobwire_core::store::{Destination, Failure, Handoff, Refusal, Settled};
+use jobwire_core::store::{BatchOutcome, Destination, Failure, Handoff, Refusal};
 use jobwire_core::{NodeId, PgStore, Store};
 use rand::Rng;
 
@@ -11,7 +11,7 @@ use super::world::{
 };
 
 /// Returns the jobs that the release named: those that it locked and those to be hinted.
-fn named(settled: &Settled) -> Vec<jobwire_core::JobId> {
+fn named(settled: &BatchOutcome) -> Vec<jobwire_core::JobId> {
     let taken = settled.next.iter().map(|job| job.job.id);
     let hinted = settled.ready.iter().map(|ready| ready.hint.id);
     taken.chain(hinted).collect()

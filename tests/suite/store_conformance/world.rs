@@ -6,8 +6,8 @@ use std::time::Duration;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff, LeaderCycle,
-    LockTerms, Locked, Origin, Refusal, RowTerms, Settled,
+    BatchOutcome, Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff,
+    LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
 };
 use jobwire_core::{
     Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
@@ -416,19 +416,24 @@ impl<S: Bench> World<S> {
         why(&locked, hint.id)
     }
 
-    pub(super) async fn complete(&self, owner: NodeId, job: &LockedJob, then: &Handoff) -> Settled {
+    pub(super) async fn complete(
+        &self,
+        owner: NodeId,
+        job: &LockedJob,
+        then: &Handoff,
+    ) -> BatchOutcome {
         self.store
             .complete(owner, &[done(job)], then)
             .await
             .unwrap()
     }
 
-    pub(super) async fn fail(&self, owner: NodeId, failure: Failure) -> Settled {
+    pub(super) async fn fail(&self, owner: NodeId, failure: Failure) -> BatchOutcome {
         let failed = self.store.fail(owner, &[failure], &Handoff::Hint).await;
         failed.unwrap()
     }
 
-    pub(super) async fn release(&self, owner: NodeId, held: LockToken) -> Settled {
+    pub(super) async fn release(&self, owner: NodeId, held: LockToken) -> BatchOutcome {
         self.store.release(owner, &[held]).await.unwrap()
     }
 

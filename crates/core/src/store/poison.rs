@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{Completion, Failure, Result, Settled};
+use super::{BatchOutcome, Completion, Failure, Result};
 use crate::hint::Ready;
 use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::allowance::Allowance;
@@ -259,9 +259,9 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
     operation: &'static str,
     owner: NodeId,
     rows: &[R],
-    whole: impl Future<Output = Result<Settled>>,
-    part: impl Fn(Vec<R>) -> BoxFuture<'a, Result<Settled>> + Send + Sync + 'a,
-) -> Result<Settled> {
+    whole: impl Future<Output = Result<BatchOutcome>>,
+    part: impl Fn(Vec<R>) -> BoxFuture<'a, Result<BatchOutcome>> + Send + Sync + 'a,
+) -> Result<BatchOutcome> {
     let refusals = store.refusals();
     let page = rows.first().map(|row| row.held().id);
     match whole.await {
@@ -281,7 +281,7 @@ pub(super) async fn held_page<'a, S: SetsAside, R: Holds>(
                     store.set_held_aside(owner, row.held(), &reason).await
                 })
             };
-            let mut settled = Settled::default();
+            let mut settled = BatchOutcome::default();
             let mut first = rows.to_vec();
             if error.is_lock_timeout() && rows.len() > 1 {
                 // This finds all locked rows at once. The search would wait for each of them.

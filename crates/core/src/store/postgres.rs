@@ -61,10 +61,10 @@ use self::session::{Commits, Isolation, Plans};
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::presence::{Address, Presence};
 use super::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, Suspended, SuspensionScope,
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
+    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery,
+    Renewed, Result, SCHEMA_VERSION, SchemaStatus, SqlStore, Store, Suspended, SuspensionScope,
     TransactionId,
 };
 use crate::hint::{Hint, Ready};
@@ -556,7 +556,7 @@ impl Store for PgStore {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         let whole = self.run("complete", || self.complete_batch(owner, done, then));
         held_page(self, "complete", owner, done, whole, |part| {
             let part = async move {
@@ -568,7 +568,12 @@ impl Store for PgStore {
         .await
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
+    async fn fail(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
         let whole = self.run("fail", || self.fail_batch(owner, failed, then));
         held_page(self, "fail", owner, failed, whole, |part| {
             let part = async move {
@@ -580,7 +585,7 @@ impl Store for PgStore {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
         let whole = self.run("release", || self.release_batch(owner, held));
         held_page(self, "release", owner, held, whole, |part| {
             let part = async move {
@@ -970,7 +975,7 @@ impl SqlStore for PgStore {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }
 }

@@ -46,11 +46,11 @@ use sqlx::{Connection, Sqlite, SqliteConnection};
 
 use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_page, told_page};
 use super::{
-    ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, ProcessLock,
-    Renewed, Result, SCHEMA_VERSION, SchemaStatus, Settled, SqlStore, Store, Succession, Suspended,
-    SuspensionScope, TransactionId,
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
+    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery,
+    ProcessLock, Renewed, Result, SCHEMA_VERSION, SchemaStatus, SqlStore, Store, Succession,
+    Suspended, SuspensionScope, TransactionId,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
@@ -464,7 +464,7 @@ impl Store for SqliteStore {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         let whole = self.run("complete", || self.complete_batch(owner, done, then));
         held_page(self, "complete", owner, done, whole, |part| {
             let part = async move {
@@ -476,7 +476,12 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff) -> Result<Settled> {
+    async fn fail(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
         let whole = self.run("fail", || self.fail_batch(owner, failed, then));
         held_page(self, "fail", owner, failed, whole, |part| {
             let part = async move {
@@ -488,7 +493,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<Settled> {
+    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
         let whole = self.run("release", || self.release_batch(owner, held));
         held_page(self, "release", owner, held, whole, |part| {
             let part = async move {
@@ -885,7 +890,7 @@ impl SqlStore for SqliteStore {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled> {
+    ) -> Result<BatchOutcome> {
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    CompletingTransaction, Completion, Created, Fate, Handoff, Origin, Settled, SqlStore,
+    BatchOutcome, CompletingTransaction, Completion, Created, Fate, Handoff, Origin, SqlStore,
     StoreError, answer_within,
 };
 use crate::job::new_job::NewJob;
@@ -227,7 +227,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         owner: NodeId,
         completion: &Completion,
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let store = &self.store;
         let settled = store.complete_in(&mut self.inner, owner, completion, then);
         // Its instance, itself, its next occurrence, and who comes next.

@@ -24,14 +24,14 @@ use tokio::time::Instant;
 use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{Completion, Failure, Settled, StoreError};
+use crate::store::{BatchOutcome, Completion, Failure, StoreError};
 use crate::telemetry::metrics as m;
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
-use committed::{Committed, end_of, next_instances, settled_batch};
+use committed::{Committed, batch_outcome, end_of, next_instances};
 use stuck::{Refused, keep_trying};
 
 /// The bounds of the batch size. A node with few slots has smaller batches, so that it holds no
@@ -163,11 +163,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             }
             Ending::Failed { failure, .. } => batch.failed.push(failure),
             Ending::Release => batch.released.push(job.held),
-            Ending::Committed(settled) => {
+            Ending::Committed(outcome) => {
                 attempt.count(&node.cached_metrics, AttemptFate::Committed);
-                node.let_go(&job.held, end_of(&job.held, &next_instances(&settled)));
+                node.let_go(&job.held, end_of(&job.held, &next_instances(&outcome)));
                 let slots = job.slot.into_iter().collect();
-                executor::follow_up(node, *settled, Instant::now(), slots).await;
+                executor::follow_up(node, *outcome, Instant::now(), slots).await;
                 continue;
             }
             Ending::Left => {
@@ -198,47 +198,47 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         attempts,
     } = batch;
     let sent = Instant::now();
-    let complete = settle(node, "complete", done.iter().map(|d| &d.held), || async {
+    let complete = send(node, "complete", done.iter().map(|d| &d.held), || async {
         let then = node.handoff();
         node.store.complete(node.id, &done, &then).await
     });
-    let fail = settle(node, "fail", failed.iter().map(|f| &f.held), || async {
+    let fail = send(node, "fail", failed.iter().map(|f| &f.held), || async {
         let then = node.handoff();
         node.store.fail(node.id, &failed, &then).await
     });
-    let release = settle(node, "release", released.iter(), || async {
+    let release = send(node, "release", released.iter(), || async {
         node.store.release(node.id, &released).await
     });
     // The results of one part are acted on without waiting for the other parts.
-    let (completed, moved, given_back) = tokio::join!(
+    let (completed, moved, released_batch) = tokio::join!(
         async {
             let mut completed = complete.await;
-            executor::follow_up(node, completed.settled.take_next(), sent, slots_of_done).await;
+            executor::follow_up(node, completed.outcome.take_next(), sent, slots_of_done).await;
             completed
         },
         async {
             let mut moved = fail.await;
-            executor::follow_up(node, moved.settled.take_next(), sent, slots).await;
+            executor::follow_up(node, moved.outcome.take_next(), sent, slots).await;
             moved
         },
         async {
-            let mut given_back = release.await;
-            let ready = std::mem::take(&mut given_back.settled.ready);
+            let mut released_batch = release.await;
+            let ready = std::mem::take(&mut released_batch.outcome.ready);
             node.hook.publish(Cause::Requeue, ready);
-            given_back
+            released_batch
         },
     );
-    let parts = [&completed, &moved, &given_back];
+    let parts = [&completed, &moved, &released_batch];
     let left: HashSet<JobId> = parts
         .iter()
-        .flat_map(|part| &part.settled.left)
+        .flat_map(|part| &part.outcome.left)
         .copied()
         .collect();
     let mut attempts_left = HashMap::new();
     let ids = |of: fn(&Committed) -> &[JobId]| -> HashSet<JobId> {
         parts.iter().flat_map(|part| of(part)).copied().collect()
     };
-    let (committed, unknown) = (ids(|part| &part.settled.applied), ids(|part| &part.unknown));
+    let (committed, unknown) = (ids(|part| &part.outcome.applied), ids(|part| &part.unknown));
     for attempt in attempts {
         if left.contains(&attempt.job.id) {
             attempts_left.insert(attempt.job.id, attempt);
@@ -268,7 +268,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
 
 /// Commits one kind of outcome and retries until the database has answered. A node that ends gives
 /// up when no lease of the batch is trusted any more.
-async fn settle<'a, F, Fut>(
+async fn send<'a, F, Fut>(
     node: &NodeContext,
     operation: &'static str,
     held: impl Iterator<Item = &'a LockToken>,
@@ -276,7 +276,7 @@ async fn settle<'a, F, Fut>(
 ) -> Committed
 where
     F: Fn() -> Fut,
-    Fut: Future<Output = Result<Settled, StoreError>>,
+    Fut: Future<Output = Result<BatchOutcome, StoreError>>,
 {
     let held: Vec<&LockToken> = held.collect();
     if held.is_empty() {
@@ -292,11 +292,11 @@ where
     let mut in_doubt = false;
     loop {
         match node.asks(commit()).await {
-            Ok(settled) => {
+            Ok(outcome) => {
                 if operation == "complete" {
                     crash_point!("completion-committed");
                 }
-                return settled_batch(node, operation, &held, settled, in_doubt);
+                return batch_outcome(node, operation, &held, outcome, in_doubt);
             }
             Err(error) => {
                 in_doubt |= !error.changed_nothing();

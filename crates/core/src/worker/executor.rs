@@ -38,7 +38,7 @@ use self::run::Run;
 use crate::job::{Job, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::Settled;
+use crate::store::BatchOutcome;
 use crate::telemetry::metrics as m;
 use crate::worker::cached_metrics::TypeMetrics;
 use crate::worker::context::NodeContext;
@@ -262,7 +262,7 @@ fn record_start(
 /// Acts on the results of a committed batch: starts jobs, publishes hints and reports a timer.
 pub(crate) async fn follow_up(
     node: &Arc<NodeContext>,
-    settled: Settled,
+    settled: BatchOutcome,
     sent: Instant,
     mut slots: Vec<OwnedSemaphorePermit>,
 ) {

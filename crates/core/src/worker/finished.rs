@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::job::{Job, LockToken, LockedJob};
-use crate::store::{Completion, Failure, Settled};
+use crate::store::{BatchOutcome, Completion, Failure};
 
 /// How an attempt ended.
 #[allow(
@@ -17,7 +17,7 @@ pub(crate) enum Ending {
     /// The job is deleted.
     Done(Completion),
     /// The handler's transaction has completed the job already.
-    Committed(Box<Settled>),
+    Committed(Box<BatchOutcome>),
     /// The job moves to the timers or the dead letters.
     Failed {
         failure: Failure,

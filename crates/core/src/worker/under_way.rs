@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::{Fence, LockedJob};
-use crate::store::{Claimed, Locked, MovedTimers, Settled};
+use crate::store::{BatchOutcome, Claimed, Locked, MovedTimers};
 
 /// The pause between the first two looks after a doubt. It doubles with each look, up to
 /// [`LONGEST_PAUSE`].
@@ -54,7 +54,7 @@ impl Leases for MovedTimers {
     }
 }
 
-impl Leases for Settled {
+impl Leases for BatchOutcome {
     fn leased(&self) -> &[LockedJob] {
         &self.next
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    Completion, Destination, Failure, Handoff, Origin, Refusal, Renewed, Settled, StoreError,
+    BatchOutcome, Completion, Destination, Failure, Handoff, Origin, Refusal, Renewed, StoreError,
 };
 use jobwire_core::{Fence, NodeId};
 
@@ -109,8 +109,8 @@ impl Database {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
-        let mut settled = Settled::default();
+    ) -> Result<BatchOutcome, StoreError> {
+        let mut settled = BatchOutcome::default();
         let mut next = Vec::new();
         for completion in done {
             let held = &completion.held;
@@ -142,8 +142,8 @@ impl Database {
         owner: NodeId,
         failed: &[Failure],
         then: &Handoff,
-    ) -> Settled {
-        let mut settled = Settled::default();
+    ) -> BatchOutcome {
+        let mut settled = BatchOutcome::default();
         for failure in failed {
             let id = failure.held.id;
             let fence = failure.held.fence;
@@ -204,8 +204,12 @@ impl Database {
         settled
     }
 
-    pub(in crate::simulation) fn release(&mut self, owner: NodeId, held: &[LockToken]) -> Settled {
-        let mut settled = Settled::default();
+    pub(in crate::simulation) fn release(
+        &mut self,
+        owner: NodeId,
+        held: &[LockToken],
+    ) -> BatchOutcome {
+        let mut settled = BatchOutcome::default();
         for held in held {
             let guarded = self.owns(owner, held);
             let there = self.leases.contains_key(&held.id);
@@ -232,7 +236,7 @@ impl Database {
         &mut self,
         held: impl Iterator<Item = &'a LockToken>,
         then: &Handoff,
-        settled: &mut Settled,
+        settled: &mut BatchOutcome,
     ) {
         let names = instances(held.filter(|held| settled.applied.contains(&held.id)));
         if self.has(Bug::ForgetsTheHandOver) {

@@ -7,7 +7,7 @@ use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::created::earliest;
 use crate::store::{
-    CycleOutcome, MovedPage, MovedTimers, OperatedJobs, OrphanPage, Settled, Suspended,
+    BatchOutcome, CycleOutcome, MovedPage, MovedTimers, OperatedJobs, OrphanPage, Suspended,
 };
 
 /// The wait before timers behind a refused one are moved, to avoid a busy loop.
@@ -49,7 +49,7 @@ pub(in crate::store) trait Outcome: Send {
     fn has_more(&mut self) {}
 }
 
-impl Outcome for Settled {
+impl Outcome for BatchOutcome {
     const TELLS_WHAT_IS_LEFT: bool = true;
 
     fn changed_rows(&self) -> bool {

@@ -331,13 +331,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::Settled;
+    use crate::store::BatchOutcome;
 
     async fn searched(
         rows: &[JobId],
         bad: &[JobId],
         parts: usize,
-    ) -> (Result<Settled>, Vec<JobId>, Refusals) {
+    ) -> (Result<BatchOutcome>, Vec<JobId>, Refusals) {
         searched_for(rows, bad, parts, || {
             StoreError::BadRow("poisoned".to_owned())
         })
@@ -351,7 +351,7 @@ mod tests {
         bad: &[JobId],
         parts: usize,
         refusal: impl Fn() -> StoreError + Send + Sync,
-    ) -> (Result<Settled>, Vec<JobId>, Refusals) {
+    ) -> (Result<BatchOutcome>, Vec<JobId>, Refusals) {
         let refusals = Refusals::default();
         let (settled, gone) = searched_with(&refusals, rows, bad, parts, refusal).await;
         (settled, gone, refusals)
@@ -363,18 +363,18 @@ mod tests {
         bad: &[JobId],
         parts: usize,
         refusal: impl Fn() -> StoreError + Send + Sync,
-    ) -> (Result<Settled>, Vec<JobId>) {
+    ) -> (Result<BatchOutcome>, Vec<JobId>) {
         let gone = Mutex::new(Vec::new());
         let asked = AtomicUsize::new(0);
-        let part = |part: Vec<JobId>| -> BoxFuture<'_, Result<Settled>> {
+        let part = |part: Vec<JobId>| -> BoxFuture<'_, Result<BatchOutcome>> {
             let answer = if asked.fetch_add(1, Ordering::Relaxed) >= parts {
                 Err(StoreError::Timeout(Duration::from_secs(1)))
             } else if part.iter().any(|id| bad.contains(id)) {
                 Err(refusal())
             } else {
-                Ok(Settled {
+                Ok(BatchOutcome {
                     applied: part,
-                    ..Settled::default()
+                    ..BatchOutcome::default()
                 })
             };
             Box::pin(std::future::ready(answer))
@@ -396,7 +396,7 @@ mod tests {
                 searches_transient: false,
             },
             &|id| *id,
-            Settled::default(),
+            BatchOutcome::default(),
             &part,
             &set_aside,
         )
@@ -600,7 +600,10 @@ mod tests {
         }
     }
 
-    async fn all_refused(refusals: &Refusals, rows: &[JobId]) -> (Result<Settled>, Vec<JobId>) {
+    async fn all_refused(
+        refusals: &Refusals,
+        rows: &[JobId],
+    ) -> (Result<BatchOutcome>, Vec<JobId>) {
         let refusal = || StoreError::BadRow("poisoned".to_owned());
         searched_with(refusals, rows, rows, usize::MAX, refusal).await
     }

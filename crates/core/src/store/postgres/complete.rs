@@ -12,7 +12,7 @@ use super::sql::ready_columns;
 use super::{PgStore, decode, exclusive, insert};
 use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Completion, Handoff, Origin, Settled, instances};
+use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
 
 /// The lease is deleted first. The leader cycle that clears its owner changes the same row, so the
 /// guard is checked against the newest version. The guard names no time: an expired lease completes
@@ -134,7 +134,7 @@ pub(super) async fn pass_on<'a>(
     held: impl Iterator<Item = &'a LockToken>,
     holders: &Holders,
     then: &Handoff,
-    settled: &mut Settled,
+    settled: &mut BatchOutcome,
 ) -> Result<(), StoreError> {
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let released: Vec<&LockToken> = held.filter(|h| applied.contains(&h.id)).collect();
@@ -205,12 +205,12 @@ pub(super) async fn complete_in(
     owner: NodeId,
     done: &[Completion],
     then: &Handoff,
-) -> Result<Settled, StoreError> {
+) -> Result<BatchOutcome, StoreError> {
     let names = instances(done.iter().map(|d| &d.held));
     let holders = enter_held(connection, &names).await?;
-    let mut settled = Settled {
+    let mut settled = BatchOutcome {
         applied: delete(&mut *connection, COMPLETE, owner, done).await?,
-        ..Settled::default()
+        ..BatchOutcome::default()
     };
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let next: Vec<_> = done
@@ -234,7 +234,7 @@ impl PgStore {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
         if ends && done.iter().all(|d| d.held.instance.is_none()) {
             let mut connection = self.hot.lend().await?;
@@ -245,9 +245,9 @@ impl PgStore {
             };
             let applied = delete(&mut *connection, complete, owner, done).await?;
             connection.keep();
-            return Ok(Settled {
+            return Ok(BatchOutcome {
                 applied,
-                ..Settled::default()
+                ..BatchOutcome::default()
             });
         }
         // Without a next occurrence, all rows are found by key, as the kept plans of `hot` require.
@@ -265,7 +265,7 @@ impl PgStore {
         &self,
         owner: NodeId,
         held: &[LockToken],
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let names = instances(held.iter());
         let mut tx = begin_impatiently(&self.line).await?;
         let holders = enter_held(&mut tx, &names).await?;
@@ -276,7 +276,7 @@ impl PgStore {
             .bind(owner.0)
             .fetch_all(&mut *tx)
             .await?;
-        let mut settled = Settled::default();
+        let mut settled = BatchOutcome::default();
         for row in &rows {
             settled.applied.push(JobId(row.try_get(0)?));
             // The next job of an instance comes from the handoff; it may be another job.

@@ -10,7 +10,7 @@ use super::{PgStore, complete};
 use crate::job::{JobId, NodeId};
 use crate::store::created::earliest;
 use crate::store::error::StoreError;
-use crate::store::{Destination, Failure, Handoff, Settled, instances};
+use crate::store::{BatchOutcome, Destination, Failure, Handoff, instances};
 
 /// Moves each job to its table: timer, dead letter, or suspended, if a suspension covers the job by
 /// now (protocol rule 27).
@@ -91,7 +91,7 @@ impl PgStore {
         owner: NodeId,
         failed: &[Failure],
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let names = instances(failed.iter().map(|f| &f.held));
         let (ids, fences) = complete::guards(failed.iter().map(|f| &f.held));
         let mut dead = Vec::with_capacity(failed.len());
@@ -138,7 +138,7 @@ impl PgStore {
             .bind(stacks)
             .fetch_all(&mut *tx)
             .await?;
-        let mut settled = Settled::default();
+        let mut settled = BatchOutcome::default();
         let mut put_aside = Vec::new();
         for row in &rows {
             let id: Uuid = row.try_get(0)?;

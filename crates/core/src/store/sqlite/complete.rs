@@ -8,7 +8,7 @@ use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, decode, exclusive, insert};
 use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Completion, Handoff, Origin, Settled, released};
+use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
 
 /// The guard compares owner and fence and no time (protocol rule 1).
 const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
@@ -60,7 +60,7 @@ pub(super) async fn pass_on<'a>(
     now: i64,
     held: impl Iterator<Item = &'a LockToken>,
     then: &Handoff,
-    settled: &mut Settled,
+    settled: &mut BatchOutcome,
 ) -> Result<(), StoreError> {
     let names = released(held, &settled.applied);
     if !names.is_empty() {
@@ -77,12 +77,12 @@ pub(super) async fn complete_in(
     owner: NodeId,
     done: &[Completion],
     then: &Handoff,
-) -> Result<Settled, StoreError> {
+) -> Result<BatchOutcome, StoreError> {
     let now = decode::now_micros();
     let finished = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
-    let mut settled = Settled {
+    let mut settled = BatchOutcome {
         applied: delete(connection, &finished).await?,
-        ..Settled::default()
+        ..BatchOutcome::default()
     };
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let done_now = || done.iter().filter(|d| applied.contains(&d.held.id));
@@ -115,7 +115,7 @@ impl SqliteStore {
         owner: NodeId,
         done: &[Completion],
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
         let settled = complete_in(&mut tx, owner, done, then).await?;
         tx.commit().await?;
@@ -126,7 +126,7 @@ impl SqliteStore {
         &self,
         owner: NodeId,
         held: &[LockToken],
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let released = finish(&mut tx, owner, held.iter()).await?;
@@ -135,14 +135,14 @@ impl SqliteStore {
             .bind(now)
             .fetch_all(&mut *tx)
             .await?;
-        let mut settled = Settled {
+        let mut settled = BatchOutcome {
             applied: decode::job_ids(&rows)?,
             // The next job of an instance, possibly another one, comes from the handoff.
             ready: decode::ready_in_order(&rows)?
                 .into_iter()
                 .filter(|ready| ready.hint.instance.is_none())
                 .collect(),
-            ..Settled::default()
+            ..BatchOutcome::default()
         };
         pass_on(&mut tx, now, held.iter(), &Handoff::Hint, &mut settled).await?;
         tx.commit().await?;

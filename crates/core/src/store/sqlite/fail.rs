@@ -9,7 +9,7 @@ use super::sql::{moved_columns, suspended};
 use super::{SqliteStore, complete, decode};
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
-use crate::store::{Destination, Failure, Handoff, Settled};
+use crate::store::{BatchOutcome, Destination, Failure, Handoff};
 
 /// A failure in the form that the statements read.
 #[derive(Serialize)]
@@ -67,11 +67,11 @@ impl SqliteStore {
         owner: NodeId,
         failed: &[Failure],
         then: &Handoff,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let finished = complete::finish(&mut tx, owner, failed.iter().map(|f| &f.held)).await?;
-        let mut settled = Settled::default();
+        let mut settled = BatchOutcome::default();
         if !finished.is_empty() {
             settled.timer =
                 decode::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use metrics::counter;
 
 use crate::job::{JobId, LockToken};
-use crate::store::Settled;
+use crate::store::BatchOutcome;
 use crate::telemetry::metrics as m;
 use crate::worker::attempt::AttemptFate;
 use crate::worker::context::NodeContext;
@@ -14,7 +14,7 @@ use crate::worker::held_instances::End;
 /// The result for one kind of outcome.
 #[derive(Default)]
 pub(super) struct Committed {
-    pub(super) settled: Settled,
+    pub(super) outcome: BatchOutcome,
     /// An answer was lost: either these outcomes were committed, or their locks were lost.
     pub(super) unknown: Vec<JobId>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Committed {
 impl Committed {
     /// Returns the fate of the outcome of a job.
     pub(super) fn fate(&self, id: JobId) -> AttemptFate {
-        if self.settled.applied.contains(&id) {
+        if self.outcome.applied.contains(&id) {
             AttemptFate::Committed
         } else if self.unknown.contains(&id) {
             AttemptFate::Unknown
@@ -33,19 +33,19 @@ impl Committed {
 }
 
 /// Ends the node's hold on all jobs of an answered batch, except those that the database
-/// [left](Settled::left).
-pub(super) fn settled_batch(
+/// [left](BatchOutcome::left).
+pub(super) fn batch_outcome(
     node: &NodeContext,
     operation: &'static str,
     held: &[&LockToken],
-    settled: Settled,
+    outcome: BatchOutcome,
     in_doubt: bool,
 ) -> Committed {
-    let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
-    let next = next_instances(&settled);
+    let applied: HashSet<JobId> = outcome.applied.iter().copied().collect();
+    let next = next_instances(&outcome);
     let mut unknown = Vec::new();
     for held in held {
-        if settled.left.contains(&held.id) {
+        if outcome.left.contains(&held.id) {
             continue;
         }
         if applied.contains(&held.id) {
@@ -65,12 +65,12 @@ pub(super) fn settled_batch(
         }
         node.may_have_lost((*held).clone());
     }
-    Committed { settled, unknown }
+    Committed { outcome, unknown }
 }
 
 /// Returns the instances whose next job was locked.
-pub(super) fn next_instances(settled: &Settled) -> HashSet<&str> {
-    let next = settled.next.iter();
+pub(super) fn next_instances(outcome: &BatchOutcome) -> HashSet<&str> {
+    let next = outcome.next.iter();
     next.filter_map(|next| next.job.exclusive_instance())
         .collect()
 }

@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::committed::settled_batch;
+use super::committed::batch_outcome;
 use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{Completion, Failure, Handoff, Settled, StoreError};
+use crate::store::{BatchOutcome, Completion, Failure, Handoff, StoreError};
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
@@ -54,7 +54,7 @@ impl Refused {
         }
     }
 
-    async fn commit(&self, node: &NodeContext) -> Result<Settled, StoreError> {
+    async fn commit(&self, node: &NodeContext) -> Result<BatchOutcome, StoreError> {
         let then = Handoff::Hint;
         let (store, id) = (&node.store, node.id);
         match self {
@@ -155,18 +155,18 @@ async fn try_until_taken(
         };
         let sent = Instant::now();
         let answer = refused.commit(node).await;
-        if let Ok(settled) = answer
-            && settled.left.is_empty()
+        if let Ok(outcome) = answer
+            && outcome.left.is_empty()
         {
             drop(turn);
             let operation = refused.operation();
-            let committed = settled_batch(node, operation, &[held], settled, in_doubt);
+            let committed = batch_outcome(node, operation, &[held], outcome, in_doubt);
             let fate = committed.fate(held.id);
-            let settled = committed.settled;
+            let outcome = committed.outcome;
             if matches!(refused, Refused::Released(_)) {
-                node.hook.publish(Cause::Requeue, settled.ready);
+                node.hook.publish(Cause::Requeue, outcome.ready);
             } else {
-                executor::follow_up(node, settled, sent, Vec::new()).await;
+                executor::follow_up(node, outcome, sent, Vec::new()).await;
             }
             break fate;
         }

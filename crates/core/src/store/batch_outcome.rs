@@ -12,7 +12,7 @@ use crate::job::{JobId, LockToken, LockedJob};
 
 /// The result of completing, failing or releasing a batch.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct BatchOutcome {
     /// Jobs whose guard held: the change is committed. A job in neither `applied` nor `left` has
     /// lost its lock.
     pub applied: Vec<JobId>,
@@ -30,14 +30,14 @@ pub struct Settled {
     pub unseen: Vec<String>,
 }
 
-impl Settled {
+impl BatchOutcome {
     /// Takes the results that the node acts on: the jobs to start, the hints, and the timer.
-    pub(crate) fn take_next(&mut self) -> Settled {
-        Settled {
+    pub(crate) fn take_next(&mut self) -> BatchOutcome {
+        BatchOutcome {
             next: std::mem::take(&mut self.next),
             ready: std::mem::take(&mut self.ready),
             timer: self.timer.take(),
-            ..Settled::default()
+            ..BatchOutcome::default()
         }
     }
 }
