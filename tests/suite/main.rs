@@ -26,6 +26,7 @@ mod jvm;
 mod kafka;
 mod lanes;
 mod layers;
+mod library;
 mod model;
 mod package;
 mod program;

@@ -1,0 +1,240 @@
+//! The library as its users see it: everything here comes from the crate `jobwire`. On SQLite and in
+//! one process. Budget: 10 s.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jobwire::store::Operated;
+use jobwire::{
+    Client, HandlerError, HandlerOptions, HandlerResult, Handlers, InProcessTransport, JobArgs,
+    JobFilter, JobId, JobState, LaneRule, NewJob, Next, Node, NodeOptions, Repeat, RetryPolicy,
+    Running, SqliteStore, testing,
+};
+use jobwire_tests::{Scratch, eventually};
+use serde::{Deserialize, Serialize};
+
+const SOON: Duration = Duration::from_secs(60);
+
+#[derive(Serialize, Deserialize)]
+struct Invoice {
+    order: u64,
+}
+
+impl JobArgs for Invoice {
+    const TYPE: &'static str = "invoice";
+}
+
+struct World {
+    node: Node,
+    client: Client<SqliteStore>,
+    _home: Scratch,
+}
+
+/// A node of these handlers. Its sweeper finds nothing in time: jobs run because of their hints.
+async fn world(handlers: Handlers) -> World {
+    let home = Scratch::new();
+    let url = format!("sqlite:{}", home.join("jobs.db").display());
+    let store = SqliteStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let options = NodeOptions::default()
+        .sweep_interval(Duration::from_secs(3_600))
+        .lease(Duration::from_secs(3_600));
+    let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+        .options(options)
+        .handlers(handlers)
+        .start()
+        .await
+        .unwrap();
+    let client = store.client(node.hook());
+    World {
+        node,
+        client,
+        _home: home,
+    }
+}
+
+impl World {
+    async fn is_done(&self, id: JobId) {
+        eventually("the job to be done", SOON, async || {
+            let found = self.client.get(id).await.unwrap();
+            found.is_none().then_some(())
+        })
+        .await;
+    }
+
+    async fn is_in(&self, id: JobId, state: JobState) {
+        eventually("the job to change its state", SOON, async || {
+            let found = self.client.get(id).await.unwrap()?;
+            (found.view.state == state).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_typed_job_runs_inside_its_middleware() {
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let note = {
+        let seen = seen.clone();
+        move |what: String| seen.lock().unwrap().push(what)
+    };
+    let mut handlers = Handlers::default();
+    let inside = note.clone();
+    handlers.job(move |job: Running<Invoice>| {
+        inside(format!("order {}", job.payload.order));
+        async { Ok(()) }
+    });
+    for layer in ["inner", "outer"] {
+        let note = note.clone();
+        handlers.layer(move |job: Running, next: Next| {
+            let note = note.clone();
+            async move {
+                note(format!("{layer} before"));
+                let answer = next.run(job).await;
+                note(format!("{layer} after"));
+                answer
+            }
+        });
+    }
+    let world = world(handlers).await;
+    let job = NewJob::new(&Invoice { order: 17 });
+    let id = world.client.create(job).await.unwrap();
+    world.is_done(id).await;
+    let expected = [
+        "outer before",
+        "inner before",
+        "order 17",
+        "inner after",
+        "outer after",
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_listed_and_runs_when_it_is_retried() {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let mut handlers = Handlers::default();
+    let counted = attempts.clone();
+    handlers.add("fussy", move |_: Running<u64>| {
+        let first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                Err("the printer is on fire")?;
+            }
+            Ok(())
+        }
+    });
+    let world = world(handlers).await;
+    let job = NewJob::of("fussy", &1).max_attempts(1);
+    let id = world.client.create(job).await.unwrap();
+    world.is_in(id, JobState::DeadLetter).await;
+
+    let dead = world.client.dead_letters("fussy", 10).await.unwrap();
+    assert_eq!(dead.len(), 1);
+    let message = dead[0].exception_message.as_deref();
+    assert_eq!(message, Some("the printer is on fire"));
+    let filter = JobFilter::default().states([JobState::DeadLetter]);
+    assert_eq!(world.client.count(&filter).await.unwrap(), 1);
+
+    assert_eq!(world.client.retry(id, 1).await.unwrap(), Operated::Done);
+    world.is_done(id).await;
+    assert_eq!(attempts.load(Ordering::SeqCst), 2);
+    assert_eq!(world.client.retry(id, 1).await.unwrap(), Operated::NotFound);
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_running_job_is_cancelled_and_one_that_waits_is_deleted() {
+    let mut handlers = Handlers::default();
+    handlers.add("patient", |job: Running<u64>| async move {
+        job.stop.cancelled().await;
+        Err::<(), _>(HandlerError::unrecoverable("cancelled"))
+    });
+    let world = world(handlers).await;
+    let running = NewJob::of("patient", &1);
+    let running = world.client.create(running).await.unwrap();
+    eventually("the job to run", SOON, async || {
+        let found = world.client.get(running).await.unwrap()?;
+        found.view.lock_owner.map(drop)
+    })
+    .await;
+    assert_eq!(
+        world.client.delete(running).await.unwrap(),
+        Operated::Running
+    );
+    assert_eq!(
+        world.client.cancel(running).await.unwrap(),
+        Operated::Running
+    );
+    world.is_in(running, JobState::DeadLetter).await;
+
+    let waiting = NewJob::of("patient", &2).delay(Duration::from_secs(3_600));
+    let waiting = world.client.create(waiting).await.unwrap();
+    assert_eq!(world.client.cancel(waiting).await.unwrap(), Operated::Done);
+    assert!(world.client.get(waiting).await.unwrap().is_none());
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn policies_and_repeats_are_kept_as_they_were_given() {
+    let store = testing::store().await.unwrap();
+    let client = Client::without_hints(store.clone());
+    let policy = RetryPolicy::exponential(Duration::from_secs(1), Duration::from_secs(3_600));
+    let job = NewJob::new(&Invoice { order: 1 })
+        .max_attempts(7)
+        .retry_policy(policy.clone())
+        .repeat(Repeat::times(3, Duration::from_millis(1_500)));
+    let id = client.create(job).await.unwrap();
+    let job = client.get(id).await.unwrap().unwrap().job;
+    assert_eq!(job.retries, 7);
+    let kept = job.retry_policy.unwrap().parse::<RetryPolicy>();
+    assert_eq!(kept.unwrap(), policy);
+    let kept = job.repeat.unwrap().parse::<Repeat>().unwrap();
+    assert_eq!(kept, Repeat::times(3, Duration::from_millis(1_500)));
+
+    let rules = [LaneRule::to("slow")];
+    client.set_lane_rules(&rules).await.unwrap();
+    assert_eq!(client.lane_rules().await.unwrap(), rules);
+    client.set_strict_order(true).await.unwrap();
+    assert!(client.strict_order().await.unwrap());
+}
+
+async fn charge(job: Running<Invoice>) -> HandlerResult<()> {
+    let mut tx = job.transaction::<SqliteStore>().await?;
+    jobwire::sqlx::query("INSERT INTO charges (id) VALUES (?1)")
+        .bind(i64::try_from(job.payload.order)?)
+        .execute(&mut *tx)
+        .await?;
+    tx.create(NewJob::of("receipt", &job.payload.order)).await?;
+    Ok(())
+}
+
+/// What a handler writes and creates in its transaction exists if and only if its job is completed.
+#[tokio::test]
+async fn due_jobs_run_without_a_node_and_commit_with_their_effects() {
+    let store = testing::store().await.unwrap();
+    jobwire::sqlx::query("CREATE TABLE charges (id INTEGER PRIMARY KEY)")
+        .execute(store.pool())
+        .await
+        .unwrap();
+    let client = Client::without_hints(store.clone());
+    for order in [1, 1, 2] {
+        let job = NewJob::new(&Invoice { order }).max_attempts(1);
+        client.create(job).await.unwrap();
+    }
+    let mut handlers = Handlers::default();
+    handlers.job_with(HandlerOptions::default().in_transaction(), charge);
+    let ran = testing::run_due(&store, &handlers).await.unwrap();
+    assert_eq!(ran.done.len(), 2);
+    assert_eq!(ran.left.len(), 1);
+    assert_eq!(ran.left[0].state, JobState::DeadLetter);
+    // No handler serves the receipts.
+    assert_eq!(ran.refused.len(), 2);
+    let receipts = testing::jobs(&store, "receipt").await.unwrap();
+    assert_eq!(receipts.len(), 2);
+    handlers.add("receipt", |_: Running<u64>| async { Ok(()) });
+    let ran = testing::run_due(&store, &handlers).await.unwrap();
+    assert_eq!((ran.done.len(), ran.refused.len()), (2, 0));
+}
