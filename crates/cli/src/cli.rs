@@ -17,7 +17,7 @@ use crate::settings::{Settings, Sources, flags};
 #[command(name = "jobwire", version, propagate_version = true)]
 pub struct Cli {
     /// Read settings from this file [default: jobwire.toml, if it is there] [env: JOBWIRE_CONFIG]
-    #[arg(long, value_name = "FILE", global = true, help_heading = "Settings")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// The command.
     #[command(subcommand)]
@@ -139,6 +139,31 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    /// Returns the help of a command.
+    fn help(line: &[&str]) -> String {
+        let line = ["jobwire"].iter().chain(line).chain(&["--help"]);
+        let help = command().try_get_matches_from(line).expect_err("help");
+        help.to_string()
+    }
+
+    #[test]
+    fn the_help_of_a_command_has_its_options_and_that_of_config_all_settings() {
+        for line in [&["jobs", "retry"][..], &["run"], &["bench", "drain"], &[]] {
+            let help = help(line);
+            assert!(!help.contains("--kafka-linger"), "{help}");
+            assert!(help.contains("jobwire config --help"), "{help}");
+        }
+        assert!(help(&["jobs", "retry"]).contains("--with-exception"));
+        let config = help(&["config"]);
+        for setting in crate::settings::TABLE {
+            assert!(
+                config.contains(&format!("--{} <", setting.flag)),
+                "{}",
+                setting.key
+            );
+        }
     }
 
     #[test]

@@ -1,31 +1,47 @@
 //! Settings as flags: global options of every command.
 
+use std::fmt::Write as _;
+
 use clap::{Arg, ArgMatches, Command};
 
 use super::{AllGiven, Given, Origin, TABLE};
 
-/// The settings that `-h` shows; `--help` shows all.
-const SHORT_HELP: [&str; 4] = ["database_url", "broker_url", "http", "concurrency"];
+const NOTE: &str = "Settings, such as --database URL and --broker URL, are options of every \
+                    command: `jobwire config --help` lists them.";
 
-/// Adds a flag for every setting.
+/// Adds a flag for every setting. The help of a command shows the command's own options; that of
+/// `config` lists the settings.
 #[must_use]
 pub fn add_to(command: Command) -> Command {
-    command.args(TABLE.iter().map(|setting| {
+    let flags = TABLE.iter().map(|setting| {
         Arg::new(setting.argument)
             .long(setting.flag)
             .value_name(setting.value)
             // A negative interval is reported with all other mistakes.
             .allow_hyphen_values(true)
-            .help(format!(
-                "{} [default: {}] [env: {}]",
-                setting.help,
-                setting.default,
-                setting.variable()
-            ))
-            .help_heading("Settings")
-            .hide_short_help(!SHORT_HELP.contains(&setting.key))
+            .hide(true)
             .global(true)
-    }))
+    });
+    with_note(command.args(flags)).mut_subcommand("config", |config| config.after_help(list()))
+}
+
+fn with_note(command: Command) -> Command {
+    command.after_help(NOTE).mut_subcommands(with_note)
+}
+
+/// Returns the settings with their flags, defaults and variables.
+fn list() -> String {
+    let mut list = "Settings, options of every command:\n".to_owned();
+    for setting in TABLE {
+        let (flag, value) = (setting.flag, setting.value);
+        let (help, default, variable) = (setting.help, setting.default, setting.variable());
+        let _ = write!(
+            list,
+            "  --{flag} <{value}>\n          {help} [default: {default}] [env: {variable}]\n\n"
+        );
+    }
+    list.truncate(list.trim_end().len());
+    list
 }
 
 /// Returns the given flags.
