@@ -1,4 +1,4 @@
-//! The client's operations on jobs that exist.
+//! The client's operations on existing jobs.
 
 use crate::job::query::{JobDetails, JobFilter, JobView};
 use crate::job::{JobId, JobState};
@@ -10,7 +10,7 @@ use crate::store::{Operated, OperatedJobs, SqlStore, StoreError, Suspended, Susp
 use crate::transport::Control;
 
 impl<S: SqlStore> Client<S> {
-    /// Returns a job of any state; `None` where it is done, was deleted, or never existed.
+    /// Returns a job in any state; `None` if it is done, was deleted, or never existed.
     ///
     /// # Errors
     /// What the database says.
@@ -19,7 +19,7 @@ impl<S: SqlStore> Client<S> {
         Ok(found.map(|(view, job, stack)| JobDetails { view, job, stack }))
     }
 
-    /// Returns the jobs that match, of every state, oldest first.
+    /// Returns the matching jobs in every state, oldest first.
     ///
     /// # Errors
     /// What the database says.
@@ -27,7 +27,7 @@ impl<S: SqlStore> Client<S> {
         self.store.find(filter).await
     }
 
-    /// Counts the jobs that match.
+    /// Counts the matching jobs.
     ///
     /// # Errors
     /// What the database says.
@@ -35,8 +35,9 @@ impl<S: SqlStore> Client<S> {
         self.store.count(filter).await
     }
 
-    /// Makes a job that does not run executable now, with this number of attempts: a dead letter, a
-    /// waiting retry, a timer, a suspended job. The hint of an executable job is published again.
+    /// Makes a job executable now, with this number of attempts. The job may be a dead letter, a
+    /// waiting retry, a timer or a suspended job, but must not be running. The hint of an
+    /// executable job is published again.
     ///
     /// # Errors
     /// What the database says.
@@ -60,7 +61,7 @@ impl<S: SqlStore> Client<S> {
         Ok(self.published(operated))
     }
 
-    /// Deletes a job of any state that is not running.
+    /// Deletes a job in any state, unless it is running.
     ///
     /// # Errors
     /// What the database says.
@@ -80,9 +81,9 @@ impl<S: SqlStore> Client<S> {
         Ok(self.published(operated))
     }
 
-    /// Deletes a job; if it runs, asks its node to stop the handler instead. The handler sees
-    /// [`Running::stop`](crate::Running::stop) cancelled, and its answer decides what becomes of the job. A
-    /// handler that ignores the stop runs to its end.
+    /// Deletes a job. If it is running, asks its node to stop the handler instead:
+    /// [`Running::stop`](crate::Running::stop) is cancelled, and the handler's answer decides the
+    /// outcome. A handler that ignores the stop signal runs to its end.
     ///
     /// # Errors
     /// What the database says.
@@ -94,8 +95,8 @@ impl<S: SqlStore> Client<S> {
         Ok(operated)
     }
 
-    /// Suspends the jobs of a scope: those that exist, and those that are created later. Running jobs
-    /// go on.
+    /// Suspends the jobs of a scope, both existing jobs and those created later. Running jobs
+    /// continue.
     ///
     /// # Errors
     /// What the database says.
