@@ -1,4 +1,4 @@
-//! Middleware: code around handlers, for tracing, tenant context, metrics of your own.
+//! Middleware: code around handlers, for example for tracing, tenant context or metrics.
 //!
 //! ```
 //! use std::time::Instant;
@@ -34,7 +34,7 @@ impl Next {
     /// Runs the handler.
     ///
     /// # Errors
-    /// What the handler answers.
+    /// The error of the handler.
     pub async fn run(self, job: Running) -> HandlerResult {
         self.0.run(job).await
     }
@@ -42,7 +42,7 @@ impl Next {
 
 /// Code around a handler. Async closures over a job and [`Next`] implement it.
 pub trait Middleware: Send + Sync + 'static {
-    /// Runs the job, as a rule by [`Next::run`].
+    /// Runs the job, usually with [`Next::run`].
     fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult>;
 }
 
