@@ -1,8 +1,8 @@
 //! The client: creates jobs inside transactions, and operates on jobs.
 //!
 //! # Creating jobs
-//! A job exists if and only if the transaction that created it committed. Its hint is published after
-//! COMMIT has returned. Both forms give the same guarantee:
+//! A job exists if and only if the transaction that created it committed. Its hint is published
+//! after COMMIT has returned. Both forms give the same guarantee:
 //!
 //! ```no_run
 //! # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -25,14 +25,15 @@
 //! ```
 //!
 //! # Operating on jobs
-//! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count), [`retry`](Client::retry),
-//! [`delete`](Client::delete), [`cancel`](Client::cancel), [`suspend`](Client::suspend),
-//! Each publishes the hints of the jobs that it made ready. For a client
-//! [without hints](Client::without_hints) the leader publishes them.
+//! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count),
+//! [`retry`](Client::retry), [`delete`](Client::delete), [`cancel`](Client::cancel),
+//! [`suspend`](Client::suspend), [`activate`](Client::activate). Each publishes the hints of the
+//! jobs that it made ready. For a client [without hints](Client::without_hints) the leader
+//! publishes them.
 //!
 //! # Completing jobs
-//! A handler that is registered `in_transaction` creates jobs in the transaction that completes its own
-//! job: [`Running::transaction`](crate::Running::transaction).
+//! A handler that is registered `in_transaction` creates jobs in the transaction that completes its
+//! own job: [`Running::transaction`](crate::Running::transaction).
 
 use std::sync::Arc;
 
@@ -88,7 +89,7 @@ impl<S: SqlStore> Client<S> {
     /// Opens a transaction whose [`commit`](JobTransaction::commit) publishes the hints.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
         let turn = self.store.hold_permit().await?;
         let begun = self.store.begin().await?;
@@ -100,7 +101,7 @@ impl<S: SqlStore> Client<S> {
     /// Creates one job in a transaction of its own.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&self, job: NewJob) -> Result<JobId, StoreError> {
         let mut tx = self.begin().await?;
         let id = tx.create(job).await?;
@@ -139,7 +140,7 @@ impl<S: SqlStore> TransactionHook<S> {
     /// Creates a job over a connection that is inside your transaction.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(
         &mut self,
         connection: &mut <S::Db as sqlx::Database>::Connection,

@@ -13,7 +13,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns a job in any state; `None` if it is done, was deleted, or never existed.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn get(&self, id: JobId) -> Result<Option<JobDetails>, StoreError> {
         let found = self.store.get(id).await?;
         Ok(found.map(|(view, job, stack)| JobDetails { view, job, stack }))
@@ -22,7 +22,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns the matching jobs in every state, oldest first.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn list(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
         self.store.find(filter).await
     }
@@ -30,7 +30,7 @@ impl<S: SqlStore> Client<S> {
     /// Counts the matching jobs.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn count(&self, filter: &JobFilter) -> Result<i64, StoreError> {
         self.store.count(filter).await
     }
@@ -40,18 +40,18 @@ impl<S: SqlStore> Client<S> {
     /// executable job is published again.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
         let (operated, ready) = self.store.retry(id, attempts).await?;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
 
-    /// [Retries](Self::retry) many jobs in one transaction. A job that the database refuses to change
-    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    /// [Retries](Self::retry) many jobs in one transaction. A job that the database refuses to
+    /// change stays as it was and is in [`refused`](OperatedJobs::refused).
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn retry_many(
         &self,
         ids: &[JobId],
@@ -64,18 +64,18 @@ impl<S: SqlStore> Client<S> {
     /// Deletes a job in any state, unless it is running.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
         let (operated, ready) = self.store.delete(id).await?;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
 
-    /// [Deletes](Self::delete) many jobs in one transaction. A job that the database refuses to delete
-    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    /// [Deletes](Self::delete) many jobs in one transaction. A job that the database refuses to
+    /// delete stays as it was and is in [`refused`](OperatedJobs::refused).
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let operated = self.store.delete_many(ids).await?;
         Ok(self.published(operated))
@@ -86,7 +86,7 @@ impl<S: SqlStore> Client<S> {
     /// outcome. A handler that ignores the stop signal runs to its end.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
         let operated = self.delete(id).await?;
         if operated == Operated::Running {
@@ -99,7 +99,7 @@ impl<S: SqlStore> Client<S> {
     /// continue.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended, StoreError> {
         let mut suspended = self.store.suspend(scope).await?;
         let ready = std::mem::take(&mut suspended.ready);
@@ -110,7 +110,7 @@ impl<S: SqlStore> Client<S> {
     /// Ends a suspension.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn activate(&self, scope: &SuspensionScope) -> Result<(), StoreError> {
         let ready = self.store.activate(scope).await?;
         self.hook.publish(Cause::Operator, ready);
@@ -120,7 +120,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns the dead letters of a type, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn dead_letters(
         &self,
         job_type: impl Into<String>,
@@ -138,7 +138,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns the rules that choose the lanes of jobs whose creator names none.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn lane_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
         self.store.lane_rules().await
     }
@@ -154,7 +154,7 @@ impl<S: SqlStore> Client<S> {
     /// Moves the jobs of a lane to another one.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn move_lane(&self, plan: &LaneMove) -> Result<LaneMoved, StoreError> {
         plan.run(&self.store, &self.hook, |_| {}).await
     }
@@ -162,7 +162,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns whether an exclusive job waits for an earlier one of its instance that failed.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn strict_order(&self) -> Result<bool, StoreError> {
         self.store.strict_order().await
     }
@@ -171,7 +171,7 @@ impl<S: SqlStore> Client<S> {
     /// waits for a retry, is suspended, or is a dead letter.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn set_strict_order(&self, strict: bool) -> Result<(), StoreError> {
         self.store.set_strict_order(strict).await
     }

@@ -72,7 +72,7 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Creates a job.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
         let id = job.id();
         self.create_many(vec![job]).await?;

@@ -49,13 +49,13 @@ impl HandlerTransaction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// The handler is not registered [`in_transaction`](crate::HandlerOptions::in_transaction).
-    #[error("the handler is not registered `in_transaction`; register it with `HandlerOptions::in_transaction`")]
+    #[error("the handler is not registered with `HandlerOptions::in_transaction`")]
     NotRegistered,
     /// The node works on another kind of store.
-    #[error("the node works on another kind of store; name that store in `Running::transaction`")]
+    #[error("the node has another kind of store; name that store in `Running::transaction`")]
     OtherStore,
     /// The handler has ended.
-    #[error("the handler has returned, and its transaction has ended; use the transaction before the handler returns")]
+    #[error("the transaction has ended; use it before the handler returns")]
     Ended,
 }
 

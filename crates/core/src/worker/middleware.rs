@@ -14,8 +14,9 @@
 //! });
 //! ```
 //!
-//! A middleware sees the job before its payload is decoded. It may answer without running the handler,
-//! or change the answer. The layer that was added last runs first, as with axum's `Router::layer`.
+//! A middleware sees the job before its payload is decoded. It may answer without running the
+//! handler, or change the answer. The layer that was added last runs first, as with axum's
+//! `Router::layer`.
 
 use std::future::Future;
 use std::sync::Arc;
