@@ -27,7 +27,7 @@ pub struct JobFilter {
     pub lane: Option<String>,
     /// Only with this correlation id.
     pub correlation_id: Option<Uuid>,
-    /// Only jobs with (or without) a living lock.
+    /// Only jobs with (or without) a lock.
     pub locked: Option<bool>,
     /// Only jobs that failed at least once, or never.
     pub with_exception: Option<bool>,

@@ -140,7 +140,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     next.priority = job.priority;
     next.exclusive = Some(job.exclusive);
     next.retry_policy = job.retry_policy.clone();
-    // All attempts of the series' last job, used and left.
+    // All attempts of the job, used and left.
     next.retries = Some(job.retries.saturating_add(job.failures));
     next.due_at = Some(due);
     next.repeat = Some(

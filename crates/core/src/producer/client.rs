@@ -170,7 +170,7 @@ impl<S: SqlStore> TransactionHook<S> {
     ///
     /// # Errors
     /// [`StoreError::TransactionFailed`] if a statement of the transaction failed before: then
-    /// nothing exists and nothing is published. Otherwise as [`JobTransaction::commit`].
+    /// no job exists and no hint is published. Otherwise as [`JobTransaction::commit`].
     pub async fn commit(
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,

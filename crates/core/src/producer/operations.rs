@@ -146,7 +146,7 @@ impl<S: SqlStore> Client<S> {
     /// Replaces all lane rules at once. Jobs that exist keep their lanes.
     ///
     /// # Errors
-    /// [`StoreError::InvalidRules`] before anything is changed.
+    /// [`StoreError::InvalidRules`] before any rule is changed.
     pub async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
         self.store.set_lane_rules(rules).await
     }

@@ -101,7 +101,7 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Commits and then publishes the hints. The caller does not wait for the broker.
     ///
     /// # Errors
-    /// A database error: then nothing exists and nothing is published.
+    /// A database error: then no job exists and no hint is published.
     /// [`StoreError::TransactionFailed`] if one of your statements failed before, even if its error
     /// was ignored. (On SQLite a failed statement undoes only itself, and the rest is committed.)
     /// [`StoreError::CommitUnknown`] if the answer was lost and the result of the transaction can't

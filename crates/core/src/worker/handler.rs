@@ -1,6 +1,6 @@
 //! The handler: the code that runs jobs of one type, and its possible answers.
 //!
-//! A handler is an async closure over a typed payload, or anything that implements [`Handler`]:
+//! A handler is an async closure over a typed payload, or an implementation of [`Handler`]:
 //!
 //! ```
 //! use jobwire_core::{HandlerError, Handlers, Outcome, Running};
@@ -71,7 +71,7 @@ where
         let payload = job.job.decode().map_err(|e| {
             // It will not decode the next time either: an operator or a new release must repair it.
             HandlerError::unrecoverable(format!(
-                "field `payload` does not fit what a `{}` job takes: {e}",
+                "field `payload` does not match the payload type of a `{}` job: {e}",
                 job.job.job_type
             ))
         })?;
@@ -134,7 +134,7 @@ impl HandlerOptions {
     ///
     /// One transaction locks, runs and deletes a batch, at half the cost of leases for the
     /// database. A job that has not ended after a tenth of a second, or that failed, gets a lease
-    /// in that transaction and goes on as any other job. Jobs that were hinted or tried before get
+    /// in that transaction and continues like any other job. Jobs that were hinted or tried before get
     /// a lease from the start. The batch keeps its connection meanwhile; if no connection is free,
     /// the jobs get leases.
     ///

@@ -175,14 +175,14 @@ impl NodeOptions {
     }
 
     /// Returns the time within which every living node has renewed its leases. They are due after a
-    /// third of the lease, and each attempt is a twelfth apart.
+    /// third of the lease, and attempts are a twelfth of it apart.
     pub(crate) fn renewal_period(&self) -> Duration {
         self.lease / 2
     }
 
     /// Returns the time from one leader cycle to the next while jobs wait or run. After an outage
     /// of two thirds of a lease, leases end; at least one cycle falls into such an outage, so the
-    /// leader knows of it (protocol rule 25).
+    /// leader notices it (protocol rule 25).
     pub(crate) fn busy_interval(&self) -> Duration {
         self.sweep_interval.min(self.renewal_period())
     }

@@ -63,22 +63,22 @@ impl HandlerError {
         }
     }
 
-    /// The job runs again by the retry policy.
+    /// Creates an error after which the job runs again by the retry policy.
     pub fn retry(message: impl Into<String>) -> Self {
         Self::new(Verdict::Retry(None), message)
     }
 
-    /// The job runs again after this time.
+    /// Creates an error after which the job runs again after this time.
     pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
         Self::new(Verdict::Retry(Some(wait)), message)
     }
 
-    /// The job becomes a dead letter.
+    /// Creates an error after which the job becomes a dead letter.
     pub fn unrecoverable(message: impl Into<String>) -> Self {
         Self::new(Verdict::Unrecoverable, message)
     }
 
-    /// Another transaction changed the same data; no attempt is spent.
+    /// Creates an error for a change of the same data by another transaction. No attempt is spent.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(Verdict::Conflict, message)
     }
