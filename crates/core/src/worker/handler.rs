@@ -134,9 +134,9 @@ impl HandlerOptions {
     ///
     /// One transaction locks, runs and deletes a batch, at half the cost of leases for the
     /// database. A job that has not ended after a tenth of a second, or that failed, gets a lease
-    /// in that transaction and continues like any other job. Jobs that were hinted or tried before get
-    /// a lease from the start. The batch keeps its connection meanwhile; if no connection is free,
-    /// the jobs get leases.
+    /// in that transaction and continues like any other job. Jobs that were hinted or tried before
+    /// get a lease from the start. The batch keeps its connection meanwhile; if no connection is
+    /// free, the jobs get leases.
     ///
     /// The price: if the connection of a batch is cut, another node may run its jobs at the same
     /// time, and this node's outcome is refused. A lease would have prevented both. Use row locks
