@@ -23,7 +23,7 @@ use crate::store::{LanePage, Origin, Store};
 pub const DEFAULT_RATE: u32 = 1_000;
 /// The maximum number of jobs in one transaction.
 const PAGE: u32 = 500;
-/// The number of pages per second at a slow rate, so that the rate is even.
+/// The page size is chosen for at least this many pages per second, so that a slow rate is even.
 const PAGES_A_SECOND: u32 = 4;
 
 /// A move of all jobs of one lane to another.
