@@ -238,7 +238,10 @@ async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other() {
     for (job_type, expected) in [
         ("panic", "panicked: oh no"),
         ("slow", "longer than its timeout"),
-        ("number", "`payload` does not fit what a `number` job takes"),
+        (
+            "number",
+            "`payload` does not match the payload type of a `number` job",
+        ),
     ] {
         let payload: Option<()> = None;
         let job = if job_type == "number" {

@@ -1,8 +1,8 @@
 //! The job: plain data, no behaviour beyond validation.
 //!
-//! A [`Job`] is a unit of work that exists in exactly one of the job tables ([`JobState`]). It keeps
-//! its [`JobId`] through every move. What proves the right to run it is not here but in its lease
-//! ([`LockToken`]).
+//! A [`Job`] is a unit of work that exists in exactly one of the job tables ([`JobState`]). It
+//! keeps its [`JobId`] when it moves between them. The right to run it is proved by its lease
+//! ([`LockToken`]), not by the job.
 
 pub mod args;
 pub mod duration;
@@ -30,13 +30,13 @@ macro_rules! uuid_newtype {
         pub struct $name(pub(crate) Uuid);
 
         impl $name {
-            /// The id with this UUID.
+            /// Creates an id from a UUID.
             #[must_use]
             pub const fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)
             }
 
-            /// The UUID.
+            /// Returns the UUID.
             #[must_use]
             pub const fn uuid(self) -> Uuid {
                 self.0
@@ -60,18 +60,18 @@ macro_rules! uuid_newtype {
 }
 
 uuid_newtype! {
-    /// A job's identity: a version-7 UUID, kept through every move between tables.
+    /// The id of a job: a version-7 UUID. A job keeps it when it moves between tables.
     JobId
 }
 
 uuid_newtype! {
-    /// One start of one process. Random, never a host or pod name, so that a reused name can't be
-    /// mistaken for a living owner.
+    /// The id of one start of one process. It is random, never a host or pod name: a reused name
+    /// could be mistaken for a living owner.
     NodeId
 }
 
 impl JobId {
-    /// A fresh, time-ordered id.
+    /// Creates a new, time-ordered id.
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
@@ -79,26 +79,26 @@ impl JobId {
 }
 
 impl NodeId {
-    /// A fresh, random id.
+    /// Creates a new, random id.
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::new_v4())
     }
 }
 
-/// The token of one lock: it only grows, and no value is ever given out twice.
+/// The number of one lock. Fences only grow, and no fence is given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fence(pub(crate) i64);
 
 impl Fence {
-    /// The fence with this number.
+    /// Creates a fence from its number.
     #[must_use]
     pub const fn new(number: i64) -> Self {
         Self(number)
     }
 
-    /// The number, as the database stores it.
+    /// Returns the number, as the database stores it.
     #[must_use]
     pub const fn number(self) -> i64 {
         self.0
@@ -111,24 +111,24 @@ impl fmt::Display for Fence {
     }
 }
 
-/// A queue or topic that keeps first-in-first-out order. Letters, digits, `-`, `_` and `.`.
+/// A FIFO queue or topic of hints. Its name consists of letters, digits, `-`, `_` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lane(pub(crate) String);
 
-/// A name that is no lane's.
+/// The error for an invalid lane name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a lane's name: use 1 to 64 letters, digits, `-`, `_` and `.`")]
 pub struct BadLane(pub String);
 
 impl Lane {
-    /// The lane of jobs that name none.
+    /// The lane of a job for which neither its creator nor a rule names one.
     pub const DEFAULT: &'static str = "default";
 
-    /// A lane of this name.
+    /// Creates a lane of this name.
     ///
     /// # Errors
-    /// [`BadLane`] unless the name [is valid](Self::is_valid).
+    /// [`BadLane`] if the name is not [valid](Self::is_valid).
     pub fn new(name: impl Into<String>) -> Result<Self, BadLane> {
         let name = name.into();
         if Self::is_valid(&name) {
@@ -138,20 +138,20 @@ impl Lane {
         }
     }
 
-    /// A lane as a row or a message names it, which may be invalid.
+    /// Creates a lane from the name in a row or a message, without a check.
     #[doc(hidden)]
     #[must_use]
     pub fn unchecked(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Is this a name that every broker can carry?
+    /// Returns whether every broker accepts this name.
     #[must_use]
     pub fn is_valid(name: &str) -> bool {
         (1..=64).contains(&name.len())
@@ -193,13 +193,13 @@ macro_rules! text_enum {
             /// Every value, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word used in SQL, JSON and on the command line.
+            /// Returns the word for SQL, JSON and the command line.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// The value that this word names.
+            /// Returns the value for this word.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some(Self::$variant),)+ _ => None }
@@ -216,7 +216,7 @@ macro_rules! text_enum {
 pub(crate) use text_enum;
 
 text_enum! {
-    /// What made the job.
+    /// The kind of a job.
     JobKind {
         /// Created to run as soon as possible.
         Message = "message",
@@ -228,31 +228,31 @@ text_enum! {
 }
 
 text_enum! {
-    /// The table a job lives in.
+    /// The state of a job, which is the table that holds it.
     JobState {
-        /// Ready: locked, running, or waiting for a worker.
+        /// Ready, locked or running.
         Executable = "executable",
-        /// Waits for its due date: a timer, or a retry.
+        /// Waiting for its due date: a timer, or a retry.
         Timer = "timer",
-        /// Put aside until somebody activates it.
+        /// Suspended until its activation.
         Suspended = "suspended",
-        /// Failed for good; an operator decides.
+        /// Not tried again until an operator retries it.
         DeadLetter = "dead-letter",
     }
 }
 
-/// A unit of work as a worker sees it.
+/// A unit of work, as a handler receives it.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Identity, kept through every move.
+    /// The id, kept when the job moves between tables.
     pub id: JobId,
-    /// Creation order, drawn by the database at insert.
+    /// The creation order, which the database assigns at insert.
     pub seq: i64,
-    /// Counts changes by operators and moves.
+    /// The number of changes by operators and moves.
     pub revision: i32,
-    /// What made the job.
+    /// The kind of the job.
     pub kind: JobKind,
-    /// Names the handler.
+    /// The type, which names the handler.
     pub job_type: String,
     /// The handler's input, as JSON text.
     pub payload: Box<RawValue>,
@@ -278,21 +278,21 @@ pub struct Job {
     pub retries: i32,
     /// Attempts that failed so far.
     pub failures: i32,
-    /// How to wait between attempts; the type's policy where `None`. See [`crate::job::retry`].
+    /// The waits between attempts; the type's policy if `None`. See [`crate::job::retry`].
     pub retry_policy: Option<String>,
-    /// Not before this moment.
+    /// The earliest start.
     pub due_at: Option<DateTime<Utc>>,
-    /// How a repeating timer goes on, for example `R3/PT10M`.
+    /// The interval of a repeating job, for example `R3/PT10M`.
     pub repeat: Option<String>,
-    /// No occurrence after this moment.
+    /// The time after which no occurrence is due.
     pub repeat_until: Option<DateTime<Utc>>,
     /// Shared by all occurrences of a repeating job.
     pub correlation_id: Uuid,
-    /// When the job was created.
+    /// The time of creation.
     pub created_at: DateTime<Utc>,
-    /// When the job last became ready, by the database's clock.
+    /// The time at which the job last became ready, by the database's clock.
     pub ready_at: DateTime<Utc>,
-    /// The lane that its hints take.
+    /// The lane of its hints.
     pub lane: Lane,
     /// The last failure's message.
     pub exception_message: Option<String>,
@@ -300,21 +300,21 @@ pub struct Job {
     pub custom_values: Option<Box<RawValue>>,
     /// W3C trace context of the creator.
     pub trace_parent: Option<String>,
-    /// What of the job's row can't be read, and was replaced by a default. Such a job runs no handler and becomes a
-    /// dead letter; no handler sees one.
+    /// The parts of the job's row that can't be read and were replaced by defaults. Such a job
+    /// becomes a dead letter; no handler runs it.
     pub unreadable: Option<String>,
 }
 
 impl Job {
-    /// Decode the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// Where the JSON does not have the shape of `P`.
+    /// If the JSON does not have the shape of `P`.
     pub fn decode<P: DeserializeOwned>(&self) -> Result<P, serde_json::Error> {
         serde_json::from_str(self.payload.get())
     }
 
-    /// What a node must serve to run this job.
+    /// Returns the properties that a node must serve to run this job.
     #[must_use]
     pub fn needs(&self) -> Needs {
         Needs {
@@ -325,37 +325,37 @@ impl Job {
         }
     }
 
-    /// The instance in which this job excludes others, if it is exclusive.
+    /// Returns the instance in which this job excludes others; `None` if it is not exclusive.
     #[must_use]
     pub fn exclusive_instance(&self) -> Option<&str> {
         self.process_instance.as_deref().filter(|_| self.exclusive)
     }
 }
 
-/// Proof of a lock: named in every complete, fail, renew and release.
+/// The proof of a lock. Every statement that completes, fails, renews or releases a job names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockToken {
     /// The job.
     pub id: JobId,
-    /// The token of this lock.
+    /// The fence of this lock.
     pub fence: Fence,
     /// The instance that the job holds, if it is exclusive.
     pub instance: Option<String>,
 }
 
-/// A job together with the lock that this node has on it.
+/// A job and the lock that this node has on it.
 #[derive(Clone, Debug)]
 pub struct LockedJob {
     /// The job.
     pub job: Job,
-    /// The token of this lock.
+    /// The fence of this lock.
     pub fence: Fence,
-    /// How often in a row a node died, or lost its lease, while it held this job.
+    /// The number of nodes in a row that died, or lost their lease, while they held this job.
     pub strikes: i32,
 }
 
 impl LockedJob {
-    /// The proof to hand back.
+    /// Returns the lock token.
     #[must_use]
     pub fn held(&self) -> LockToken {
         LockToken {

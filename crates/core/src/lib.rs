@@ -1,31 +1,31 @@
 //! # The model and the machinery of Jobwire
 //!
-//! Users depend on the crate `jobwire`, which re-exports what is public here. This crate gives no
-//! promise of semantic versioning.
+//! Users depend on the crate `jobwire`, which re-exports the public parts of this crate. This crate
+//! does not promise semantic versioning.
 //!
 //! The database holds the jobs and decides which node runs them. A broker carries only the *hint*
-//! that a job is ready. The transaction that creates a job publishes its hint after COMMIT. Nodes
-//! lock and run the job against the database. A low-frequency sweeper publishes a hint again where
-//! one was lost, and resets expired leases.
+//! that a job is ready. The hint is published after the COMMIT of the transaction that creates the
+//! job. Nodes lock jobs in the database and run them. A low-frequency sweeper publishes lost hints
+//! again and resets expired leases.
 //!
 //! The folders are layers. Each names only those above it in this list:
 //!
 //! | folder | content |
 //! | --- | --- |
 //! | [`job`] | plain data: jobs, their fields, retry policies, repeats, durations |
-//! | [`lane`] | which lane a job gets; the order in which a node serves its lanes |
+//! | [`lane`] | the lane of a job; the order in which a node serves its lanes |
 //! | [`hint`] | the hint and its wire format |
 //! | [`telemetry`] | metrics, labels, log throttle |
 //! | [`runtime`] | supervised background tasks |
-//! | [`transport`] | what carries hints: traits, in-process, several brokers at once |
+//! | [`transport`] | carries hints: traits, in-process, several brokers at once |
 //! | [`store`] | where jobs live: the trait, PostgreSQL, SQLite |
 //! | [`producer`] | creating jobs in a transaction; publishing their hints after COMMIT |
-//! | `fleet` | the living nodes, and what each serves |
+//! | `fleet` | the living nodes, and the types and jobs that each serves |
 //! | [`worker`] | running jobs: consumer, executor, completer, leases, fallback |
 //! | [`leader`] | leader cycle, sweeper, timers |
-//! | [`node`] | starts the parts, stops them, tells their health |
+//! | [`node`] | starts and stops the parts; reports their health |
 
-// Without a database there is no store, and what only stores use is unused.
+// Without a database there is no store, and code that only stores use is unused.
 #![cfg_attr(
     not(all(feature = "postgres", feature = "sqlite")),
     allow(dead_code, unused_imports, unused_macros)

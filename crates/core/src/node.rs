@@ -1,4 +1,4 @@
-//! The node: wires the parts, starts them, stops them.
+//! The node: creates its parts, starts them and stops them.
 //!
 //! ```no_run
 //! # async fn example(store: jobwire_core::PgStore, transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
@@ -14,9 +14,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Shutdown has two phases. First the node takes nothing more: undecided hints go back to the broker,
-//! leadership is given up. Running jobs get [`NodeOptions::shutdown_timeout`] to come to an end; then they
-//! are asked to stop, and what still runs is given back unlocked and hinted, at the cost of no attempt.
+//! Shutdown has two phases. First the node takes no more work: it requeues undecided hints and
+//! gives up leadership. Running jobs have [`NodeOptions::shutdown_timeout`] to end. Then they are
+//! asked to stop; a job that still runs is released and hinted, and no attempt is spent.
 
 mod execute;
 mod health;
@@ -71,17 +71,17 @@ pub use crate::worker::options::{BadOption, NodeOptions};
 pub use execute::Executed;
 pub use registry::Registry;
 
-/// Why a node does not start.
+/// The reason why a node does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Options that can't work.
+    /// Invalid options.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Options(Vec<BadOption>),
-    /// The database.
+    /// An error of the database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An embedded node serves a database alone (protocol rule 33).
+    /// An in-process node serves its database alone (protocol rule 33).
     #[error(
         "node {leader} runs on this database with the {transport} transport, and an in-process node serves its \
          database alone; stop it, or give both the same broker"
@@ -106,14 +106,14 @@ pub struct NodeBuilder {
 }
 
 impl NodeBuilder {
-    /// Use this id instead of a random one, so that a simulation can be replayed. No two starts may ever
-    /// share one: the id is what proves a lock's owner.
+    /// Uses this id instead of a random one, so that a simulation can be replayed. Two starts must
+    /// never share an id, because it identifies the holder of a lock.
     pub fn id(mut self, id: NodeId) -> Self {
         self.id = id;
         self
     }
 
-    /// Run jobs of this type with an async closure over a typed payload.
+    /// Runs jobs of this type with an async closure over a typed payload.
     pub fn handler<P, F, Fut, O>(mut self, job_type: impl Into<String>, run: F) -> Self
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
@@ -125,7 +125,7 @@ impl NodeBuilder {
         self
     }
 
-    /// The same, with options.
+    /// Runs jobs of this type with an async closure over a typed payload, with options.
     pub fn handler_with<P, F, Fut, O>(
         mut self,
         job_type: impl Into<String>,
@@ -142,7 +142,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Run [typed jobs](JobArgs) with an async closure.
+    /// Runs [typed jobs](JobArgs) with an async closure.
     pub fn job<A, F, Fut, O>(mut self, run: F) -> Self
     where
         A: JobArgs,
@@ -154,7 +154,7 @@ impl NodeBuilder {
         self
     }
 
-    /// The same, with options.
+    /// Runs [typed jobs](JobArgs) with an async closure, with options.
     pub fn job_with<A, F, Fut, O>(mut self, options: HandlerOptions, run: F) -> Self
     where
         A: JobArgs,
@@ -166,43 +166,43 @@ impl NodeBuilder {
         self
     }
 
-    /// Put a [middleware](crate::worker::middleware) around every handler that was added so far.
+    /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
     pub fn layer(mut self, middleware: impl Middleware) -> Self {
         self.handlers.layer(middleware);
         self
     }
 
-    /// Add these handlers to those added so far. The later one of a type counts.
+    /// Adds these handlers to those added so far. Of two handlers of a type, the later one is used.
     pub fn handlers(mut self, handlers: Handlers) -> Self {
         self.handlers.extend(&handlers);
         self
     }
 
-    /// Use these options.
+    /// Uses these options.
     pub fn options(mut self, options: NodeOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Let hints leave through this hook, shared with producers of the same process. Default: one of its
-    /// own.
+    /// Publishes hints through this hook, which is shared with producers of the same process.
+    /// Default: a hook of its own.
     pub fn hook(mut self, hook: CommitHook) -> Self {
         self.hook = Some(hook);
         self
     }
 
-    /// Start the node.
+    /// Starts the node.
     ///
     /// # Errors
-    /// [`StartError`] says what to do; nothing has been started then.
+    /// [`StartError`] with the remedy. Then nothing was started.
     pub async fn start(self) -> Result<Node, StartError> {
         Node::start(self).await
     }
 
-    /// Start the node, run until `shutdown` is ready, and stop in two phases.
+    /// Starts the node, runs it until `shutdown` is ready, and stops it in two phases.
     ///
     /// # Errors
-    /// [`StartError`] says what to do; nothing has been started then.
+    /// [`StartError`] with the remedy. Then nothing was started.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
         let node = self.start().await?;
         shutdown.await;
@@ -210,7 +210,8 @@ impl NodeBuilder {
         Ok(())
     }
 
-    /// What the parts of the node will share, and where the outcomes of its jobs arrive.
+    /// Returns the data that the parts of the node share, and the receivers of outcomes and own
+    /// hints.
     fn share(self) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
@@ -253,8 +254,8 @@ impl NodeBuilder {
     }
 }
 
-/// A running node. Stop it with [`stop`](Self::stop); dropped instead, its jobs are taken over when their
-/// leases end.
+/// A running node. Stop it with [`stop`](Self::stop). If it is dropped instead, other nodes take
+/// its jobs over when their leases end.
 pub struct Node {
     context: Arc<NodeContext>,
     workers: Supervisor,
@@ -262,7 +263,8 @@ pub struct Node {
     alone: Alone,
 }
 
-/// The lock of a node that serves its database alone. A node that is dropped leaves handlers that may still run.
+/// The lock of a node that serves its database alone. A dropped node keeps it, because its handlers
+/// may still run.
 struct Alone(Option<ProcessLock>);
 
 impl Drop for Alone {
@@ -274,12 +276,12 @@ impl Drop for Alone {
 }
 
 impl Node {
-    /// Build a node on a store and a transport.
+    /// Creates the builder of a node on a store and a transport.
     pub fn builder(store: impl Store, transport: Arc<dyn Transport>) -> NodeBuilder {
         Self::on(Arc::new(store), transport)
     }
 
-    /// The same for a store that is shared already.
+    /// Creates the builder of a node on a shared store.
     pub fn on(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> NodeBuilder {
         NodeBuilder {
             store,
@@ -303,7 +305,7 @@ impl Node {
                 Succession::Unknown => {}
             }
         }
-        // Before the first turn: a node that may not lock must not lead.
+        // Before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
         let (context, queue, own_hints) = builder.share();
@@ -342,31 +344,31 @@ impl Node {
         })
     }
 
-    /// The node's id.
+    /// Returns the node's id.
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.context.id
     }
 
-    /// Where producers of the same process let their hints leave.
+    /// Returns the hook through which producers of the same process publish hints.
     #[must_use]
     pub fn hook(&self) -> CommitHook {
         self.context.hook.clone()
     }
 
-    /// Where what the node takes can be changed while it runs.
+    /// Returns the registry, which changes the types and the scope of the node while it runs.
     #[must_use]
     pub fn registry(&self) -> Registry {
         Registry(self.context.clone())
     }
 
-    /// How the node is.
+    /// Returns the health of the node.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
         self.watch().health()
     }
 
-    /// A handle that tells how the node is, for health endpoints.
+    /// Returns a handle to the node's health, for health endpoints.
     #[must_use]
     pub fn watch(&self) -> HealthWatch {
         HealthWatch {
@@ -376,12 +378,13 @@ impl Node {
         }
     }
 
-    /// Stop in two phases. See the [module](self).
+    /// Stops the node in two phases. See the [module](self).
     pub async fn stop(mut self) {
         let context = &self.context;
         tracing::info!(node = %context.id, running = context.leases.len(), "node stops taking work");
         context.signals.draining.cancel();
-        // A statement that is under way may take its time; what it locks is known only afterwards.
+        // A statement that was already sent may take long, and the jobs that it locks are known
+        // only afterwards.
         self.workers.join(Duration::from_secs(20)).await;
         context.jobs.close();
         if tokio::time::timeout(context.options.shutdown_timeout, context.jobs.wait())
@@ -390,10 +393,10 @@ impl Node {
         {
             tracing::info!(
                 node = %context.id, running = context.leases.len(),
-                "running jobs are stopped and given back: `shutdown_timeout` has passed"
+                "stopping and releasing running jobs: `shutdown_timeout` has passed"
             );
             context.signals.stop_jobs.cancel();
-            // Each obeys or is dropped within its grace.
+            // Each job ends, or is dropped after its grace period.
             let _ = tokio::time::timeout(Duration::from_secs(10), context.jobs.wait()).await;
         }
         context.signals.ended.cancel();
@@ -409,7 +412,8 @@ impl Node {
     }
 }
 
-/// Start the keepers. They outlive the workers: what runs is renewed and committed until the end.
+/// Starts the keepers. They outlive the workers, so that running jobs are renewed and committed
+/// until the end.
 fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
     let gathering = Arc::new(tokio::sync::Mutex::new(Batcher::new(
@@ -427,9 +431,9 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     keepers
 }
 
-/// An in-process node serves its database alone: its hints reach nobody else. The node `alive` has not died, whatever
-/// became of its lease: a frozen one goes on some day. Another leader has perhaps died, and is waited for until its lease
-/// ends.
+/// Ensures that an in-process node serves its database alone: its hints reach no other node. The
+/// process of the node `alive` lives, even if its lease has ended: a frozen node may continue.
+/// Another leader may have died; this function waits until its lease ends.
 async fn ensure_alone(
     id: NodeId,
     builder: &NodeBuilder,
@@ -477,7 +481,7 @@ async fn ensure_alone(
         waited = true;
         tracing::info!(
             %leader, transport = theirs, seconds = remaining.as_secs_f64(),
-            "another node leads on this database; whether it has died is known when its lease has ended"
+            "another node leads on this database; waiting until its lease ends, in case it has died"
         );
         tokio::time::sleep(remaining + Duration::from_millis(100)).await;
     }

@@ -1,5 +1,5 @@
-//! The producer's side: jobs are created in a transaction, and their hints are published after its
-//! COMMIT. The [client](client::Client) also reads, retries, deletes and cancels jobs.
+//! The producer's side: creates jobs in a transaction and publishes their hints after its COMMIT.
+//! The [client](client::Client) also reads, retries, deletes and cancels jobs.
 
 pub mod client;
 pub mod commit_hook;

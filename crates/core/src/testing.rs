@@ -1,4 +1,4 @@
-//! Testing handlers: without a broker, without a node, on a database in memory.
+//! Tests of handlers without a broker and without a node, on a database in memory.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -56,15 +56,15 @@ use crate::transport::in_process::InProcessTransport;
 use crate::worker::handler::{Handlers, Running, Stop, StopSignal};
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// How many jobs [`run_due`] runs at most: handlers that create a job like themselves would run without
-/// end.
+/// The maximum number of jobs that [`run_due`] runs. Handlers that create jobs of their own type
+/// could otherwise run forever.
 const MOST: usize = 10_000;
 
-/// A job as a handler gets it, for a test that calls the handler. It belongs to no database and has no
-/// transaction; cancel [`Running::stop`] to test how the handler stops.
+/// Returns a job as a handler receives it, for a test that calls the handler. The job is in no
+/// database and has no transaction. Cancel [`Running::stop`] to test how the handler stops.
 ///
 /// # Errors
-/// The job is invalid, or its payload is not a `P`.
+/// If the job is invalid, or its payload is not a `P`.
 pub fn running<P: DeserializeOwned>(
     job: NewJob,
 ) -> Result<Running<P>, Box<dyn std::error::Error + Send + Sync>> {
@@ -79,10 +79,10 @@ pub fn running<P: DeserializeOwned>(
     })
 }
 
-/// A database in memory, with Jobwire's tables. It lives as long as the store.
+/// Creates a database in memory with Jobwire's tables. It lives as long as the store.
 ///
 /// # Errors
-/// What SQLite says.
+/// An error of SQLite.
 #[cfg(feature = "sqlite")]
 pub async fn store() -> Result<SqliteStore, StoreError> {
     let store = SqliteStore::connect("sqlite::memory:").await?;
@@ -90,10 +90,10 @@ pub async fn store() -> Result<SqliteStore, StoreError> {
     Ok(store)
 }
 
-/// The jobs of a type in any state, oldest first, at most 10,000.
+/// Returns the jobs of a type in any state, oldest first, at most 10,000.
 ///
 /// # Errors
-/// What the database says.
+/// A database error.
 pub async fn jobs(store: &dyn Store, job_type: &str) -> Result<Vec<Job>, StoreError> {
     let filter = JobFilter {
         job_type: Some(job_type.to_owned()),
@@ -107,17 +107,17 @@ pub async fn jobs(store: &dyn Store, job_type: &str) -> Result<Vec<Job>, StoreEr
     Ok(jobs)
 }
 
-/// What [`run_due`] ran.
+/// The jobs that [`run_due`] ran.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Ran {
-    /// Jobs that are done, in the order in which they ran.
+    /// Jobs that are done, in the order of their runs.
     pub done: Vec<JobId>,
-    /// Jobs that ran and are not done, as the database holds them now: a retry waits in the timer
-    /// table, a dead letter in that of dead letters.
+    /// Jobs that ran and are not done, in their present state: a retry is in the timer table, a
+    /// dead letter in the table of dead letters.
     pub left: Vec<JobView>,
     /// Executable jobs that could not be locked: no handler serves them, their instance is held, an
-    /// earlier job of it comes first, or they are suspended.
+    /// earlier job of the instance comes first, or they are suspended.
     pub refused: Vec<JobId>,
 }
 
@@ -137,11 +137,11 @@ pub async fn run_job<S: Store + Clone>(
         .await
 }
 
-/// Runs all jobs that are due, one after the other in the order of their creation, and those that they
-/// create, until nothing is due. Nothing waits: a retry in ten seconds is [left](Ran::left).
+/// Runs all due jobs one by one in the order of creation, and the jobs that they create, until no
+/// job is due. It does not wait: a retry in ten seconds is [left](Ran::left).
 ///
 /// # Errors
-/// As [`run_job`]; [`StoreError::Config`] where handlers create jobs without end.
+/// As [`run_job`]; [`StoreError::Config`] if handlers create jobs without end.
 pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result<Ran, StartError> {
     let mut ran = Ran::default();
     let mut runs = 0;
@@ -179,7 +179,7 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
             runs += 1;
             if runs > MOST {
                 let text = format!(
-                    "more than {MOST} jobs became due: do handlers create jobs without end?"
+                    "more than {MOST} jobs became due; check whether handlers create jobs without end"
                 );
                 return Err(StoreError::Config(text).into());
             }
@@ -187,7 +187,7 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
         if !progress {
             return Ok(ran);
         }
-        // What could not be locked before may be free now.
+        // A job that could not be locked before may be free now.
         ran.refused.clear();
     }
 }

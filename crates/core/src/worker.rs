@@ -1,4 +1,4 @@
-//! The worker's side of a node: hints in, locked jobs through their handlers, outcomes out.
+//! The worker's side of a node: receives hints, runs locked jobs, commits outcomes.
 //!
 //! ```text
 //! consumer ─► store.lock ─► executor ─► completer ─► store.complete, store.fail
@@ -7,8 +7,8 @@
 //! transport                 fallback (the broker is away), handoff, lost_leases
 //! ```
 //!
-//! `context` holds what these parts share. The files of this folder name each other in no circle,
-//! and none that `context` names has the context.
+//! `context` holds the data that these parts share. The dependencies between the files of this
+//! folder have no cycle, and no file that `context` names uses the context.
 
 pub(crate) mod attempt;
 pub(crate) mod cached_metrics;

@@ -1,8 +1,9 @@
 //! # Jobwire: jobs in your database, hints over your broker
 //!
-//! Jobwire runs background jobs that live in your database. A job is created in your own transaction,
-//! beside your own statements: it exists if and only if that transaction commits. A broker carries only
-//! the *hint* that a job is ready, so no node polls. A lost hint costs latency, never a job.
+//! Jobwire runs background jobs that live in your database. A job is created in your own
+//! transaction, beside your own statements: it exists if and only if that transaction commits. A
+//! broker carries only the *hint* that a job is ready, so no node polls. A lost hint costs latency,
+//! never a job.
 //!
 //! # Concept
 //!
@@ -17,8 +18,9 @@
 //! | lease | the lock of a running job. The node renews it; when the node dies, another node takes the job over |
 //! | fence | the number of a lock. It only grows, and every statement that changes a locked job names it |
 //!
-//! Each job is finished once. Its handler may run twice, when its node dies in between; a handler that
-//! cannot bear that works inside [the transaction that completes its job](Running::transaction).
+//! Each job is finished once. Its handler may run twice if its node dies in between. A handler
+//! whose effects must happen once works inside
+//! [the transaction that completes its job](Running::transaction).
 //!
 //! # Three-minute start
 //!
@@ -85,7 +87,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! For a transaction of your own use [`Client::hook`]. A process that only creates jobs needs no node:
+//! For a transaction of your own use [`Client::hook`]. A process that only creates jobs needs no
+//! node:
 //!
 #![cfg_attr(all(feature = "postgres", feature = "amqp"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "postgres", feature = "amqp")), doc = "```ignore")]
@@ -104,16 +107,17 @@
 //!
 //! # Handlers
 //!
-//! A handler is an async function of a [`Running`] job. [`worker::handler`] has the table of answers:
-//! done, snooze, retry, dead letter. [`HandlerOptions`] set timeout, concurrency, retry policy and the
-//! completing transaction of a type; [`worker::middleware`] puts code around all handlers.
+//! A handler is an async function of a [`Running`] job. [`worker::handler`] has the table of
+//! answers: done, snooze, retry, dead letter. [`HandlerOptions`] set timeout, concurrency, retry
+//! policy and the completing transaction of a type; [`worker::middleware`] puts code around all
+//! handlers.
 //!
 //! # Operating
 //!
-//! [`NodeOptions`] has the options of a node. [`Node::health`] reports for health endpoints, and the
-//! metrics in [`metrics`] go to the recorder that your program installs. [`Client`] lists, retries, deletes
-//! and cancels jobs. The program `jobwire` (crate `jobwire-cli`) does the same from a shell, and runs
-//! nodes with built-in handlers.
+//! [`NodeOptions`] has the options of a node. [`Node::health`] serves health endpoints. The metrics
+//! in [`metrics`] go to the recorder that your program installs. [`Client`] lists, retries, deletes
+//! and cancels jobs. The program `jobwire` (crate `jobwire-cli`) does the same from a shell, and
+//! runs nodes with built-in handlers.
 //!
 //! # Testing
 //!
@@ -130,7 +134,7 @@
 //! | `kafka` | `kafka`: hints over Kafka. Compiles librdkafka from its C sources |
 //! | `testing` | `testing`, and `sqlite` |
 //!
-//! None is on by default.
+//! No feature is on by default.
 
 pub use jobwire_core::{
     BadLane, Client, CommitHook, Fence, Handler, HandlerError, HandlerOptions, HandlerResult,
@@ -145,19 +149,19 @@ pub use jobwire_core::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]
 pub use jobwire_core::{SqliteOptions, SqliteStore};
 
-/// What [`Stop`] dereferences to.
+/// The type to which [`Stop`] dereferences.
 pub use jobwire_core::CancellationToken;
 /// For implementations of [`Handler`].
 pub use jobwire_core::async_trait;
 
-/// Dates of jobs.
+/// The crate for dates of jobs.
 pub use jobwire_core::chrono;
-/// JSON text of payloads.
+/// The crate for payloads as JSON text.
 pub use jobwire_core::serde_json;
-/// Correlation ids.
+/// The crate for correlation ids.
 pub use jobwire_core::uuid;
 
-/// The version of sqlx whose transactions Jobwire takes.
+/// The version of sqlx whose transactions Jobwire accepts.
 pub use jobwire_core::sqlx;
 
 /// Hints over RabbitMQ.
@@ -167,14 +171,14 @@ pub use jobwire_amqp as amqp;
 #[cfg(feature = "kafka")]
 pub use jobwire_kafka as kafka;
 
-/// Testing handlers without a broker.
+/// Tests of handlers without a broker.
 #[cfg(feature = "testing")]
 pub use jobwire_core::testing;
 
 /// Any error, for programs that only report it.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Nodes: their health, changing what they serve while they run.
+/// Nodes: their health, and changes of the types and the scope that they serve.
 pub mod node {
     pub use jobwire_core::job::scope::{Needs, Scope};
     pub use jobwire_core::node::{
@@ -182,10 +186,10 @@ pub mod node {
     };
 }
 
-/// Stores: their options and the answers of operations.
+/// Stores: their options, and the results of operations.
 ///
-/// The methods of the traits [`Store`](store::Store) and [`SqlStore`](store::SqlStore) are those that nodes
-/// call. They may change in any version; use [`Client`] instead.
+/// Nodes call the methods of the traits [`Store`](store::Store) and [`SqlStore`](store::SqlStore).
+/// These methods may change in any version; use [`Client`] instead.
 pub mod store {
     pub use jobwire_core::job::query::{LaneBacklog, LaneView};
     #[cfg(feature = "postgres")]
@@ -199,7 +203,7 @@ pub mod store {
     };
 }
 
-/// Transports: security of the connection, several brokers at once.
+/// Transports: security of the connection, and several brokers at once.
 pub mod transport {
     pub use jobwire_core::hint::{Hint, Ready};
     pub use jobwire_core::transport::routed::{Builder as RoutedBuilder, RoutedTransport};
@@ -209,7 +213,7 @@ pub mod transport {
     };
 }
 
-/// Handlers: answers, the completing transaction, middleware.
+/// Handlers: their answers, the completing transaction, and middleware.
 pub mod worker {
     pub use jobwire_core::worker::{handler, handler_transaction, middleware};
 }
@@ -222,14 +226,15 @@ pub mod text {
     pub use jobwire_core::lane::rule::BadRule;
 }
 
-/// The metrics: names, units, labels, meaning; and [`describe`](metrics::describe) for the recorder.
+/// The metrics: names, units, labels and meanings, and [`describe`](metrics::describe) for the
+/// recorder.
 pub mod metrics {
     pub use jobwire_core::telemetry::metrics::{
         ALL, COUNT_BUCKETS, Kind, Metric, SECONDS_BUCKETS, describe,
     };
 }
 
-/// Every Rust snippet of these pages compiles against this crate alone.
+/// Checks that every Rust snippet of these pages compiles against this crate alone.
 #[cfg(all(
     doctest,
     feature = "postgres",

@@ -27,6 +27,6 @@ use serde::de::DeserializeOwned;
 /// assert!(job.validate().is_ok());
 /// ```
 pub trait JobArgs: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The job type: names the handler, in the database and in metrics.
+    /// The job type, which names the handler in the database and in metrics.
     const TYPE: &'static str;
 }

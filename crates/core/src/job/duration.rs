@@ -1,31 +1,31 @@
-//! Durations as people and engines write them: `500ms`, `30s`, `5m`, `1h`, `2d`, or ISO 8601 `PT5M`,
-//! `P1DT12H`. Always more than zero: no interval of this program makes sense at zero.
+//! Durations as text: `500ms`, `30s`, `5m`, `1h`, `2d`, or ISO 8601 `PT5M`, `P1DT12H`. A duration
+//! is always more than zero: no interval makes sense at zero.
 //!
-//! `jobwire.bad_duration` in SQL reads the same texts, and says the same of all others.
+//! `jobwire.bad_duration` in SQL reads the same texts and returns the same messages.
 
 use std::time::Duration;
 
-/// The longest duration that is accepted: anything above is a slip of the pen, and sums stay in range.
+/// The longest accepted duration. A longer one is a typing error. The limit keeps sums in range.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// A duration that can't be read.
+/// The error for a text that is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDuration {
-    /// Neither form.
+    /// The text has neither form.
     #[error("`{0}` is not a duration; write for example `30s`, `5m` or `PT5M`")]
     Unreadable(String),
-    /// Zero or below.
+    /// The duration is zero or negative.
     #[error("the duration `{0}` is not more than zero; write for example `30s`")]
     NotPositive(String),
-    /// More than a century.
+    /// The duration is longer than a century.
     #[error("the duration `{0}` is longer than 100 years")]
     TooLong(String),
 }
 
-/// Read a duration.
+/// Reads a duration.
 ///
 /// # Errors
-/// Says what is wrong and how to write it.
+/// [`BadDuration`], which describes the problem and shows the format.
 pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     let text = text.trim_ascii();
     let duration = if text.starts_with(['P', 'p', '-', '+']) && text.contains(['P', 'p']) {
@@ -42,12 +42,13 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     Ok(duration)
 }
 
-/// Units with their seconds, in their order. Years and months have no fixed length, so there are none of them; engines
-/// write that.
+/// Units and their seconds, in order. Years and months have no fixed length, so only zero of them
+/// is accepted, which engines write.
 const DATE_UNITS: &[(char, u128)] = &[('Y', 0), ('M', 0), ('W', 604_800), ('D', 86_400)];
 const TIME_UNITS: &[(char, u128)] = &[('H', 3_600), ('M', 60), ('S', 1)];
 
-/// `P1W2DT3H4M5.6S`: whole numbers, but that the last of a time may have up to nine decimals.
+/// Reads `P1W2DT3H4M5.6S`. Numbers are whole; only the last number of the time part may have
+/// decimals, up to nine.
 fn iso(text: &str) -> Result<Duration, BadDuration> {
     let unreadable = || BadDuration::Unreadable(text.to_owned());
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -76,7 +77,7 @@ fn iso(text: &str) -> Result<Duration, BadDuration> {
             return Err(unreadable());
         };
         let seconds = units.get(at).map_or(0, |(_, seconds)| *seconds);
-        // Too large a number is the same as too long a time.
+        // A number that is too large is the same as a duration that is too long.
         let whole: u128 = whole.parse().unwrap_or(u128::MAX);
         if seconds == 0 && whole > 0 {
             return Err(unreadable());
@@ -99,7 +100,7 @@ fn iso(text: &str) -> Result<Duration, BadDuration> {
     Ok(of_nanos(nanos))
 }
 
-/// The digits at the beginning of a text, and what follows them.
+/// Splits a text after its leading digits.
 fn digits(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit());
     text.split_at(end.unwrap_or(text.len()))
@@ -110,7 +111,7 @@ fn of_nanos(nanos: u128) -> Duration {
     Duration::new(seconds, u32::try_from(nanos % NANOS).unwrap_or(0))
 }
 
-/// A decimal number and a unit. No float stands in between: `1.14s` is 1,140 ms and not a hair more.
+/// Reads a decimal number and a unit. It uses no float: `1.14s` is exactly 1,140 ms.
 fn plain(text: &str) -> Result<Duration, BadDuration> {
     let unreadable = || BadDuration::Unreadable(text.to_owned());
     let split = text
@@ -136,7 +137,7 @@ fn plain(text: &str) -> Result<Duration, BadDuration> {
     if negative {
         return Err(BadDuration::NotPositive(text.to_owned()));
     }
-    // What comes behind eighteen digits is less than a nanosecond of a day.
+    // Digits after the eighteenth are less than a nanosecond, even of a day.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let too_long = |_| BadDuration::TooLong(text.to_owned());
     let number = |part: &str| match part {
@@ -152,7 +153,7 @@ fn plain(text: &str) -> Result<Duration, BadDuration> {
 /// The nanoseconds in a second.
 const NANOS: u128 = 1_000_000_000;
 
-/// Write a duration so that [`parse`] reads the same one: `30s`, `1500ms`, `5m`.
+/// Writes a duration so that [`parse`] reads the same one: `30s`, `1500ms`, `5m`.
 #[must_use]
 pub fn write(duration: Duration) -> String {
     if !duration.subsec_nanos().is_multiple_of(1_000_000) {
@@ -167,7 +168,7 @@ pub fn write(duration: Duration) -> String {
     }
 }
 
-/// Its seconds, with as many decimals as it has: `600`, `1.14`.
+/// Returns the seconds, with as many decimals as needed: `600`, `1.14`.
 pub(crate) fn seconds(duration: Duration) -> String {
     let (whole, nanos) = (duration.as_secs(), duration.subsec_nanos());
     if nanos == 0 {

@@ -1,4 +1,4 @@
-//! What a creator says of a job, and the checks it must pass.
+//! A job to be created, and the checks that it must pass.
 //!
 //! ```
 //! use jobwire_core::NewJob;
@@ -28,7 +28,7 @@ use crate::job::{Job, JobId, JobKind, Lane};
 pub(crate) use checks::MAX_COUNT;
 pub use checks::{InvalidJob, MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
 
-/// Attempts of a job that says nothing of retries.
+/// The attempts of a job for which neither `retries` nor a policy gives a number.
 pub const DEFAULT_RETRIES: i32 = 3;
 
 /// A job to be created. Options and their defaults:
@@ -37,12 +37,12 @@ pub const DEFAULT_RETRIES: i32 = 3;
 /// | --- | --- | --- |
 /// | [`instance`](Self::instance) | process instance; makes the job exclusive in it | none |
 /// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive where an instance is given |
-/// | [`due`](Self::due) / [`delay`](Self::delay) | not before | at once |
+/// | [`due`](Self::due) / [`delay`](Self::delay) | earliest start | at once |
 /// | [`max_attempts`](Self::max_attempts) | attempts | 3 |
-/// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, else 10 s |
+/// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
 /// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | 0 |
-/// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), else `default` |
+/// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
 #[derive(Clone, Debug)]
 #[must_use = "a NewJob does nothing until it is created in a transaction"]
 pub struct NewJob {
@@ -67,7 +67,7 @@ pub struct NewJob {
     pub(crate) lane: Option<Lane>,
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
-    /// Its values are those of a row, and fit as that one's do: nothing of it is judged again.
+    /// The job copies a row, so its values are valid and are not checked again.
     pub(crate) is_copy: bool,
 }
 
@@ -81,13 +81,13 @@ macro_rules! text_options {
 }
 
 impl NewJob {
-    /// A typed job. A payload that fails to serialise is reported when the job is created.
+    /// Creates a typed job. A payload that does not serialise is reported when the job is created.
     pub fn new<A: JobArgs>(args: &A) -> Self {
         Self::of(A::TYPE, args)
     }
 
-    /// A job of a type, with anything that serialises as its payload. A payload that fails to
-    /// serialise is reported when the job is created.
+    /// Creates a job of a type with any serialisable payload. A payload that does not serialise is
+    /// reported when the job is created.
     pub fn of(job_type: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> Self {
         Self::raw(
             job_type,
@@ -95,7 +95,7 @@ impl NewJob {
         )
     }
 
-    /// A job whose payload is JSON text already.
+    /// Creates a job whose payload is already JSON text.
     pub fn with_json(job_type: impl Into<String>, payload: Box<RawValue>) -> Self {
         Self::raw(job_type, Ok(payload))
     }
@@ -128,55 +128,59 @@ impl NewJob {
     }
 
     text_options! {
-        /// The process instance. Makes the job exclusive in it unless [`concurrent`](Self::concurrent).
+        /// Sets the process instance. The job is exclusive in it, unless it is
+        /// [`concurrent`](Self::concurrent).
         instance => process_instance,
-        /// The execution within the instance.
+        /// Sets the execution within the instance.
         execution => execution,
-        /// The process definition.
+        /// Sets the process definition.
         process_definition => process_definition,
-        /// The element (activity) of the definition.
+        /// Sets the element (activity) of the definition.
         element => element,
-        /// The tenant.
+        /// Sets the tenant.
         tenant => tenant,
-        /// The category.
+        /// Sets the category.
         category => category,
-        /// The deployment.
+        /// Sets the deployment.
         deployment => deployment,
-        /// How to wait between attempts, as text: for example `30s`, `R5/PT5M` or `PT10M,PT17M,PT20M`. Text
-        /// that is no [policy](crate::job::retry) is reported when the job is created.
+        /// Sets the waits between attempts as text, for example `30s`, `R5/PT5M` or
+        /// `PT10M,PT17M,PT20M`. Text that is not a [policy](crate::job::retry) is reported when the
+        /// job is created.
         retry_policy_text => retry_policy,
-        /// Run again, as text: for example `R3/PT10M` for three occurrences, ten minutes apart. Text that
-        /// is no [interval](crate::job::repeat) is reported when the job is created.
+        /// Repeats the job at an interval given as text, for example `R3/PT10M` for three
+        /// occurrences, ten minutes apart. Text that is not an [interval](crate::job::repeat) is
+        /// reported when the job is created.
         repeat_text => repeat,
-        /// W3C trace context.
+        /// Sets the W3C trace context.
         trace_parent => trace_parent,
     }
 
-    /// The id that the job will have.
+    /// Returns the id of the job.
     #[must_use]
     pub fn id(&self) -> JobId {
         self.id
     }
 
-    /// At most one exclusive job of the instance runs at a time: the default where an instance is given.
+    /// Lets at most one exclusive job of the instance run at a time. Default if an instance is
+    /// given.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = Some(true);
         self
     }
 
-    /// May run beside other jobs of its instance.
+    /// Lets the job run beside other jobs of its instance.
     pub fn concurrent(mut self) -> Self {
         self.exclusive = Some(false);
         self
     }
 
-    /// Not before this moment.
+    /// Sets the earliest start.
     pub fn due(mut self, at: DateTime<Utc>) -> Self {
         self.due_at = Some(at);
         self
     }
 
-    /// Not before this much time has passed.
+    /// Sets the earliest start to this long from now.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.due_at = chrono::Duration::from_std(delay)
             .ok()
@@ -185,57 +189,57 @@ impl NewJob {
         self
     }
 
-    /// The number of attempts before the job becomes a dead letter. The columns, SQL and JSON call it
-    /// `retries`, as the engines do.
+    /// Sets the number of attempts before the job becomes a dead letter. Columns, SQL and JSON call
+    /// it `retries`, as the engines do.
     pub fn max_attempts(mut self, attempts: i32) -> Self {
         self.retries = Some(attempts);
         self
     }
 
-    /// How to wait between attempts.
+    /// Sets the waits between attempts.
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.retry_policy = Some(policy.to_string());
         self
     }
 
-    /// Run again: a repeating job.
+    /// Repeats the job.
     pub fn repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = Some(repeat.to_string());
         self
     }
 
-    /// No occurrence of a repeating job after this moment.
+    /// Sets the time after which a repeating job has no occurrence.
     pub fn repeat_until(mut self, at: DateTime<Utc>) -> Self {
         self.repeat_until = Some(at);
         self
     }
 
-    /// Larger is more urgent.
+    /// Sets the priority. Larger is more urgent.
     pub fn priority(mut self, priority: i64) -> Self {
         self.priority = priority;
         self
     }
 
-    /// The lane of its hints, whatever the [rules](crate::LaneRule) say.
+    /// Sets the lane of the job's hints. It overrides the [rules](crate::LaneRule).
     pub fn lane(mut self, lane: impl Into<String>) -> Self {
         self.lane = Some(Lane(lane.into()));
         self
     }
 
-    /// An id shared with related jobs; the job's own id where not given.
+    /// Sets an id that related jobs share. Default: the job's own id.
     pub fn correlation_id(mut self, id: Uuid) -> Self {
         self.correlation_id = Some(id);
         self
     }
 
-    /// Free values that travel with the job.
+    /// Sets custom values that travel with the job.
     pub fn custom_values(mut self, values: Box<RawValue>) -> Self {
         self.custom_values = Some(values);
         self
     }
 
-    /// The row that a store keeps of it: numbered `seq`, created `now` by the store's clock, in this lane
-    /// where it names none itself.
+    /// Returns the row of the job: numbered `seq`, created at `now` by the store's clock, in lane
+    /// `ruled` unless the job names one.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -283,7 +287,8 @@ impl NewJob {
         self.exclusive.unwrap_or(self.process_instance.is_some())
     }
 
-    /// Attempts: as said, else the count of an `R5/…` retry policy, else [`DEFAULT_RETRIES`].
+    /// Returns the number of attempts: `retries`, or the count of an `R5/…` retry policy, or
+    /// [`DEFAULT_RETRIES`].
     pub(crate) fn attempts(&self) -> i32 {
         self.retries.unwrap_or_else(|| {
             self.retry_policy

@@ -1,4 +1,4 @@
-//! Asking after jobs: the filter, and the row that lists and consoles show.
+//! Job queries: the filter, and the rows that lists and consoles show.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
-/// Which jobs to list. Everything given must match; nothing given matches all.
+/// The condition of a job list. All given fields must match; the default matches all jobs.
 #[derive(Clone, Debug)]
 pub struct JobFilter {
     /// Only this job.
@@ -27,55 +27,55 @@ pub struct JobFilter {
     pub lane: Option<String>,
     /// Only with this correlation id.
     pub correlation_id: Option<Uuid>,
-    /// Only jobs with (or without) a living lock.
+    /// Only jobs with (or without) a lock.
     pub locked: Option<bool>,
     /// Only jobs that failed at least once, or never.
     pub with_exception: Option<bool>,
     /// Only jobs due before this moment.
     pub due_before: Option<DateTime<Utc>>,
-    /// Skip so many.
+    /// The number of jobs to skip.
     pub offset: i64,
-    /// At most so many.
+    /// The maximum number of jobs.
     pub limit: i64,
 }
 
 impl JobFilter {
-    /// Only of these states.
+    /// Limits the list to these states.
     #[must_use]
     pub fn states(mut self, states: impl IntoIterator<Item = JobState>) -> Self {
         self.states = states.into_iter().collect();
         self
     }
 
-    /// Only of this handler type.
+    /// Limits the list to this handler type.
     #[must_use]
     pub fn job_type(mut self, job_type: impl Into<String>) -> Self {
         self.job_type = Some(job_type.into());
         self
     }
 
-    /// Only of this process instance.
+    /// Limits the list to this process instance.
     #[must_use]
     pub fn instance(mut self, instance: impl Into<String>) -> Self {
         self.process_instance = Some(instance.into());
         self
     }
 
-    /// Only of this tenant.
+    /// Limits the list to this tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = Some(tenant.into());
         self
     }
 
-    /// Skip this many.
+    /// Skips this many jobs.
     #[must_use]
     pub fn offset(mut self, offset: i64) -> Self {
         self.offset = offset;
         self
     }
 
-    /// At most this many. Default: 100.
+    /// Limits the list to this many jobs. Default: 100.
     #[must_use]
     pub fn limit(mut self, limit: i64) -> Self {
         self.limit = limit;
@@ -104,16 +104,16 @@ impl Default for JobFilter {
     }
 }
 
-/// One line of a job list.
+/// A row of a job list.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobView {
     /// The job.
     pub id: JobId,
-    /// The table it lives in.
+    /// The state, which is the table that holds the job.
     pub state: JobState,
-    /// Creation order.
+    /// The creation order.
     pub seq: i64,
-    /// What made it.
+    /// The kind of the job.
     pub kind: JobKind,
     /// The handler type.
     #[serde(rename = "type")]
@@ -130,33 +130,33 @@ pub struct JobView {
     pub lane: Lane,
     /// Larger is more urgent.
     pub priority: i64,
-    /// At most one of its instance at a time.
+    /// Whether the job excludes others of its instance.
     pub exclusive: bool,
-    /// Attempts left.
+    /// The attempts left.
     pub retries: i32,
-    /// Attempts that failed.
+    /// The number of failed attempts.
     pub failures: i32,
-    /// Not before.
+    /// The earliest start.
     pub due_at: Option<DateTime<Utc>>,
-    /// When it was created.
+    /// The time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it last became ready.
+    /// The time at which the job last became ready.
     pub ready_at: DateTime<Utc>,
     /// Shared by all occurrences of a repeating job.
     pub correlation_id: Uuid,
-    /// The last failure.
+    /// The message of the last failure.
     pub exception_message: Option<String>,
-    /// Who holds it.
+    /// The node that holds the job.
     pub lock_owner: Option<Uuid>,
-    /// Until when.
+    /// The expiry of the lease.
     pub lock_expires_at: Option<DateTime<Utc>>,
-    /// Since when.
+    /// The time of the lock.
     pub locked_at: Option<DateTime<Utc>>,
-    /// The token of the lock.
+    /// The fence of the lock.
     pub fence: Option<i64>,
 }
 
-/// A job with all that its row holds.
+/// A job with all data of its row.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct JobDetails {
@@ -168,14 +168,14 @@ pub struct JobDetails {
     pub stack: Option<String>,
 }
 
-/// What waits and runs in a lane.
+/// The numbers of jobs in a lane.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneView {
     /// The lane.
     pub lane: Lane,
-    /// Executable jobs that nobody holds.
+    /// Executable jobs without a lock.
     pub ready: i64,
-    /// Executable jobs with a living lock.
+    /// Executable jobs with a lock.
     pub running: i64,
     /// Timers and waiting retries.
     pub timers: i64,
@@ -183,40 +183,42 @@ pub struct LaneView {
     pub suspended: i64,
     /// Dead letters.
     pub dead_letters: i64,
-    /// Since when the oldest of the ready ones has been ready.
+    /// The time at which the oldest ready job became ready.
     pub oldest_ready_at: Option<DateTime<Utc>>,
-    /// Nodes that hold jobs of it.
+    /// The number of nodes that hold jobs of the lane.
     pub nodes: i64,
 }
 
-/// What a sweep looks at, counted: executable jobs by why they do not run.
+/// The executable jobs by the reason why they do not run, as a sweep sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sweepable {
     /// The database's clock.
     pub now: DateTime<Utc>,
-    /// Their holder's lease has ended: the next turn takes the lock off and hints them.
+    /// Jobs whose lease has expired. The next leader cycle resets it and hints them.
     pub expired: i64,
-    /// Nobody hinted them yet (created by plain SQL, or moved to another lane): the next turn does.
+    /// Jobs without a hint (created by plain SQL, or moved to another lane). The next leader cycle
+    /// hints them.
     pub unhinted: i64,
-    /// Instances that name a holder without a lease: the next leader frees them.
+    /// Instances that name a holder without a lease. The next leader frees them.
     pub left_over_instances: i64,
-    /// Hinted and unlocked, and nothing is in their way: their hints are on the way, or lost.
+    /// Hinted, unlocked jobs that could run. Their hints are on the way, or lost.
     pub ready: i64,
-    /// Exclusive ones behind an older sibling, or whose instance is held: hinted by whoever releases it.
+    /// Exclusive jobs behind an older sibling, or in a held instance. The release of the instance
+    /// hints them.
     pub instance_held: i64,
-    /// They, or what they belong to, are suspended.
+    /// Jobs that are suspended, or in a suspended scope.
     pub suspended: i64,
-    /// No living node serves their type.
+    /// Jobs that no living node serves.
     pub unserved: i64,
-    /// They run.
+    /// Running jobs.
     pub running: i64,
 }
 
-/// How many jobs wait in a lane.
+/// The number of jobs that wait in a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaneBacklog {
     /// The lane.
     pub lane: Lane,
-    /// Jobs.
+    /// The number of jobs.
     pub jobs: i64,
 }

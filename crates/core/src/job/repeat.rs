@@ -1,8 +1,8 @@
-//! How a repeating job goes on: ISO 8601 repeating intervals, `R3/PT10M` (three occurrences) or
-//! `R/PT10M` (for ever).
+//! Repeating jobs. Intervals are written in ISO 8601: `R3/PT10M` (three occurrences) or `R/PT10M`
+//! (forever).
 //!
-//! The next occurrence is a job of its own, with a new id and the same correlation id, created in the
-//! transaction that completes the one before (protocol rule 2). It carries the count that is left.
+//! The next occurrence is a separate job with a new id and the same correlation id. The transaction
+//! that completes an occurrence creates the next one (protocol rule 2), with the remaining count.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,31 +17,31 @@ use crate::job::new_job::{InvalidJob, NewJob};
 /// A repeating interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// Occurrences left, the coming one included; `None` is for ever.
+    /// The occurrences left, the coming one included; `None` for no limit.
     pub times: Option<u32>,
-    /// From one due date to the next.
+    /// The time from one due date to the next.
     pub every: Duration,
 }
 
-/// A repeat that can't be read.
+/// The error for a text that is not a valid repeating interval.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRepeat {
-    /// Not `R…/…`.
+    /// The text does not have the form `R…/…`.
     #[error("`{0}` is not of the form R3/PT10M or R/PT10M")]
     Form(String),
-    /// Its count.
+    /// The count is invalid.
     #[error("the count in `{0}` is not a number of 1 or more")]
     Count(String),
-    /// Its interval.
+    /// The interval is invalid.
     #[error(transparent)]
     Every(#[from] BadDuration),
 }
 
 impl Repeat {
-    /// Read a repeating interval.
+    /// Reads a repeating interval.
     ///
     /// # Errors
-    /// Says which part can't be read.
+    /// [`BadRepeat`], which names the invalid part.
     pub fn parse(text: &str) -> Result<Self, BadRepeat> {
         let (times, every) = text
             .trim_ascii()
@@ -63,13 +63,13 @@ impl Repeat {
         })
     }
 
-    /// Repeats without end.
+    /// Creates an interval that repeats without end.
     #[must_use]
     pub const fn forever(every: Duration) -> Self {
         Self { times: None, every }
     }
 
-    /// Repeats this many times, the first occurrence included.
+    /// Creates an interval with this many occurrences, the first included.
     #[must_use]
     pub const fn times(times: u32, every: Duration) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl fmt::Display for Repeat {
     }
 }
 
-/// Why the job can't run: nobody could tell what comes after it. Its series would end unseen.
+/// Checks that the job's interval can be read. If it can't, the series would end unnoticed.
 pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
     match job.repeat.as_deref().map(Repeat::parse) {
         Some(Err(error)) => Err(InvalidJob::repeat(&error)),
@@ -106,9 +106,10 @@ pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
     }
 }
 
-/// The occurrence after `job`, if there is one: a copy of its row, whose values fit because the row's do. It is due one
-/// interval after the last due date, but never before `now`, the database's clock as far as it is known (after a long
-/// outage it goes on from there, without a burst of what was missed).
+/// Returns the occurrence after `job`, if there is one. It is a copy of the job's row, so its
+/// values are valid. It is due one interval after the last due date, but if that is before `now`,
+/// one interval after `now`: after a long outage the missed occurrences do not come in a burst.
+/// `now` is the database's clock, as far as it is known.
 #[must_use]
 pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;
@@ -139,7 +140,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     next.priority = job.priority;
     next.exclusive = Some(job.exclusive);
     next.retry_policy = job.retry_policy.clone();
-    // The attempts that it had, used and left.
+    // All attempts of the job, used and left.
     next.retries = Some(job.retries.saturating_add(job.failures));
     next.due_at = Some(due);
     next.repeat = Some(
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// As a float of seconds, 1.14 s was written as 1.1400000000000001 s, which nobody reads.
+    /// Written as a float of seconds, 1.14 s became 1.1400000000000001 s, which can't be read.
     #[test]
     fn every_millisecond_of_two_hours_is_written_exactly() {
         for millis in 1..=7_200_000 {

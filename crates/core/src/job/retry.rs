@@ -3,11 +3,11 @@
 //! | written | meaning |
 //! | --- | --- |
 //! | `30s`, `PT30S` | the same wait each time |
-//! | `exponential(1s, 2, 1h)` | 1 s, 2 s, 4 s … at most 1 h, each ±10 % at random so that a crowd spreads |
+//! | `exponential(1s, 2, 1h)` | 1 s, 2 s, 4 s … at most 1 h, each ±10 % at random, so that jobs that failed together spread |
 //! | `R5/PT5M` | five attempts, 5 minutes apart (ISO 8601 repeating interval, as the engines write it) |
 //! | `PT10M,PT17M,PT20M` | these waits in turn; the last one repeats |
 //!
-//! The engines' default is a fixed wait of 10 s (`asyncFailedJobWaitTime`), and so is ours.
+//! The default is that of the engines (`asyncFailedJobWaitTime`): a fixed wait of 10 s.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use rand::Rng;
 
 use crate::job::duration::{self, BadDuration};
 
-/// Waits between attempts. See the [module](self) for how they are written.
+/// The waits between attempts. The [module](self) describes their text form.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RetryPolicy {
@@ -27,16 +27,16 @@ pub enum RetryPolicy {
     Exponential {
         /// The first wait.
         first: Duration,
-        /// How much longer each next wait is.
+        /// The factor from one wait to the next.
         factor: f64,
         /// The longest wait.
         max: Duration,
     },
-    /// So many attempts, so far apart.
+    /// A number of attempts with the same wait between them.
     Cycle {
-        /// Attempts in all.
+        /// The number of attempts.
         attempts: i32,
-        /// The wait.
+        /// The wait between attempts.
         every: Duration,
     },
     /// These waits in turn; the last one repeats. Never empty.
@@ -49,13 +49,13 @@ impl Default for RetryPolicy {
     }
 }
 
-/// A retry policy that can't be read.
+/// The error for a text that is not a valid retry policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRetryPolicy {
-    /// One of its durations.
+    /// A duration is invalid.
     #[error(transparent)]
     Duration(#[from] BadDuration),
-    /// `exponential(…)` with other than three parts.
+    /// `exponential(…)` does not have three parts.
     #[error("`{0}` is not of the form exponential(first, factor, max)")]
     Exponential(String),
     /// The factor is not a number from 1 to 100.
@@ -64,19 +64,19 @@ pub enum BadRetryPolicy {
     /// The count of a cycle is not 1 to 1,000,000.
     #[error("the count in `{0}` is not a number from 1 to 1000000")]
     Count(String),
-    /// More intervals than anybody needs.
+    /// The list has more than 100 intervals.
     #[error("the list has {0} intervals, more than 100")]
     TooMany(usize),
 }
 
 impl RetryPolicy {
-    /// The same wait each time.
+    /// Creates a policy with the same wait each time.
     #[must_use]
     pub const fn fixed(wait: Duration) -> Self {
         Self::Fixed(wait)
     }
 
-    /// Waits that double, from `first` to at most `max`, each ±10 % at random.
+    /// Creates a policy whose waits double, from `first` to at most `max`, each ±10 % at random.
     #[must_use]
     pub const fn exponential(first: Duration, max: Duration) -> Self {
         Self::Exponential {
@@ -86,10 +86,10 @@ impl RetryPolicy {
         }
     }
 
-    /// Read a policy.
+    /// Reads a policy.
     ///
     /// # Errors
-    /// Says which part can't be read.
+    /// [`BadRetryPolicy`], which names the invalid part.
     pub fn parse(text: &str) -> Result<Self, BadRetryPolicy> {
         let text = text.trim_ascii();
         if let Some(parts) = text
@@ -137,8 +137,8 @@ impl RetryPolicy {
         Ok(Self::Fixed(duration::parse(text)?))
     }
 
-    /// The number of attempts that the policy itself names: a cycle's count, or one more than a
-    /// list's waits (as Camunda 7 reads lists).
+    /// Returns the number of attempts that the policy names: the count of a cycle, or one more than
+    /// the waits of a list (as Camunda 7 reads lists).
     #[must_use]
     pub fn attempts(&self) -> Option<i32> {
         match self {
@@ -148,7 +148,7 @@ impl RetryPolicy {
         }
     }
 
-    /// The wait after the given number of failures (1 after the first).
+    /// Returns the wait after this number of failures (1 after the first).
     #[must_use]
     pub fn wait(&self, failures: i32) -> Duration {
         let nth = usize::try_from(failures.max(1) - 1).unwrap_or(0);
@@ -169,8 +169,8 @@ impl RetryPolicy {
     }
 }
 
-/// The text that [`parse`](RetryPolicy::parse) reads as a policy with the same waits and attempts. A
-/// policy that `parse` would refuse, as one without waits, is reported when the job is created.
+/// The text that [`parse`](RetryPolicy::parse) reads as a policy with the same waits and attempts.
+/// A policy that `parse` refuses, such as an empty list, is reported when the job is created.
 impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |wait: &Duration| format!("PT{}S", duration::seconds(*wait));
@@ -180,7 +180,7 @@ impl fmt::Display for RetryPolicy {
                 write!(f, "exponential({}, {factor}, {})", text(first), text(max))
             }
             Self::Cycle { attempts, every } => write!(f, "R{attempts}/{}", text(every)),
-            // A single wait without a comma would be a fixed one.
+            // A single wait without a comma would be read as a fixed wait.
             Self::List(waits) if waits.len() == 1 => write!(f, "R2/{}", text(&waits[0])),
             Self::List(waits) => {
                 let waits: Vec<String> = waits.iter().map(text).collect();

@@ -1,17 +1,17 @@
-//! The scope of a node: which jobs it takes beside their type.
+//! The scope of a node: the deployments, categories and tenants whose jobs it takes.
 //!
-//! A node may take only the jobs of some deployments, categories or tenants, as the engines' deployment-aware executors
-//! do. A job that names no deployment, category or tenant is for every node.
+//! The scope limits the jobs of a node besides their type, like the engines' deployment-aware
+//! executors. A field that a job leaves empty excludes no node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Names of one kind that a node takes; `None` for all.
+/// The names that a node takes; `None` for all.
 pub type Names = Option<BTreeSet<String>>;
 
-/// Which jobs a node takes beside their type. The default takes all.
+/// The deployments, categories and tenants whose jobs a node takes. The default takes all.
 ///
 /// ```
 /// use jobwire_core::job::scope::{Needs, Scope};
@@ -35,21 +35,21 @@ pub struct Scope {
     pub tenants: Names,
 }
 
-/// What a node must serve to run a job.
+/// The properties that a node must serve to run a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
     /// The job's type.
     pub job_type: String,
-    /// Its deployment, if it names one.
+    /// The job's deployment, if it names one.
     pub deployment: Option<String>,
-    /// Its category, if it names one.
+    /// The job's category, if it names one.
     pub category: Option<String>,
-    /// Its tenant, if it names one.
+    /// The job's tenant, if it names one.
     pub tenant: Option<String>,
 }
 
 impl Needs {
-    /// Of a job that names its type only.
+    /// Creates the needs of a job that names only its type.
     #[must_use]
     pub fn of(job_type: impl Into<String>) -> Self {
         Self {
@@ -60,28 +60,28 @@ impl Needs {
 }
 
 impl Scope {
-    /// Take jobs of these deployments only.
+    /// Limits the scope to these deployments.
     #[must_use]
     pub fn deployments<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.deployments = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Take jobs of these categories only.
+    /// Limits the scope to these categories.
     #[must_use]
     pub fn categories<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.categories = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Take jobs of these tenants only.
+    /// Limits the scope to these tenants.
     #[must_use]
     pub fn tenants<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.tenants = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Does a node of this scope take such a job, if it serves the type?
+    /// Returns whether a node of this scope takes such a job, if it serves the type.
     #[must_use]
     pub fn takes(&self, needs: &Needs) -> bool {
         let takes = |names: &Names, name: &Option<String>| match (names, name) {
@@ -93,14 +93,14 @@ impl Scope {
             && takes(&self.tenants, &needs.tenant)
     }
 
-    /// Does it take every job?
+    /// Returns whether the scope takes every job.
     #[must_use]
     pub fn takes_all(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The scope as statements want it: `None` where it takes all.
+/// The scope as a statement's parameter: `None` if it takes all.
 impl Scope {
     pub(crate) fn bound(&self) -> Option<serde_json::Value> {
         if self.takes_all() {
@@ -110,13 +110,14 @@ impl Scope {
     }
 }
 
-/// What the living nodes of a fleet take, or a part of them. A job is served if its type is among `types` and, where
-/// `groups` names any, one group takes it.
+/// The jobs that the living nodes of a fleet, or a part of them, take. A job is served if its type
+/// is among `types` and, unless `groups` is empty, a group takes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Services {
     /// The types.
     pub types: Arc<[String]>,
-    /// Nodes with the same types and scope are one group. Empty where each type has a node that takes all jobs of it.
+    /// Groups of nodes with the same types and scope. Empty if each type has a node that takes all
+    /// its jobs.
     pub groups: Arc<[Group]>,
 }
 
@@ -125,13 +126,13 @@ pub struct Services {
 pub struct Group {
     /// The types.
     pub types: Vec<String>,
-    /// Of these, which jobs.
+    /// The scope of the nodes.
     #[serde(flatten)]
     pub scope: Scope,
 }
 
 impl Services {
-    /// Of these groups.
+    /// Creates the services of these groups.
     #[must_use]
     pub fn of(groups: Vec<Group>) -> Self {
         let types: BTreeSet<&String> = groups.iter().flat_map(|group| &group.types).collect();
@@ -146,7 +147,7 @@ impl Services {
         Self { types, groups }
     }
 
-    /// Does a node serve such a job?
+    /// Returns whether a node serves such a job.
     #[must_use]
     pub fn serve(&self, needs: &Needs) -> bool {
         let takes =
@@ -155,7 +156,7 @@ impl Services {
             && (self.groups.is_empty() || self.groups.iter().any(takes))
     }
 
-    /// The groups as statements want them: `None` where types alone decide.
+    /// Returns the groups as a statement's parameter: `None` if types alone decide.
     pub(crate) fn bound(&self) -> Option<serde_json::Value> {
         if self.groups.is_empty() {
             return None;

@@ -1,8 +1,8 @@
 //! The client: creates jobs inside transactions, and operates on jobs.
 //!
-//! # Creating
-//! A job exists if and only if the transaction that created it committed. Its hint is published after
-//! COMMIT has returned. Both forms give the same guarantee:
+//! # Creating jobs
+//! A job exists if and only if the transaction that created it committed. Its hint is published
+//! after COMMIT has returned. Both forms give the same guarantee:
 //!
 //! ```no_run
 //! # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -24,15 +24,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Operating
-//! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count), [`retry`](Client::retry),
-//! [`delete`](Client::delete), [`cancel`](Client::cancel), [`suspend`](Client::suspend),
-//! [`activate`](Client::activate). Each publishes the hints of the jobs that it made ready; a client
-//! [without hints](Client::without_hints) leaves that to the leader of the fleet.
+//! # Operating on jobs
+//! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count),
+//! [`retry`](Client::retry), [`delete`](Client::delete), [`cancel`](Client::cancel),
+//! [`suspend`](Client::suspend), [`activate`](Client::activate). Each publishes the hints of the
+//! jobs that it made ready. For a client [without hints](Client::without_hints) the leader
+//! publishes them.
 //!
-//! # Completing
-//! A handler that is registered `in_transaction` creates jobs in the transaction that completes its own
-//! job: [`Running::transaction`](crate::Running::transaction).
+//! # Completing jobs
+//! A handler that is registered `in_transaction` creates jobs in the transaction that completes its
+//! own job: [`Running::transaction`](crate::Running::transaction).
 
 use std::sync::Arc;
 
@@ -46,8 +47,8 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
 use crate::store::{Created, Origin, SqlStore, StoreError};
 
-/// Creates jobs and operates on them: a store, and the hook that publishes hints. Needs no node. Cheap
-/// to clone.
+/// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
+/// Cheap to clone.
 #[derive(Clone)]
 pub struct Client<S: SqlStore> {
     pub(super) store: S,
@@ -56,8 +57,9 @@ pub struct Client<S: SqlStore> {
 }
 
 impl<S: SqlStore> Client<S> {
-    /// A client whose hints are published by `hook`: that of a [node](crate::Node::hook) of the same
-    /// process, or one that was [started](CommitHook::start) on a transport.
+    /// Creates a client that publishes hints through `hook`: the hook of a
+    /// [node](crate::Node::hook) of the same process, or one that was [started](CommitHook::start)
+    /// on a transport.
     #[must_use]
     pub fn new(store: S, hook: CommitHook) -> Self {
         Self {
@@ -67,7 +69,7 @@ impl<S: SqlStore> Client<S> {
         }
     }
 
-    /// A client of a process that has no transport. The leader of the fleet publishes the hints in its
+    /// Creates a client for a process without a transport. The leader publishes the hints in its
     /// next cycle, and [`cancel`](Self::cancel) reaches no node.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
@@ -78,16 +80,16 @@ impl<S: SqlStore> Client<S> {
         }
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Open a transaction whose [`commit`](JobTransaction::commit) publishes.
+    /// Opens a transaction whose [`commit`](JobTransaction::commit) publishes the hints.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
         let turn = self.store.hold_permit().await?;
         let begun = self.store.begin().await?;
@@ -96,10 +98,10 @@ impl<S: SqlStore> Client<S> {
         Ok(JobTransaction::over(store, begun, turn, self.origin, after))
     }
 
-    /// Create one job in a transaction of its own.
+    /// Creates one job in a transaction of its own.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&self, job: NewJob) -> Result<JobId, StoreError> {
         let mut tx = self.begin().await?;
         let id = tx.create(job).await?;
@@ -110,14 +112,14 @@ impl<S: SqlStore> Client<S> {
     /// Creates many jobs in one transaction.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says. Then none of them exists.
+    /// [`StoreError::InvalidJob`], or a database error. Then none of the jobs exists.
     pub async fn create_many(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.create_many(jobs).await?;
         tx.commit().await
     }
 
-    /// A hook for a transaction of your own.
+    /// Returns a hook for a transaction of your own.
     pub fn hook(&self) -> TransactionHook<S> {
         TransactionHook {
             client: self.clone(),
@@ -126,7 +128,8 @@ impl<S: SqlStore> Client<S> {
     }
 }
 
-/// Collects what is created in a transaction of yours; [`fire`](Self::fire) it after your commit.
+/// Collects the jobs that a transaction of your own creates. [Fire](Self::fire) it after your
+/// commit.
 #[must_use = "fire the hook after your commit, else the sweeper has to find the jobs"]
 pub struct TransactionHook<S: SqlStore> {
     client: Client<S>,
@@ -134,10 +137,10 @@ pub struct TransactionHook<S: SqlStore> {
 }
 
 impl<S: SqlStore> TransactionHook<S> {
-    /// Create a job over a connection that is inside your transaction.
+    /// Creates a job over a connection that is inside your transaction.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(
         &mut self,
         connection: &mut <S::Db as sqlx::Database>::Connection,
@@ -148,7 +151,7 @@ impl<S: SqlStore> TransactionHook<S> {
         Ok(id)
     }
 
-    /// Create many jobs in few statements.
+    /// Creates many jobs in few statements.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -163,11 +166,11 @@ impl<S: SqlStore> TransactionHook<S> {
         Ok(())
     }
 
-    /// Commit your transaction; then the hints leave.
+    /// Commits your transaction and publishes the hints.
     ///
     /// # Errors
-    /// [`StoreError::TransactionFailed`] where one of its statements had failed: then nothing exists and nothing is
-    /// published. Otherwise as [`JobTransaction::commit`].
+    /// [`StoreError::TransactionFailed`] if a statement of the transaction failed before: then
+    /// no job exists and no hint is published. Otherwise as [`JobTransaction::commit`].
     pub async fn commit(
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,
@@ -183,11 +186,12 @@ impl<S: SqlStore> TransactionHook<S> {
         Ok(())
     }
 
-    /// Your transaction has committed: let the hints leave. Never waits.
+    /// Publishes the hints after you have committed the transaction. Never waits.
     ///
-    /// That COMMIT was answered without an error is not enough on PostgreSQL: where a statement of the transaction had
-    /// failed, COMMIT rolls back, and sqlx answers `Ok`. Commit only where every statement has succeeded, or let
-    /// [`commit`](Self::commit) see to it. Hints of jobs that do not exist cost a refused lock each and nothing more.
+    /// On PostgreSQL an answer to COMMIT without an error is not enough: if a statement of the
+    /// transaction failed, COMMIT rolls back, and sqlx returns `Ok`. Commit only if every statement
+    /// succeeded, or use [`commit`](Self::commit), which checks it. A hint of a job that does not
+    /// exist costs one refused lock.
     pub fn fire(self) {
         self.client.hook.committed(self.created);
     }
@@ -195,7 +199,7 @@ impl<S: SqlStore> TransactionHook<S> {
 
 #[cfg(feature = "postgres")]
 impl PgStore {
-    /// A [`Client`] of this store, whose hints are published by `hook`.
+    /// Creates a [`Client`] of this store that publishes hints through `hook`.
     #[must_use]
     pub fn client(&self, hook: CommitHook) -> Client<Self> {
         Client::new(self.clone(), hook)
@@ -204,7 +208,7 @@ impl PgStore {
 
 #[cfg(feature = "sqlite")]
 impl SqliteStore {
-    /// A [`Client`] of this store, whose hints are published by `hook`.
+    /// Creates a [`Client`] of this store that publishes hints through `hook`.
     #[must_use]
     pub fn client(&self, hook: CommitHook) -> Client<Self> {
         Client::new(self.clone(), hook)

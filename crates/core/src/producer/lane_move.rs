@@ -1,13 +1,14 @@
-//! Moving jobs from one lane to another: how a retired lane is drained.
+//! Moves jobs from one lane to another, to drain a retired lane.
 //!
-//! A job is judged by the lane in its row (protocol rule 31), so moving it means to change that row: page by
-//! page, each a short transaction, no faster than a given rate. Timers, suspended jobs and dead letters first,
-//! which will become ready in the new lane; then what is ready, which gets `ready_at` and a hint in the new
-//! lane. A locked job is left alone: its holder's outcome decides what comes of it. So a run may leave some
-//! behind, and the next run finds them. Hints that wait in the old lane still lead to their jobs, or are
-//! refused; they are harmless.
+//! The lane in the job's row counts (protocol rule 31), so a move changes that row. It goes page by
+//! page, each page a short transaction, no faster than a given rate. Timers, suspended jobs and
+//! dead letters come first; they will become ready in the new lane. Ready jobs follow, and get a
+//! new `ready_at` and a hint in the new lane. A locked job is left alone: the outcome of its holder
+//! decides. So a run may leave jobs behind, and the next run finds them. Hints that wait in the old
+//! lane still lead to their jobs, or are refused; they are harmless.
 //!
-//! Only runs out where nobody creates jobs in the old lane any more: change the rules and the creators first.
+//! A lane becomes empty only if no jobs are created in it any more. Change the rules and the
+//! creators first.
 
 use std::time::Duration;
 
@@ -18,25 +19,25 @@ use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::error::StoreError;
 use crate::store::{LanePage, Origin, Store};
 
-/// Jobs a second, where nothing else is said.
+/// The default rate, in jobs per second.
 pub const DEFAULT_RATE: u32 = 1_000;
-/// The most jobs in one transaction.
+/// The maximum number of jobs in one transaction.
 const PAGE: u32 = 500;
-/// Pages come at least so often, so that a slow rate is even.
+/// The page size is chosen for at least this many pages per second, so that a slow rate is even.
 const PAGES_A_SECOND: u32 = 4;
 
-/// Move every job of one lane to another.
+/// A move of all jobs of one lane to another.
 #[derive(Clone, Debug)]
 pub struct LaneMove {
     /// The lane that is drained.
     pub from: Lane,
     /// The lane that gets its jobs.
     pub to: Lane,
-    /// The most jobs a second.
+    /// The maximum number of jobs per second.
     pub rate: u32,
 }
 
-/// How many jobs have changed their lane.
+/// The numbers of jobs that were moved to the other lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LaneMoved {
     /// Ready jobs.
@@ -47,12 +48,13 @@ pub struct LaneMoved {
     pub suspended: u64,
     /// Dead letters.
     pub dead_letters: u64,
-    /// Hints that left for the new lane; the others are of instances whose next job is hinted.
+    /// Hints published to the new lane. Ready jobs without one wait in an instance whose next job
+    /// is hinted.
     pub hints: u64,
 }
 
 impl LaneMoved {
-    /// All of them.
+    /// Returns the number of all moved jobs.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.ready + self.timers + self.suspended + self.dead_letters
@@ -60,7 +62,7 @@ impl LaneMoved {
 }
 
 impl LaneMove {
-    /// With the default rate.
+    /// Creates a move with the default rate.
     #[must_use]
     pub fn new(from: Lane, to: Lane) -> Self {
         Self {
@@ -70,14 +72,14 @@ impl LaneMove {
         }
     }
 
-    /// What can't work, with the remedy.
+    /// Returns the problems of the move, each with the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();
         for lane in [&self.from, &self.to] {
             if !Lane::is_valid(&lane.0) {
                 found.push(format!(
-                    "`{}` is no lane; use 1 to 64 letters, digits, `-`, `_` or `.`",
+                    "`{}` is not a lane name; use 1 to 64 letters, digits, `-`, `_` or `.`",
                     lane.0.escape_debug()
                 ));
             }
@@ -94,14 +96,15 @@ impl LaneMove {
         found
     }
 
-    /// Move what is there, hints leaving through `hook`, and tell after each page how far it is. May be
-    /// given up at any moment: what was moved until then stays moved, and another run goes on.
+    /// Moves the jobs that are there, publishes hints through `hook`, and reports progress after
+    /// each page. The move may be stopped at any time: moved jobs stay moved, and another run
+    /// continues.
     ///
-    /// Through a [disconnected](CommitHook::disconnected) hook the leader finds what is ready.
+    /// With a [disconnected](CommitHook::disconnected) hook, the leader finds the ready jobs.
     ///
     /// # Errors
-    /// [`StoreError::Config`] where [`problems`](Self::problems) finds any, before anything is moved; else
-    /// what the database says.
+    /// [`StoreError::Config`] if there are [`problems`](Self::problems), before any job is moved;
+    /// otherwise a database error.
     pub async fn run(
         &self,
         store: &dyn Store,
@@ -118,7 +121,7 @@ impl LaneMove {
             JobState::Timer,
             JobState::Suspended,
             JobState::DeadLetter,
-            // Last: what becomes ready meanwhile is found too.
+            // Last, because it also finds jobs that become ready meanwhile.
             JobState::Executable,
         ] {
             let mut page = LanePage {
@@ -170,7 +173,7 @@ mod tests {
             ..LaneMove::new(lane("a b"), lane("a b"))
         };
         let said = bad.problems().join("\n");
-        for part in ["no lane", "named twice", "rate is 0"] {
+        for part in ["not a lane name", "named twice", "rate is 0"] {
             assert!(said.contains(part), "{part} in {said}");
         }
     }

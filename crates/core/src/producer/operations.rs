@@ -1,4 +1,4 @@
-//! The client's operations on jobs that exist.
+//! The client's operations on existing jobs.
 
 use crate::job::query::{JobDetails, JobFilter, JobView};
 use crate::job::{JobId, JobState};
@@ -10,47 +10,48 @@ use crate::store::{Operated, OperatedJobs, SqlStore, StoreError, Suspended, Susp
 use crate::transport::Control;
 
 impl<S: SqlStore> Client<S> {
-    /// Returns a job of any state; `None` where it is done, was deleted, or never existed.
+    /// Returns a job in any state; `None` if it is done, was deleted, or never existed.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn get(&self, id: JobId) -> Result<Option<JobDetails>, StoreError> {
         let found = self.store.get(id).await?;
         Ok(found.map(|(view, job, stack)| JobDetails { view, job, stack }))
     }
 
-    /// Returns the jobs that match, of every state, oldest first.
+    /// Returns the matching jobs in every state, oldest first.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn list(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
         self.store.find(filter).await
     }
 
-    /// Counts the jobs that match.
+    /// Counts the matching jobs.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn count(&self, filter: &JobFilter) -> Result<i64, StoreError> {
         self.store.count(filter).await
     }
 
-    /// Makes a job that does not run executable now, with this number of attempts: a dead letter, a
-    /// waiting retry, a timer, a suspended job. The hint of an executable job is published again.
+    /// Makes a job executable now, with this number of attempts. The job may be a dead letter, a
+    /// waiting retry, a timer or a suspended job, but must not be running. The hint of an
+    /// executable job is published again.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
         let (operated, ready) = self.store.retry(id, attempts).await?;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
 
-    /// [Retries](Self::retry) many jobs in one transaction. A job that the database refuses to change
-    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    /// [Retries](Self::retry) many jobs in one transaction. A job that the database refuses to
+    /// change stays as it was and is in [`refused`](OperatedJobs::refused).
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn retry_many(
         &self,
         ids: &[JobId],
@@ -60,32 +61,32 @@ impl<S: SqlStore> Client<S> {
         Ok(self.published(operated))
     }
 
-    /// Deletes a job of any state that is not running.
+    /// Deletes a job in any state, unless it is running.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
         let (operated, ready) = self.store.delete(id).await?;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
 
-    /// [Deletes](Self::delete) many jobs in one transaction. A job that the database refuses to delete
-    /// stays as it was and is in [`refused`](OperatedJobs::refused).
+    /// [Deletes](Self::delete) many jobs in one transaction. A job that the database refuses to
+    /// delete stays as it was and is in [`refused`](OperatedJobs::refused).
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let operated = self.store.delete_many(ids).await?;
         Ok(self.published(operated))
     }
 
-    /// Deletes a job; if it runs, asks its node to stop the handler instead. The handler sees
-    /// [`Running::stop`](crate::Running::stop) cancelled, and its answer decides what becomes of the job. A
-    /// handler that ignores the stop runs to its end.
+    /// Deletes a job. If it is running, asks its node to stop the handler instead:
+    /// [`Running::stop`](crate::Running::stop) is cancelled, and the handler's answer decides the
+    /// outcome. A handler that ignores the stop signal runs to its end.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
         let operated = self.delete(id).await?;
         if operated == Operated::Running {
@@ -94,11 +95,11 @@ impl<S: SqlStore> Client<S> {
         Ok(operated)
     }
 
-    /// Suspends the jobs of a scope: those that exist, and those that are created later. Running jobs
-    /// go on.
+    /// Suspends the jobs of a scope, both existing jobs and those created later. Running jobs
+    /// continue.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended, StoreError> {
         let mut suspended = self.store.suspend(scope).await?;
         let ready = std::mem::take(&mut suspended.ready);
@@ -109,7 +110,7 @@ impl<S: SqlStore> Client<S> {
     /// Ends a suspension.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn activate(&self, scope: &SuspensionScope) -> Result<(), StoreError> {
         let ready = self.store.activate(scope).await?;
         self.hook.publish(Cause::Operator, ready);
@@ -119,7 +120,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns the dead letters of a type, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn dead_letters(
         &self,
         job_type: impl Into<String>,
@@ -137,7 +138,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns the rules that choose the lanes of jobs whose creator names none.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn lane_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
         self.store.lane_rules().await
     }
@@ -145,7 +146,7 @@ impl<S: SqlStore> Client<S> {
     /// Replaces all lane rules at once. Jobs that exist keep their lanes.
     ///
     /// # Errors
-    /// [`StoreError::InvalidRules`] before anything is changed.
+    /// [`StoreError::InvalidRules`] before any rule is changed.
     pub async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
         self.store.set_lane_rules(rules).await
     }
@@ -153,7 +154,7 @@ impl<S: SqlStore> Client<S> {
     /// Moves the jobs of a lane to another one.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn move_lane(&self, plan: &LaneMove) -> Result<LaneMoved, StoreError> {
         plan.run(&self.store, &self.hook, |_| {}).await
     }
@@ -161,7 +162,7 @@ impl<S: SqlStore> Client<S> {
     /// Returns whether an exclusive job waits for an earlier one of its instance that failed.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn strict_order(&self) -> Result<bool, StoreError> {
         self.store.strict_order().await
     }
@@ -170,7 +171,7 @@ impl<S: SqlStore> Client<S> {
     /// waits for a retry, is suspended, or is a dead letter.
     ///
     /// # Errors
-    /// What the database says.
+    /// A database error.
     pub async fn set_strict_order(&self, strict: bool) -> Result<(), StoreError> {
         self.store.set_strict_order(strict).await
     }

@@ -1,7 +1,7 @@
-//! A transaction in which jobs are created, and which may complete a job.
+//! A transaction that creates jobs and may complete a job.
 //!
-//! After its COMMIT it tells an [`AfterCommit`] what it created. A COMMIT whose answer was lost is
-//! asked after by the transaction's id (protocol rule 29).
+//! After its COMMIT it passes the created jobs to an [`AfterCommit`]. If the answer to COMMIT is
+//! lost, the store is asked about the transaction by its id (protocol rule 29).
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -19,14 +19,14 @@ use super::{
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
 
-/// Is told what a transaction created, after its COMMIT.
+/// Receives the jobs that a transaction created, after its COMMIT.
 pub trait AfterCommit: Send + Sync {
-    /// The transaction has committed. Never waits.
+    /// Receives the jobs of a committed transaction. Must not wait.
     fn committed(&self, created: Created);
 }
 
-/// A transaction in which jobs are created beside your own statements. It dereferences to the
-/// connection: `sqlx::query(…).execute(&mut *tx)`. Dropping it rolls back.
+/// A transaction that creates jobs beside your own statements. It dereferences to the connection:
+/// `sqlx::query(…).execute(&mut *tx)`. Dropping it rolls back.
 pub struct JobTransaction<S: SqlStore> {
     inner: sqlx::Transaction<'static, S::Db>,
     created: Created,
@@ -51,7 +51,7 @@ impl<S: SqlStore> DerefMut for JobTransaction<S> {
 }
 
 impl<S: SqlStore> JobTransaction<S> {
-    /// Over a transaction that is open already.
+    /// Wraps a transaction that is already open.
     pub(crate) fn over(
         store: S,
         inner: sqlx::Transaction<'static, S::Db>,
@@ -69,17 +69,17 @@ impl<S: SqlStore> JobTransaction<S> {
         }
     }
 
-    /// Create a job.
+    /// Creates a job.
     ///
     /// # Errors
-    /// [`StoreError::InvalidJob`], or what the database says.
+    /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
         let id = job.id();
         self.create_many(vec![job]).await?;
         Ok(id)
     }
 
-    /// Create many jobs in few statements.
+    /// Creates many jobs in few statements.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -90,7 +90,7 @@ impl<S: SqlStore> JobTransaction<S> {
             inner,
             ..
         } = self;
-        // Many jobs are several statements.
+        // Many jobs take several statements.
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
         let created = store.insert(inner, jobs, *origin);
         let created = answer(store, statements, created).await?;
@@ -98,14 +98,14 @@ impl<S: SqlStore> JobTransaction<S> {
         Ok(())
     }
 
-    /// Commit; then the hints leave, without anybody waiting for the broker.
+    /// Commits and then publishes the hints. The caller does not wait for the broker.
     ///
     /// # Errors
-    /// What the database says: then nothing exists and nothing is published.
-    /// [`StoreError::TransactionFailed`] where one of your statements had failed before, also if its error was passed over.
-    /// (On SQLite a statement that fails undoes only itself, and the rest is committed.)
-    /// [`StoreError::CommitUnknown`] where the answer was lost and the transaction's fate can't be
-    /// learned: then the sweeper hints the jobs if they exist.
+    /// A database error: then no job exists and no hint is published.
+    /// [`StoreError::TransactionFailed`] if one of your statements failed before, even if its error
+    /// was ignored. (On SQLite a failed statement undoes only itself, and the rest is committed.)
+    /// [`StoreError::CommitUnknown`] if the answer was lost and the result of the transaction can't
+    /// be determined: then the sweeper hints the jobs if they exist.
     pub async fn commit(self) -> Result<(), StoreError> {
         let Self {
             inner,
@@ -120,17 +120,17 @@ impl<S: SqlStore> JobTransaction<S> {
         Ok(())
     }
 
-    /// Undo everything.
+    /// Rolls back.
     ///
     /// # Errors
-    /// What the database says; the transaction is undone all the same when the connection closes.
+    /// A database error. The transaction is rolled back anyway when the connection closes.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
 }
 
-/// Wait for a COMMIT, and learn what became of it.
+/// Waits for a COMMIT and determines its result.
 pub(crate) async fn committed<S: SqlStore>(
     store: &S,
     created: &Created,
@@ -156,7 +156,8 @@ pub(crate) async fn committed<S: SqlStore>(
     Ok(())
 }
 
-/// A statement was refused since an earlier one has failed.
+/// Returns [`StoreError::TransactionFailed`] for a statement that was refused because an earlier
+/// one failed.
 pub(crate) fn failed_before(error: StoreError) -> StoreError {
     match error.sqlstate().as_deref() {
         Some("25P02") => StoreError::TransactionFailed,
@@ -164,7 +165,7 @@ pub(crate) fn failed_before(error: StoreError) -> StoreError {
     }
 }
 
-/// Wait for the answer to so many statements.
+/// Waits for the answer to this number of statements.
 pub(crate) async fn answer<S: SqlStore, T>(
     store: &S,
     statements: u32,
@@ -174,7 +175,7 @@ pub(crate) async fn answer<S: SqlStore, T>(
     answer_within(within, || store.suspect_connections(), question).await
 }
 
-/// Nobody answered in time, as on a connection whose other end is gone.
+/// Creates the error for a COMMIT that got no answer in time, as on a broken connection.
 fn lost_answer(deadline: Duration) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(
         std::io::ErrorKind::TimedOut,
@@ -182,7 +183,7 @@ fn lost_answer(deadline: Duration) -> sqlx::Error {
     ))
 }
 
-/// COMMIT failed with its connection, which says nothing: ask for the transaction by its id (protocol rule 29).
+/// Asks for a transaction by its id, after COMMIT failed with its connection (protocol rule 29).
 async fn learn_fate<S: SqlStore>(
     store: &S,
     created: &Created,
@@ -203,8 +204,9 @@ async fn learn_fate<S: SqlStore>(
     Err(StoreError::CommitUnknown(error))
 }
 
-/// Is a job there that this transaction created? PostgreSQL may give the id of a transaction that a crash
-/// undid to a later one, which then commits in its name. (A job that is not there may also be done already.)
+/// Returns whether a job that this transaction created exists. PostgreSQL may give the id of a
+/// transaction that a crash undid to a later one, which then commits under this id. (The job may
+/// also be missing because it is already done.)
 async fn is_there<S: SqlStore>(store: &S, created: &Created) -> bool {
     match created.witness {
         Some(job) => matches!(store.get(job).await, Ok(Some(_))),
@@ -230,14 +232,14 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
     ) -> Result<BatchOutcome, StoreError> {
         let store = &self.store;
         let settled = store.complete_in(&mut self.inner, owner, completion, then);
-        // Its instance, itself, its next occurrence, and who comes next.
+        // The instance, the job, its next occurrence, and the next job.
         let mut settled = answer(store, 4, settled).await.map_err(failed_before)?;
         if settled.applied.is_empty() {
             let _ = self.rollback().await;
             return Err(StoreError::LostLock(completion.held.id));
         }
         crash_point!("completion-uncommitted");
-        // Its last statement has just succeeded, so that COMMIT commits.
+        // The last statement has succeeded, so COMMIT commits.
         let Self {
             inner,
             created,

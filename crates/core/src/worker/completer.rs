@@ -1,11 +1,12 @@
-//! The completer: commits outcomes in batches, each outcome guarded by its fence.
+//! The completer: commits outcomes in batches. Each outcome is guarded by its fence.
 //!
 //! The next batch gathers while one is being committed, and commits begin at least [`GATHER`]
-//! apart. At low load an outcome is committed at once, at high load hundreds are committed
-//! together. The next job of the instance waits for the end of an exclusive job, so a batch with
-//! such an outcome does not wait for a batch that is under way, and neither does a full batch. A
-//! batch that the database could not take is tried again for as long as the node runs: an outcome
-//! counts while its lease has this node and fence, however long the database was away.
+//! apart. At low load an outcome is committed at once; at high load hundreds are committed
+//! together. The next job of an instance waits for the end of an exclusive job, so a batch with
+//! such an outcome does not wait for another batch that is being committed. Neither does a full
+//! batch. If the database does not take a batch, the commit is retried for as long as the node
+//! runs: an outcome is valid while its lease has this node and fence, however long the database was
+//! away.
 
 mod committed;
 mod stuck;
@@ -125,8 +126,8 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batc
     }
 }
 
-/// Commits a batch. After a panic its outcome is unknown, and the leases that are left are found as
-/// lost leases.
+/// Commits a batch. After a panic the result is unknown, and the remaining leases are found as lost
+/// leases.
 async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
     let held: Vec<LockToken> = finished.iter().flat_map(Finished::holds).collect();
     if survived("commit", commit(&node, finished)).await.is_none() {
@@ -148,7 +149,7 @@ struct Batch {
     slots_of_done: Vec<OwnedSemaphorePermit>,
     /// The slots of the other jobs.
     slots: Vec<OwnedSemaphorePermit>,
-    /// Attempts to count once the commit is known.
+    /// Attempts to count when the result of the commit is known.
     attempts: Vec<Attempt>,
 }
 
@@ -266,8 +267,8 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     }
 }
 
-/// Commits one kind of outcome and retries until the database has answered. A node that ends gives
-/// up when no lease of the batch is trusted any more.
+/// Commits one kind of outcome and retries until the database has answered. When the node ends,
+/// gives up once no lease of the batch is trusted.
 async fn send<'a, F, Fut>(
     node: &NodeContext,
     operation: &'static str,

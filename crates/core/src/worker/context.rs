@@ -1,4 +1,4 @@
-//! What the parts of a node share: who it is, what it works on, and the signals of its shutdown.
+//! The data that the parts of a node share: identity, connections, and shutdown signals.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ use crate::worker::slots::Slots;
 use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
 
-/// What the parts of a node share, grouped by who uses it.
+/// The data that the parts of a node share.
 pub(crate) struct NodeContext {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<dyn Store>,
@@ -114,14 +114,14 @@ impl NodeContext {
     }
 
     fn look_again(&self, held: &LockToken, owed: Ready) {
-        tracing::debug!(job = %owed.hint.id, after = %held.id, "a hint that was refused here is looked at again");
+        tracing::debug!(job = %owed.hint.id, after = %held.id, "trying a refused hint of a process instance again");
         let refused = if self.signals.draining.is_cancelled() {
             Some(owed)
         } else {
             self.inbox.try_here(owed)
         };
         if let Some(mut owed) = refused {
-            // It has told of its commit once.
+            // The latency since its commit was recorded before.
             owed.hint.committed_at = None;
             self.hook.publish(Cause::Handoff, vec![owed]);
         }

@@ -1,4 +1,4 @@
-//! The executor: runs one locked job and reports how it ended.
+//! The executor: runs one locked job and reports its outcome.
 //!
 //! ```text
 //! quarantine ─► admit ─► open ─► invoke ─► interpret ─► Finished ─► completer or row batch
@@ -6,8 +6,8 @@
 //!                         └────── again ◄──────┘ a fault of the database
 //! ```
 //!
-//! A job ends in exactly one [`Finished`], whether its handler answers, fails, panics, exceeds its
-//! timeout or ignores a stop.
+//! A job ends in exactly one [`Finished`], even if its handler fails, panics, exceeds its timeout
+//! or ignores a stop signal.
 
 mod admit;
 mod again;
@@ -61,7 +61,7 @@ pub(crate) fn start(
     }
 }
 
-/// Starts jobs that were locked without a hint, each on its own slot. `source` names the kind of
+/// Starts jobs that were locked without a hint, each on its own slot. `source` is the kind of
 /// statement that locked them.
 pub(crate) fn start_unhinted(
     node: &Arc<NodeContext>,
@@ -81,9 +81,9 @@ pub(crate) fn start_unhinted(
     }
 }
 
-/// Starts a job that was locked alone, like [`start`]. If its handler is expected to keep this
-/// thread only briefly, the job is polled here first. A task is spawned only if the job does not
-/// end in its first poll.
+/// Starts a job that was locked alone, like [`start`]. If its handler usually keeps the thread only
+/// briefly, this task polls the job first, and spawns a task only if the job does not end in its
+/// first poll.
 pub(crate) fn start_at_once(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -94,7 +94,7 @@ pub(crate) fn start_at_once(
     let Some(lease) = hold(node, &locked, sent) else {
         return;
     };
-    // A shutdown waits for this job as it does for a task.
+    // A shutdown waits for this job as for a task.
     let _counted = node.jobs.token();
     let handler = node.served.handler(&locked.job.job_type);
     let inline_starts = handler.map(|handler| handler.inline_starts);
@@ -131,7 +131,7 @@ pub(crate) fn start_under(
     job
 }
 
-/// Returns the job, and the future that runs it and passes its outcome on.
+/// Returns the job, and the future that runs it and reports its outcome.
 fn life(
     node: &Arc<NodeContext>,
     locked: LockedJob,
@@ -187,7 +187,7 @@ fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
     slots.split(1).unwrap_or(slots)
 }
 
-/// Runs a job to its ending: admits it, and makes attempts until one is not failed by the database.
+/// Runs a job to its ending: admits it, and repeats the attempt while the database fails it.
 async fn run(
     node: &Arc<NodeContext>,
     job: &Arc<Job>,
@@ -239,7 +239,7 @@ async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fa
     interpret(run, &transaction, result, started).await
 }
 
-/// Records how long the job waited before its first attempt.
+/// Records the waiting time of the job before its first attempt.
 fn record_start(
     node: &NodeContext,
     metrics: &TypeMetrics,

@@ -1,6 +1,6 @@
-//! The handler: the code that runs a job of one type, and what it may answer.
+//! The handler: the code that runs jobs of one type, and its possible answers.
 //!
-//! A handler is an async closure over a typed payload, or anything that implements [`Handler`]:
+//! A handler is an async closure over a typed payload, or an implementation of [`Handler`]:
 //!
 //! ```
 //! use jobwire_core::{HandlerError, Handlers, Outcome, Running};
@@ -18,21 +18,22 @@
 //! assert!(handlers.get("send-invoice").is_some());
 //! ```
 //!
-//! What a handler answers, and what follows:
+//! The answers of a handler and their effect:
 //!
 //! | answer | the job |
 //! | --- | --- |
 //! | `Ok(())`, `Ok(Outcome::Done)` | is deleted; a repeating one gets its next occurrence |
-//! | `Ok(Outcome::Snooze(d))` | waits so long; no attempt spent |
+//! | `Ok(Outcome::Snooze(d))` | waits for `d`; no attempt spent |
 //! | `Err(HandlerError::retry(…))`, or `?` on any error | waits by the retry policy; one attempt spent; none left: dead letter |
-//! | `Err(HandlerError::retry_in(d, …))` | waits so long; one attempt spent |
+//! | `Err(HandlerError::retry_in(d, …))` | waits for `d`; one attempt spent |
 //! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
 //! | panic, timeout | as `retry` |
 //!
-//! Handlers share the threads of the node's runtime, with whatever else runs on it: what computes or blocks for more
-//! than a fraction of a millisecond belongs in `tokio::task::spawn_blocking`. None may keep its thread (`block_on`,
-//! `block_in_place`) to wait for another job: nobody may be left to lock that one.
+//! Handlers share the threads of the node's runtime with all other tasks on it. Work that computes
+//! or blocks for more than a fraction of a millisecond belongs in `tokio::task::spawn_blocking`. A
+//! handler must not block its thread (`block_on`, `block_in_place`) to wait for another job: no
+//! thread may be left to lock that job.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -68,9 +69,9 @@ where
 {
     async fn run(&self, job: Running) -> HandlerResult {
         let payload = job.job.decode().map_err(|e| {
-            // It will not decode next time either: an operator or a new release has to look at it.
+            // It will not decode the next time either: an operator or a new release must repair it.
             HandlerError::unrecoverable(format!(
-                "field `payload` does not fit what a `{}` job takes: {e}",
+                "field `payload` does not match the payload type of a `{}` job: {e}",
                 job.job.job_type
             ))
         })?;
@@ -79,66 +80,67 @@ where
     }
 }
 
-/// How jobs of one type are run.
+/// The options of a handler.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HandlerOptions {
-    /// End an attempt that takes longer. Default: none.
+    /// The maximum duration of an attempt. Default: none.
     pub timeout: Option<Duration>,
-    /// At most so many of this type at once on one node. Default: as many as the node has slots.
+    /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
-    /// Waits between attempts, where the job itself says nothing. Default: 10 s.
+    /// The waits between attempts of jobs without a policy of their own. Default: 10 s.
     pub retry: RetryPolicy,
-    /// Run inside the transaction that completes the job. Short, database-only work: PostgreSQL ends the
-    /// transaction, and the attempt fails, when it asks nothing for as long as
-    /// [`PgOptions::idle_in_transaction_timeout`](crate::store::postgres::PgOptions::idle_in_transaction_timeout).
-    /// Default: no.
+    /// Whether the handler runs inside the transaction that completes the job. For short work in
+    /// the database only: PostgreSQL ends a transaction that is idle for
+    /// [`PgOptions::idle_in_transaction_timeout`](crate::store::postgres::PgOptions::idle_in_transaction_timeout),
+    /// and the attempt fails. Default: no.
     pub in_transaction: bool,
-    /// Hold jobs by locks of their rows instead of leases, where many arrive at once: see
-    /// [`row_lock`](Self::row_lock). Without effect together with [`in_transaction`](Self::in_transaction), and in
-    /// stores other than PostgreSQL. Default: no.
+    /// Whether jobs are held by row locks instead of leases where many arrive at once: see
+    /// [`row_lock`](Self::row_lock). Has no effect together with
+    /// [`in_transaction`](Self::in_transaction), or in stores other than PostgreSQL. Default: no.
     pub row_lock: bool,
 }
 
 impl HandlerOptions {
-    /// End an attempt that takes longer.
+    /// Ends an attempt that takes longer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// At most so many of this type at once on one node.
+    /// Limits the number of jobs of this type that run at once on one node.
     #[must_use]
     pub fn concurrency(mut self, limit: usize) -> Self {
         self.concurrency = Some(limit.max(1));
         self
     }
 
-    /// Waits between attempts.
+    /// Sets the waits between attempts.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Run inside the transaction that completes the job.
+    /// Runs the handler inside the transaction that completes the job.
     #[must_use]
     pub fn in_transaction(mut self) -> Self {
         self.in_transaction = true;
         self
     }
 
-    /// For short handlers: hold jobs by locks of their rows, where many arrive at once (protocol rule 35).
+    /// Holds jobs by row locks where many arrive at once (protocol rule 35). For short handlers.
     ///
-    /// A batch is locked, run and deleted in one transaction, which costs the database half of what leases do.
-    /// What has not ended after a tenth of a second gets a lease in that transaction and goes on as any other job;
-    /// so does what failed, and what was hinted or tried before is held by a lease from the start. The connection
-    /// is kept meanwhile, and where no connection is free there are leases.
+    /// One transaction locks, runs and deletes a batch, at half the cost of leases for the
+    /// database. A job that has not ended after a tenth of a second, or that failed, gets a lease
+    /// in that transaction and continues like any other job. Jobs that were hinted or tried before
+    /// get a lease from the start. The batch keeps its connection meanwhile; if no connection is
+    /// free, the jobs get leases.
     ///
-    /// The price: while a job is held so, a cut connection lets another node run it beside this one, and this
-    /// node's outcome is refused, where a lease would have protected both. Declare only handlers that are
-    /// short, and whose second run does no harm.
+    /// The price: if the connection of a batch is cut, another node may run its jobs at the same
+    /// time, and this node's outcome is refused. A lease would have prevented both. Use row locks
+    /// only for handlers that are short and whose second run does no harm.
     #[must_use]
     pub fn row_lock(mut self) -> Self {
         self.row_lock = true;
@@ -146,12 +148,12 @@ impl HandlerOptions {
     }
 }
 
-/// A handler and how it is run.
+/// A handler and its options.
 #[derive(Clone)]
 pub struct Registration {
-    /// Runs the jobs.
+    /// The handler.
     pub handler: Arc<dyn Handler>,
-    /// How.
+    /// Its options.
     pub options: HandlerOptions,
     pub(crate) inline_starts: Arc<InlineStarts>,
 }
@@ -163,7 +165,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Add an async closure over a typed payload, with default options.
+    /// Adds an async closure over a typed payload, with default options.
     pub fn add<P, F, Fut, O>(&mut self, job_type: impl Into<String>, run: F)
     where
         F: Fn(Running<P>) -> Fut + Send + Sync + 'static,
@@ -174,7 +176,7 @@ impl Handlers {
         self.add_with(job_type, HandlerOptions::default(), run);
     }
 
-    /// Add an async closure over a typed payload.
+    /// Adds an async closure over a typed payload.
     pub fn add_with<P, F, Fut, O>(
         &mut self,
         job_type: impl Into<String>,
@@ -193,7 +195,7 @@ impl Handlers {
         self.register(job_type, options, Arc::new(handler));
     }
 
-    /// Add an async closure over a [typed job](JobArgs), with default options.
+    /// Adds an async closure over a [typed job](JobArgs), with default options.
     pub fn job<A, F, Fut, O>(&mut self, run: F)
     where
         A: JobArgs,
@@ -204,7 +206,7 @@ impl Handlers {
         self.add(A::TYPE, run);
     }
 
-    /// Add an async closure over a [typed job](JobArgs).
+    /// Adds an async closure over a [typed job](JobArgs).
     pub fn job_with<A, F, Fut, O>(&mut self, options: HandlerOptions, run: F)
     where
         A: JobArgs,
@@ -215,7 +217,7 @@ impl Handlers {
         self.add_with(A::TYPE, options, run);
     }
 
-    /// Add anything that implements [`Handler`].
+    /// Adds an implementation of [`Handler`].
     pub fn register(
         &mut self,
         job_type: impl Into<String>,
@@ -230,7 +232,7 @@ impl Handlers {
         self.by_type.insert(job_type.into(), registration);
     }
 
-    /// Put a [middleware](crate::worker::middleware) around every handler that was added so far.
+    /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
     pub fn layer(&mut self, middleware: impl Middleware) {
         let middleware: Arc<dyn Middleware> = Arc::new(middleware);
         for registration in self.by_type.values_mut() {
@@ -241,26 +243,26 @@ impl Handlers {
         }
     }
 
-    /// Add all of these.
+    /// Adds all these handlers.
     pub fn extend(&mut self, others: &Handlers) {
         let others = others.by_type.iter();
         self.by_type
             .extend(others.map(|(job_type, one)| (job_type.clone(), one.clone())));
     }
 
-    /// Remove the handler of a type. False where there was none.
+    /// Removes the handler of a type. Returns false if there is none.
     pub fn remove(&mut self, job_type: &str) -> bool {
         self.by_type.remove(job_type).is_some()
     }
 
-    /// The handler of a type.
+    /// Returns the handler of a type.
     #[must_use]
     pub fn get(&self, job_type: &str) -> Option<&Registration> {
         self.by_type.get(job_type)
     }
 
-    /// Hold jobs of this type by row locks, whatever its handler was registered with
-    /// ([`HandlerOptions::row_lock`]). False where the type has no handler.
+    /// Holds jobs of this type by row locks, regardless of the handler's own
+    /// [option](HandlerOptions::row_lock). Returns false if the type has no handler.
     pub fn allow_row_lock(&mut self, job_type: &str) -> bool {
         let found = self.by_type.get_mut(job_type);
         found.is_some_and(|registration| {
@@ -269,7 +271,7 @@ impl Handlers {
         })
     }
 
-    /// Those of the types that may be held by row locks, sorted.
+    /// Returns the types whose jobs may be held by row locks, sorted.
     pub(crate) fn row_lock_types(&self) -> Vec<String> {
         let by_row = |registration: &Registration| {
             registration.options.row_lock && !registration.options.in_transaction
@@ -280,7 +282,7 @@ impl Handlers {
         types
     }
 
-    /// The types that have one, sorted.
+    /// Returns the types that have a handler, sorted.
     #[must_use]
     pub fn types(&self) -> Vec<String> {
         let mut types: Vec<_> = self.by_type.keys().cloned().collect();

@@ -14,7 +14,7 @@ use crate::store::{CompletingTransaction, SqlStore, StoreError};
 type Open = Option<Box<dyn CompletingTransaction>>;
 type Slot = Arc<Mutex<Open>>;
 
-/// Where a handler finds its transaction.
+/// The slot in which a handler finds its transaction.
 #[derive(Clone, Default)]
 pub(crate) struct HandlerTransaction(Option<Slot>);
 
@@ -37,29 +37,30 @@ impl HandlerTransaction {
             .map_err(|_| TransactionError::OtherStore)
     }
 
-    /// Take it back after the handler ended. `None` where the handler kept a guard alive in a task of
-    /// its own: its writes can't be told from a later job's, so nothing may commit.
+    /// Takes the transaction back after the handler ended. Returns `None` if a task of the handler
+    /// still holds a guard: its writes can't be told from those of a later job, so nothing may be
+    /// committed.
     pub(crate) fn take(&self) -> Option<Box<dyn CompletingTransaction>> {
         self.0.as_ref()?.try_lock().ok()?.take()
     }
 }
 
-/// Why a handler gets no transaction.
+/// The reason why a handler gets no transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
-    /// Register the handler with [`HandlerOptions::in_transaction`](crate::HandlerOptions::in_transaction).
-    #[error("this handler is not registered `in_transaction`")]
+    /// The handler is not registered [`in_transaction`](crate::HandlerOptions::in_transaction).
+    #[error("the handler is not registered with `HandlerOptions::in_transaction`")]
     NotRegistered,
-    /// The node's store is of another database.
-    #[error("the node works on another kind of store; ask for that one's transaction")]
+    /// The node works on another kind of store.
+    #[error("the node has another kind of store; name that store in `Running::transaction`")]
     OtherStore,
     /// The handler has ended.
-    #[error("the transaction has ended with its handler")]
+    #[error("the transaction has ended; use it before the handler returns")]
     Ended,
 }
 
 /// The completing transaction, while the handler works in it. It dereferences to the connection:
-/// `sqlx::query(…).execute(&mut *tx)`. Drop it before the handler answers.
+/// `sqlx::query(…).execute(&mut *tx)`. Drop it before the handler returns.
 pub struct TransactionGuard<S: SqlStore>(OwnedMappedMutexGuard<Open, JobTransaction<S>>);
 
 impl<S: SqlStore> TransactionGuard<S> {
@@ -79,7 +80,7 @@ impl<S: SqlStore> TransactionGuard<S> {
         self.0.create_many(jobs).await
     }
 
-    /// The transaction, for code that producers share.
+    /// Returns the transaction, for code that is shared with producers.
     pub fn transaction(&mut self) -> &mut JobTransaction<S> {
         &mut self.0
     }

@@ -1,4 +1,4 @@
-//! Middleware: code around handlers, for tracing, tenant context, metrics of your own.
+//! Middleware: code around handlers, for example for tracing, tenant context or metrics.
 //!
 //! ```
 //! use std::time::Instant;
@@ -14,8 +14,9 @@
 //! });
 //! ```
 //!
-//! A middleware sees the job before its payload is decoded. It may answer without running the handler,
-//! or change the answer. The layer that was added last runs first, as with axum's `Router::layer`.
+//! A middleware sees the job before its payload is decoded. It may answer without running the
+//! handler, or change the answer. The layer that was added last runs first, as with axum's
+//! `Router::layer`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Next {
     /// Runs the handler.
     ///
     /// # Errors
-    /// What the handler answers.
+    /// The error of the handler.
     pub async fn run(self, job: Running) -> HandlerResult {
         self.0.run(job).await
     }
@@ -42,7 +43,7 @@ impl Next {
 
 /// Code around a handler. Async closures over a job and [`Next`] implement it.
 pub trait Middleware: Send + Sync + 'static {
-    /// Runs the job, as a rule by [`Next::run`].
+    /// Runs the job, usually with [`Next::run`].
     fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult>;
 }
 

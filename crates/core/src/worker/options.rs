@@ -1,4 +1,4 @@
-//! Options of a node: each with its meaning, default and what changing it does.
+//! The options of a node, with their meanings, defaults and effects.
 
 use std::time::Duration;
 
@@ -12,39 +12,41 @@ use crate::store::RowTerms;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeOptions {
-    /// Jobs that run at once. Default 64.
+    /// The maximum number of jobs that run at once. Default 64.
     pub concurrency: usize,
-    /// How long a lock lasts without being renewed; a dead node's jobs are taken over that much later,
-    /// plus one sweep. Default 30 s, at least 1 s.
+    /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over that
+    /// much later, plus one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
-    /// How often the leader looks for expired locks while anything waits or runs, but at least twice a lease;
-    /// a third as often when idle. Default 10 s.
+    /// The time between two searches of the leader for expired leases while jobs wait or run. The
+    /// leader searches at least twice per lease, and a third as often when idle. Default 10 s.
     pub sweep_interval: Duration,
-    /// A job is suspected to have lost its hint only when it was ready so long before the marker left. Not less than
-    /// the hook's largest hint age plus the broker's confirm timeout, which stand in for it where it is shorter
-    /// (protocol rule 16). Default 15 s.
+    /// The time for which a job must have been ready before the marker left, to be suspected of a
+    /// lost hint. If it is shorter than the hook's maximum hint age plus the broker's confirm
+    /// timeout, that sum is used (protocol rule 16). Default 15 s.
     pub suspect_after: Duration,
-    /// When hints could not be received or not be published for so long, take jobs from the database until
-    /// they can; `None` for never: then jobs wait for the broker. Default 5 s.
+    /// The time without receiving or publishing hints after which the node takes jobs from the
+    /// database until the broker works again. `None` means never: jobs then wait for the broker.
+    /// Default 5 s.
     pub claim_after: Option<Duration>,
-    /// A job at whose hands so many nodes in a row have died goes to the dead letters. From the second death
-    /// on it runs alone on its node, and only deaths while alone count further (protocol rule 26). 0: never.
-    /// Default 3, at least 3.
+    /// The number of holders in a row that must die for the job to become a dead letter. From the
+    /// second death on the job runs alone on its node, and only deaths while it is alone count
+    /// further (protocol rule 26). 0 means never. Default 3, at least 3.
     pub quarantine_after: u32,
-    /// The smallest batch of hints of which jobs are held by row locks, where their handlers allow it; the jobs of a
-    /// smaller batch get leases ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
+    /// The smallest batch of hints whose jobs are held by row locks, if their handlers allow it.
+    /// The jobs of smaller batches get leases
+    /// ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
     pub row_lock_from: usize,
-    /// How long running jobs may take to end at shutdown before they are given back. Default 60 s.
+    /// The time that running jobs have to end at shutdown before they are released. Default 60 s.
     pub shutdown_timeout: Duration,
-    /// The lanes to receive, in their order. Default: `default`.
+    /// The lanes that the node receives, in their order. Default: `default`.
     pub lanes: Vec<LaneShare>,
-    /// How they share the slots: by their weights, or strictly in their order. Default: weighted.
+    /// How the lanes share the slots: by weight, or strictly in their order. Default: weighted.
     pub lane_order: LaneOrder,
-    /// Which jobs of its types the node takes: those of some deployments, categories or tenants. Default: all.
+    /// The deployments, categories and tenants whose jobs the node takes. Default: all.
     pub scope: Scope,
-    /// How the node's row in the table `node` names the machine. Default: its host name.
+    /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
-    /// How hints leave.
+    /// The options of the commit hook.
     pub hook: HookOptions,
 }
 
@@ -86,21 +88,21 @@ impl Default for NodeOptions {
     }
 }
 
-/// An option that can't work.
+/// An invalid option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option `{option}` {problem}")]
 pub struct BadOption {
-    /// The option.
+    /// The name of the option.
     pub option: &'static str,
-    /// What is wrong, and what to do.
+    /// The problem and the remedy.
     pub problem: String,
 }
 
 impl NodeOptions {
-    /// Check every option.
+    /// Checks every option.
     ///
     /// # Errors
-    /// All that can't work, at once.
+    /// All invalid options at once.
     pub fn validate(&self) -> Result<(), Vec<BadOption>> {
         let mut wrong = Vec::new();
         let mut check = |ok: bool, option, problem: &str| {
@@ -158,53 +160,55 @@ impl NodeOptions {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    /// How long a leader leads without a turn: no longer than a job's lease, so that a dead leader delays no takeover.
+    /// Returns how long a leader leads without a leader cycle. This is at most the lease of a job,
+    /// so that a dead leader delays no takeover.
     pub(crate) fn leader_lease(&self) -> Duration {
         self.lease.min(self.sweep_interval * 5 / 2)
     }
 
-    /// The age from which a job is suspected to have lost its hint, over a broker with this confirm timeout: a hint may
-    /// be published that late (protocol rule 16).
+    /// Returns the age from which a job is suspected to have lost its hint, over a broker with this
+    /// confirm timeout: a hint may be published that late (protocol rule 16).
     #[must_use]
     pub fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
         self.suspect_after
             .max(self.hook.max_age.saturating_add(confirm_timeout))
     }
 
-    /// Every living node has renewed its leases within this time: they are due at a third, and tried every twelfth.
+    /// Returns the time within which every living node has renewed its leases. They are due after a
+    /// third of the lease, and attempts are a twelfth of it apart.
     pub(crate) fn renewal_period(&self) -> Duration {
         self.lease / 2
     }
 
-    /// From one turn of the leader to the next while anything waits or runs. Leases end after an outage
-    /// of two thirds of a lease, so at least one turn falls into it, and the leader knows of it
-    /// (protocol rule 25).
+    /// Returns the time from one leader cycle to the next while jobs wait or run. After an outage
+    /// of two thirds of a lease, leases end; at least one cycle falls into such an outage, so the
+    /// leader notices it (protocol rule 25).
     pub(crate) fn busy_interval(&self) -> Duration {
         self.sweep_interval.min(self.renewal_period())
     }
 
-    /// Slots that jobs with a strike may take.
+    /// Returns the number of slots that jobs with a strike may take.
     pub(crate) fn struck_slots(&self) -> usize {
         (self.concurrency / 4).max(1)
     }
 
-    /// Hints of this lane are received.
+    /// Returns whether the node receives hints of this lane.
     pub(crate) fn receives(&self, lane: &Lane) -> bool {
         self.lanes.iter().any(|share| share.lane == *lane)
     }
 
-    /// A node that was silent for so long is given no jobs.
+    /// Returns the time of silence after which a node gets no jobs.
     pub(crate) fn heard_within(&self) -> Duration {
         (self.sweep_interval * 3 / 2).max(Duration::from_secs(2))
     }
 
-    /// The lanes without their weights.
+    /// Returns the lanes without their weights.
     pub(crate) fn lane_names(&self) -> Vec<Lane> {
         self.lanes.iter().map(|share| share.lane.clone()).collect()
     }
 
-    /// Messages that may be unsettled: enough to fill every slot, and as many again on their way; and for
-    /// each lane two, so that none is kept from arriving by the others.
+    /// Returns the maximum number of unsettled messages: enough to fill every slot twice, and at
+    /// least two for each lane, so that no lane blocks another.
     pub(crate) fn prefetch(&self) -> u16 {
         let wanted = self.concurrency.max(self.lanes.len()).saturating_mul(2);
         u16::try_from(wanted.clamp(2, 4_096)).unwrap_or(4_096)
@@ -228,7 +232,7 @@ mod tests {
         let mut options = NodeOptions::default();
         assert_eq!(options.busy_interval(), options.sweep_interval);
         options.sweep_interval = Duration::from_secs(300);
-        // A lease is renewed when a third of it has passed: the rest ends in the outage.
+        // A lease is renewed after a third of it, so an outage of two thirds ends it.
         assert!(options.busy_interval() < options.lease * 2 / 3);
     }
 }

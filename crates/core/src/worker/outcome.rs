@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// What became of an attempt that did not fail.
+/// The outcome of an attempt that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The job is finished.
     Done,
-    /// Run it again after this time; no attempt is spent.
+    /// The job runs again after this time; no attempt is spent.
     Snooze(Duration),
 }
 
-/// What a handler may answer instead of an [`Outcome`].
+/// A type that a handler may return instead of an [`Outcome`].
 pub trait IntoOutcome {
-    /// The outcome of the attempt.
+    /// Returns the outcome of the attempt.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -31,26 +31,26 @@ impl IntoOutcome for () {
     }
 }
 
-/// What a failed attempt means for the job.
+/// The effect of a failed attempt on the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Try again after the time given, or by the retry policy; one attempt is spent.
+    /// The job runs again after the given time, or by the retry policy; one attempt is spent.
     Retry(Option<Duration>),
-    /// Never try again.
+    /// The job becomes a dead letter.
     Unrecoverable,
-    /// Somebody else changed the same data; try again soon, no attempt is spent.
+    /// Another transaction changed the same data. The job runs again soon; no attempt is spent.
     Conflict,
 }
 
 /// A failed attempt: the verdict, a message, and the chain of causes.
 #[derive(Debug)]
 pub struct HandlerError {
-    /// What it means for the job.
+    /// The effect on the job.
     pub verdict: Verdict,
-    /// For people.
+    /// The message, for people.
     pub message: String,
-    /// The chain of causes, one a line.
+    /// The chain of causes, one per line.
     pub stack: Option<String>,
 }
 
@@ -63,28 +63,28 @@ impl HandlerError {
         }
     }
 
-    /// Try again by the retry policy.
+    /// Creates an error after which the job runs again by the retry policy.
     pub fn retry(message: impl Into<String>) -> Self {
         Self::new(Verdict::Retry(None), message)
     }
 
-    /// Try again after this time.
+    /// Creates an error after which the job runs again after this time.
     pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
         Self::new(Verdict::Retry(Some(wait)), message)
     }
 
-    /// Never try again.
+    /// Creates an error after which the job becomes a dead letter.
     pub fn unrecoverable(message: impl Into<String>) -> Self {
         Self::new(Verdict::Unrecoverable, message)
     }
 
-    /// Somebody else changed the same data; no attempt is spent.
+    /// Creates an error for a change of the same data by another transaction. No attempt is spent.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(Verdict::Conflict, message)
     }
 }
 
-/// Any error, also a text or one of `anyhow`, means "try again by the retry policy". A
+/// Any error, including a text or an error of `anyhow`, means a retry by the retry policy. A
 /// serialization failure or deadlock of the database, in the error or among its sources, is a
 /// conflict.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
@@ -114,7 +114,7 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
     let whole = error
         .downcast_ref::<sqlx::Error>()
         .and_then(|error| error.as_database_error());
-    // A wrapper, such as an error of `anyhow`, shows only the source of `sqlx::Error`.
+    // A wrapper, such as an error of `anyhow`, exposes only the source of `sqlx::Error`.
     let source = || {
         let inner = error.downcast_ref::<Box<dyn sqlx::error::DatabaseError>>();
         inner.map(|inner| &**inner)
@@ -125,7 +125,7 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }
 
-/// What a handler answers: an [`Outcome`], or anything that [becomes one](IntoOutcome).
+/// The answer of a handler: an [`Outcome`], or a type that [becomes one](IntoOutcome).
 pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, mpsc};
 use crate::hint::Ready;
 
 /// The maximum number of waiting own hints; further ones go to the broker. All jobs that one leader
-/// cycle rescues fit, so none of them queues behind a backlog.
+/// cycle rescues fit, so a rescued job does not queue behind a backlog.
 pub(crate) const OWN_HINTS: usize = 8_192;
 /// The channel of own hints. It stays open while the consumer is restarted.
 pub(crate) type OwnHints = Arc<Mutex<mpsc::Receiver<OwnHint>>>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long only leases are used after a batch was lost.
+/// The time for which only leases are used after a batch was lost.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// A pause of row locks after a lost batch.

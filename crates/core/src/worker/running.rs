@@ -11,23 +11,23 @@ use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, T
 use crate::worker::lease_book::Lease;
 use crate::worker::outcome::HandlerResult;
 
-/// A job that runs: its data, and what the handler may ask of the node.
+/// A running job: its data, and the handler's access to the node.
 pub struct Running<P = ()> {
     /// The decoded payload.
     pub payload: P,
     /// The job.
     pub job: Arc<Job>,
-    /// The token of this lock: hand it to systems that can refuse an older one.
+    /// The fence of this lock. Pass it to systems that can refuse an older one.
     pub fence: Fence,
     /// The node that runs it.
     pub node: NodeId,
-    /// Cancelled when the job shall stop: shutdown, timeout, a lost lease, an operator's cancel.
+    /// Cancelled when the job must stop: shutdown, timeout, a lost lease, an operator's cancel.
     pub stop: Stop,
     pub(crate) transaction: HandlerTransaction,
 }
 
-/// A [`CancellationToken`] that is made when it is first looked at: `job.stop.cancelled().await`,
-/// `job.stop.is_cancelled()`, or, to hand it on, `CancellationToken::clone(&job.stop)`.
+/// A [`CancellationToken`] that is created on first use: `job.stop.cancelled().await`,
+/// `job.stop.is_cancelled()`, or, to pass it on, `CancellationToken::clone(&job.stop)`.
 #[derive(Clone)]
 pub struct Stop(pub(crate) StopSignal);
 
@@ -49,13 +49,13 @@ impl Deref for Stop {
 }
 
 impl<P> Running<P> {
-    /// The transaction that completes this job, where its handler is registered
-    /// [`in_transaction`](crate::HandlerOptions::in_transaction): what is written here commits
-    /// together with the job's completion, or not at all. `S` is the store, for example
+    /// Returns the transaction that completes this job, if its handler is registered
+    /// [`in_transaction`](crate::HandlerOptions::in_transaction). Its writes are committed together
+    /// with the job's completion, or not at all. `S` is the store, for example
     /// [`PgStore`](crate::PgStore).
     ///
     /// # Errors
-    /// Where the handler is not registered so, or the node's store is another.
+    /// [`TransactionError`] if the handler is not registered so, or if the node has another store.
     pub async fn transaction<S: crate::store::SqlStore>(
         &self,
     ) -> Result<TransactionGuard<S>, TransactionError> {
@@ -77,6 +77,6 @@ impl<P> Running<P> {
 /// Runs jobs of one type.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Run one job. See the [module](crate::worker::handler) for what the answer means.
+    /// Runs one job. The [module](crate::worker::handler) describes the answers.
     async fn run(&self, job: Running) -> HandlerResult;
 }

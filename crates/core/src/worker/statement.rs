@@ -1,7 +1,7 @@
 //! A statement that may write leases for this node, from before it is sent until its answer is in
 //! the [lease book](crate::worker::lease_book).
 //!
-//! [`under_way`](crate::worker::under_way) says what follows when the answer is lost.
+//! [`under_way`](crate::worker::under_way) describes the effects of a lost answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ impl Drop for Statement {
 }
 
 impl LeaseBook {
-    /// Sends a statement that may write leases for this node. Without an answer it may take effect
-    /// for `within`.
+    /// Sends a statement that may write leases for this node. If no answer comes, the statement may
+    /// still take effect within `within`.
     pub(crate) async fn asks<T: Leases>(
         self: &Arc<Self>,
         within: Duration,

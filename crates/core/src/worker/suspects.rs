@@ -1,6 +1,6 @@
 //! Suspects: the jobs whose holders died, and which therefore run alone.
 //!
-//! [`quarantine`](crate::worker::quarantine) says why.
+//! [`quarantine`](crate::worker::quarantine) describes the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub(crate) const fn is_suspect(strikes: i32) -> bool {
 pub(crate) struct Suspects(Arc<AtomicUsize>);
 
 impl Suspects {
-    /// Returns whether there is a suspect. Meanwhile the node takes nothing else.
+    /// Returns whether there is a suspect. Meanwhile the node takes no other job.
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

@@ -1,7 +1,8 @@
 //! The checks that a new job must pass.
 //!
-//! Lengths, sizes and ranges are also checks of the tables (migration 0002), for writers that pass by the library.
-//! Syntax is judged here and in `jobwire.create_job` only, which answers with the same messages: a test compares them.
+//! The tables check lengths, sizes and ranges too (migration 0002), for writers that do not use the
+//! library. Only this code and `jobwire.create_job` check syntax, with the same messages: a test
+//! compares them.
 
 use chrono::Datelike;
 
@@ -10,23 +11,23 @@ use crate::job::new_job::NewJob;
 use crate::job::repeat::{BadRepeat, Repeat};
 use crate::job::retry::RetryPolicy;
 
-/// The largest payload, in bytes of JSON, and the largest custom values. Larger data belongs into a table of its own,
-/// its key into the payload: a payload is read with every lock.
+/// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in a
+/// table of its own and its key in the payload: every lock reads the payload.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-/// The largest of the other text fields, in bytes.
+/// The maximum size of the other text fields, in bytes.
 pub const MAX_FIELD_BYTES: usize = 1024;
-/// The most failures, hints and changes that a row counts. Counting stops there.
+/// The maximum of the failures, hints and changes that a row counts. Counting stops there.
 pub(crate) const MAX_COUNT: i32 = 1_000_000_000;
 
-/// A field that can't be accepted, and what to do about it.
+/// The error for an invalid field, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` {problem}; {remedy}")]
 pub struct InvalidJob {
-    /// The field, as it is called in JSON and SQL.
+    /// The field's name in JSON and SQL.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -39,17 +40,17 @@ impl InvalidJob {
         }
     }
 
-    /// A repeat that can't be read.
+    /// Creates the error for a repeat that can't be read.
     pub(crate) fn repeat(error: &BadRepeat) -> Self {
         Self::new("repeat", error.to_string(), "use for example `R3/PT10M`")
     }
 }
 
 impl NewJob {
-    /// Check every field.
+    /// Checks every field.
     ///
     /// # Errors
-    /// The first field that can't be accepted, with the remedy.
+    /// [`InvalidJob`] for the first invalid field, with the remedy.
     pub fn validate(&self) -> Result<(), InvalidJob> {
         if self.is_copy {
             return Ok(());
@@ -151,7 +152,7 @@ fn json(field: &'static str, value: &str) -> Result<(), InvalidJob> {
     Ok(())
 }
 
-/// The escape of NUL. Behind an escaped backslash `u0000` is plain text.
+/// Returns whether the JSON escapes NUL. After an escaped backslash, `u0000` is plain text.
 fn escapes_nul(json: &str) -> bool {
     let backslashes_before = |at: usize| {
         let before = json.bytes().take(at).rev();

@@ -1,4 +1,4 @@
-//! The answer to the commit of a batch, and what the node no longer holds after it.
+//! The answer to the commit of a batch, and its effect on the locks of the node.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ use crate::worker::held_instances::End;
 #[derive(Default)]
 pub(super) struct Committed {
     pub(super) outcome: BatchOutcome,
-    /// An answer was lost: either these outcomes were committed, or their locks were lost.
+    /// The ids of outcomes for which an answer was lost: they were committed, or their locks were
+    /// lost.
     pub(super) unknown: Vec<JobId>,
 }
 
@@ -75,7 +76,7 @@ pub(super) fn next_instances(outcome: &BatchOutcome) -> HashSet<&str> {
         .collect()
 }
 
-/// Returns how a job with a committed outcome has ended.
+/// Returns how the hold on a job with a committed outcome ends.
 pub(super) fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
     match &held.instance {
         Some(instance) if next.contains(&**instance) => End::PassedOn,

@@ -1,8 +1,7 @@
-//! The admission of a job that has a slot of the node: its type has a slot, too, and its handler
-//! can run it.
+//! The admission of a job that has a slot of the node: waits for a slot of its type, and checks
+//! that its handler can run it.
 //!
-//! [`quarantine`](crate::worker::quarantine) decides first, because it changes the slots of the
-//! job.
+//! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots.
 
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
-//! Runs a job again after a fault of the database, which is no fault of the job (protocol rule 29).
+//! Runs a job again after a fault of the database that the job did not cause (protocol rule 29).
 //!
 //! If the transaction of a handler could not be opened, lost its connection or could not be
-//! completed, nothing of it was committed. The job runs again under the same lock: its instance
-//! stays held, so that no sibling passes it, and no attempt is spent. This ends when the lease is
-//! no longer trusted, at the type's timeout, and when the node stops its jobs. The job is then
-//! released, unless its lock was lost.
+//! completed, none of its writes was committed. The job runs again under the same lock: its
+//! instance stays held, so no sibling overtakes it, and no attempt is spent. The repetition ends
+//! when the lease is no longer trusted, at the type's timeout, or when the node stops its jobs.
+//! Then the job is released, unless its lock was lost.
 //!
-//! A job may cause the fault, for example with a statement that crashes the server's process. So if
-//! the database answers on another connection at once, the fault counts, and the third such fault
-//! is a failure of the job.
+//! A job may cause the fault, for example with a statement that crashes the server's process. So a
+//! fault counts if the database answers on another connection at once. The third counted fault is a
+//! failure of the job.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ impl Faults {
         }
     }
 
-    /// Records a fault. Returns None when the database answers again and the job runs again, and an
-    /// ending when no time is left or the faults count as a failure.
+    /// Records a fault. Returns `None` when the database answers again and the job is to run again.
+    /// Returns an ending when no time is left, or when the faults count as a failure.
     pub(super) async fn one_more(&mut self, run: &Run<'_>, fault: Fault) -> Option<Ending> {
         let node = run.node;
         let ending = tokio::select! {

@@ -11,11 +11,11 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// Returns the completion of a job that ran for `ran`. None means that the end of its series is
-/// past: no occurrence follows.
+/// Returns the completion of a job that ran for `ran`. `None` means that the end of its series has
+/// passed; then no occurrence follows.
 pub(super) fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> Completion {
-    // By the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
-    // and the next occurrence would be late by as much.
+    // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
+    // and would delay the next occurrence by as much.
     let now = |ran| {
         let ran = chrono::Duration::from_std(ran).unwrap_or_default();
         job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at)
@@ -51,17 +51,18 @@ pub(super) async fn complete_in_transaction(
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
-        // Only the database has the result: the next lock finds the job if it was not committed.
+        // Only the database has the result. If the job was not completed, its lease is found as a
+        // lost lease.
         Err(StoreError::CommitUnknown(error)) => {
-            tracing::warn!(job = %job.id, %error, "the result of the job's commit is unknown; the job runs again if its lease is still there");
+            tracing::warn!(job = %job.id, %error, "the result of the job's commit is unknown; the job runs again if it was not committed");
             Ending::Left
         }
-        // The database refused the job's data, or a statement of the handler had failed.
+        // The database refused the job's data, or a statement of the handler failed.
         Err(error) if error.is_row_fault() || matches!(error, StoreError::TransactionFailed) => {
             failure(run, error.into(), "retry")
         }
-        // A missing right or table, a trigger that raises or a server that is away is no fault of
-        // the job.
+        // The job did not cause a missing privilege or table, a trigger that raises, or a server
+        // that is away.
         Err(error) => return Err(Fault::after_handler(&error)),
     })
 }

@@ -9,13 +9,13 @@ use crate::store::{Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, Verdict};
 
-/// The delay of the next attempt after a conflict.
+/// The wait before the next attempt after a conflict.
 const CONFLICT_WAIT: Duration = Duration::from_millis(100);
 /// The maximum number of bytes of a stored message. A stack may have sixteen times as many.
 const MESSAGE_BYTES: usize = 4_000;
 
-/// Returns the ending of a failed attempt: by the error's verdict, and by the retry policy of the
-/// job or else of its type.
+/// Returns the ending of a failed attempt. The error's verdict and the retry policy of the job, or
+/// that of its type, decide it.
 pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str) -> Ending {
     let job = run.job;
     let to = destination(run, &error.verdict);
@@ -66,7 +66,7 @@ fn destination(run: &Run<'_>, verdict: &Verdict) -> Destination {
     }
 }
 
-/// Returns the retry policy of the job, if it has one that can be read.
+/// Returns the job's own retry policy, if it can be read.
 fn own_policy(run: &Run<'_>) -> Option<RetryPolicy> {
     let job = run.job;
     match RetryPolicy::parse(job.retry_policy.as_deref()?) {

@@ -2,7 +2,7 @@
 
 use crate::store::StoreError;
 
-/// A fault of the database: nothing was committed, and the job is not to blame.
+/// A fault of the database that the job did not cause. Nothing was committed.
 pub(super) struct Fault {
     pub(super) error: String,
     /// Whether two transactions were in conflict.

@@ -1,4 +1,4 @@
-//! The interpretation of an attempt: what follows from the way its handler ended.
+//! The interpretation of an attempt: the ending that follows from the handler's result.
 
 use tokio::time::Instant;
 
@@ -49,13 +49,13 @@ pub(super) async fn interpret(
 }
 
 /// Rolls back the transaction of an attempt that does not complete its job. Returns a fault if the
-/// failure of the handler follows from a broken connection.
+/// handler failed because of a broken connection.
 async fn roll_back(
     run: &Run<'_>,
     transaction: &HandlerTransaction,
     result: &AttemptResult,
 ) -> Result<(), Fault> {
-    // If the handler leaked the guard, the transaction is rolled back when the guard drops.
+    // If the handler leaked the guard, the transaction is rolled back when the guard is dropped.
     let undone = match transaction.take() {
         Some(transaction) => transaction.rollback().await,
         None => Ok(()),
@@ -95,7 +95,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult, started: Instant) -> Ending {
             },
             outcome: "snooze",
         },
-        // A handler that a shutdown stopped ends with an error. No attempt is spent.
+        // A handler that a shutdown stopped may return an error. No attempt is spent.
         Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
         Err(error) => {
             let outcome = match error.verdict {

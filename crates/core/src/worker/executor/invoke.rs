@@ -1,6 +1,6 @@
-//! The call of the handler: it ends with its answer, a panic, its timeout, or a stop.
+//! The call of the handler. It ends with an answer, a panic, a timeout or a stop.
 //!
-//! A handler that was asked to stop has [`GRACE`] to end; then its future is dropped.
+//! A handler that was asked to stop has [`GRACE`] to end. Then its future is dropped.
 
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
@@ -14,7 +14,7 @@ use crate::runtime::supervisor::panic_message;
 use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// How long a handler may take to end after it was asked to stop.
+/// The time that a handler has to end after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// How the call of a handler ended.
@@ -23,13 +23,13 @@ pub(super) enum AttemptResult {
     Panicked(String),
     TimedOut(Duration),
     LostLease,
-    /// The connection of its transaction does not respond.
+    /// The connection of the transaction does not respond.
     LostLine,
     Stopped,
 }
 
-/// Calls the handler and returns how it ended. `first_poll` is called when the handler has given
-/// the thread back for the first time.
+/// Calls the handler and returns its result. Calls `first_poll` when the handler has returned
+/// control of the thread for the first time.
 pub(super) async fn invoke(
     run: &Run<'_>,
     transaction: &HandlerTransaction,
@@ -47,7 +47,7 @@ pub(super) async fn invoke(
     };
     let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
-    // Most short jobs end at once and need no timer and no signals.
+    // Most short jobs end in the first poll and need no timer and no signals.
     let first = futures_util::poll!(&mut handler);
     first_poll();
     if let Poll::Ready(ended) = first {
@@ -68,8 +68,8 @@ pub(super) async fn invoke(
     tokio::select! {
         biased;
         ended = &mut handler => match reason {
-            // The handler ended in time, so its outcome counts. If the lease may be lost, the guard
-            // of the completion decides.
+            // The handler ended in time, so its outcome counts. If the lease may be lost, the
+            // completion's guard decides.
             AttemptResult::Stopped => answer(ended),
             AttemptResult::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
             other => other,

@@ -14,7 +14,7 @@ use crate::worker::handler_transaction::HandlerTransaction;
 pub(super) struct Opened {
     pub(super) transaction: HandlerTransaction,
     pub(super) stop: Stop,
-    /// Ready when the connection of the transaction does not respond.
+    /// Completes when the connection of the transaction does not respond.
     pub(super) line_ends: BoxFuture<'static, ()>,
 }
 
@@ -24,7 +24,7 @@ pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
         return Ok(Opened {
             transaction: HandlerTransaction::default(),
             stop: Stop(StopSignal::OfLease(run.lease.clone())),
-            // A box of a type without a size allocates nothing.
+            // A box of a zero-sized type allocates nothing.
             line_ends: Box::pin(std::future::pending()),
         });
     }

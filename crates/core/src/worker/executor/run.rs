@@ -1,4 +1,4 @@
-//! A run: a job under its lock, with its handler. The steps of the executor pass it on.
+//! A run: a job under its lock, with its handler. Each step of the executor receives it.
 
 use std::sync::Arc;
 
