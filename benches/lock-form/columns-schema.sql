@@ -1,5 +1,5 @@
--- The form that was not chosen: the lock is columns of the job, at the end of the row.
--- Everything else (columns, keys, partial indexes, gates) stays as the migration makes it.
+-- The rejected form: the lock is columns of the job, at the end of the row.
+-- All other columns, keys, partial indexes and gates are those of the migration.
 DROP TABLE jobwire.job_lease;
 ALTER TABLE jobwire.job
     ADD COLUMN lock_owner      uuid,

@@ -1,6 +1,5 @@
--- One batch of 256 jobs from insert to deletion, locked in columns of the job itself. The lock is the
--- plainest guarded UPDATE there is: no SKIP LOCKED and no order, which a real one would need. That
--- favours this form.
+-- One batch of 256 jobs from insert to deletion, locked in columns of the job. The lock is a plain guarded
+-- UPDATE without SKIP LOCKED and order, which a real lock would need. This favours this form.
 SELECT array_agg(jobwire.uuid_v7())::text AS ids FROM generate_series(1, 256) \gset
 INSERT INTO jobwire.job (id, type, payload, correlation_id, origin, hints)
     SELECT id, 'noop', json_build_object('filler', repeat('x', 180)), id, 'hook', 1 FROM unnest(:ids::uuid[]) AS given(id);

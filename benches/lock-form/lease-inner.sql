@@ -1,5 +1,5 @@
--- As lease.sql, but LOCK ends with an inner join, as it did before this was measured: the planner takes both
--- sides for one row each and compares every pair, 65,536 in a batch of 256.
+-- As lease.sql, but LOCK ends with an inner join, as before this measurement. The planner estimates one row
+-- for each side and compares every pair, 65,536 in a batch of 256.
 SELECT array_agg(jobwire.uuid_v7())::text AS ids FROM generate_series(1, 256) \gset
 INSERT INTO jobwire.job (id, type, payload, correlation_id, origin, hints)
     SELECT id, 'noop', json_build_object('filler', repeat('x', 180)), id, 'hook', 1 FROM unnest(:ids::uuid[]) AS given(id);

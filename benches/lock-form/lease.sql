@@ -1,5 +1,5 @@
--- One batch of 256 jobs from insert to deletion, locked in job_lease. LOCK and COMPLETE are those of
--- crates/core/src/store/postgres/lock.rs and complete.rs.
+-- One batch of 256 jobs from insert to deletion, locked in job_lease. LOCK and COMPLETE are the
+-- statements of crates/core/src/store/postgres/lock.rs and complete.rs.
 SELECT array_agg(jobwire.uuid_v7())::text AS ids FROM generate_series(1, 256) \gset
 INSERT INTO jobwire.job (id, type, payload, correlation_id, origin, hints)
     SELECT id, 'noop', json_build_object('filler', repeat('x', 180)), id, 'hook', 1 FROM unnest(:ids::uuid[]) AS given(id);

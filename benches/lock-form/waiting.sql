@@ -1,5 +1,5 @@
--- A backlog: a million ready jobs, of which the last 1,000 are in flight and 300 of those have expired.
--- psql variable `form` is `lease` or `columns`.
+-- A backlog of a million ready jobs. The last 1,000 are locked, and 300 of these locks have expired.
+-- The psql variable `form` is `lease` or `columns`.
 INSERT INTO jobwire.job (id, type, payload, correlation_id, origin, hints)
     SELECT jobwire.uuid_v7(), 'noop', json_build_object('filler', repeat('x', 180)), gen_random_uuid(), 'hook', 1
     FROM generate_series(1, 1000000);

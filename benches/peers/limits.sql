@@ -1,5 +1,5 @@
--- A minimal table of jobs in the shape of Jobwire's: what a message, its lock and a deletion need, about 450 bytes a
--- row, one index. And the ids of each batch, which stand for the hints: who holds one knows what to lock.
+-- A minimal table of jobs in the shape of Jobwire's: the columns for creation, lock and deletion, about 450 bytes a
+-- row, one index. The table batch holds the ids of each batch in place of hints.
 -- Variables: jobs, size (rows of a batch).
 CREATE TABLE job (
     id uuid PRIMARY KEY,
@@ -14,9 +14,9 @@ CREATE TABLE job (
     fence bigint NOT NULL DEFAULT 0
 );
 CREATE TABLE batch (n integer PRIMARY KEY, ids uuid[] NOT NULL);
--- Plain: an array that is compressed or stored elsewhere would cost what a message in hand does not.
+-- Plain: a compressed or out-of-line array would add a cost that a received message does not have.
 ALTER TABLE batch ALTER ids SET STORAGE PLAIN;
--- Version 7: the time in front, so that neighbours in time are neighbours in the index.
+-- UUID version 7: the time comes first, so rows created together are neighbours in the index.
 INSERT INTO batch
     SELECT n / :size, array_agg(overlay(gen_random_uuid()::text PLACING '019a9e7c-' || lpad(to_hex(n / 4096), 4, '0') FROM 1 FOR 13)::uuid
                                 ORDER BY n)

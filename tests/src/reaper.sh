@@ -1,10 +1,11 @@
-# The reaper: reads what there is to take away, one notice a line, until the test
-# process is gone (its end of the pipe closes, whatever killed it), then takes it away.
+# The reaper: removes the processes, mounts and directories of a test process after its
+# end. Reads one notice per line until the test process has ended: its end of the pipe
+# closes, however it ended.
 #   group PID        a process group was started
-#   gone PID         it has ended and its number may belong to a stranger
-#   directory PATH   remove this
-#   mount PATH       unmount this first
-#   unmounted PATH   it has been
+#   gone PID         the group has ended; another process may get its number
+#   directory PATH   remove the directory
+#   mount PATH       unmount this before directories are removed
+#   unmounted PATH   the mount is gone
 trap '' HUP INT QUIT TERM
 groups=
 mounts=
@@ -37,13 +38,13 @@ alive() {
     return 1
 }
 
-# QUIT first: it makes PostgreSQL's postmaster end its backends, which live in
-# sessions of their own, and give back its shared memory.
+# QUIT first: PostgreSQL's postmaster then ends its backends, which have their own
+# sessions, and releases its shared memory.
 for signal in QUIT KILL; do
     for group in $groups; do
         kill -s "$signal" -- "-$group" 2>/dev/null
     done
-    # On a busy machine the killed take their time.
+    # On a busy machine killed processes end slowly.
     case $signal in QUIT) tries=20 ;; *) tries=100 ;; esac
     while [ "$tries" -gt 0 ] && alive; do
         tries=$((tries - 1))
@@ -51,12 +52,12 @@ for signal in QUIT KILL; do
     done
 done
 
-# Lazily: what was just killed may still have files open there.
+# Lazily: processes that were just killed may still have files open there.
 for mount in $mounts; do
     umount -l "$mount" 2>/dev/null
 done
 
-# A server that has just been killed may still have been writing.
+# Tries again: a killed server may still create files while they are removed.
 tries=50
 while [ "$tries" -gt 0 ]; do
     [ "$#" -eq 0 ] || rm -rf -- "$@" && break

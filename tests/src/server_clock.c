@@ -1,7 +1,7 @@
-/* Preloaded into a server: its clock shows as many seconds more as stand in the file that SERVER_CLOCK names.
+/* Preloaded into a server. Adds the number of seconds in the file that SERVER_CLOCK names to its wall clock.
  *
- * The file is mapped, so that all processes of a server see a jump at the same moment. Only the wall clock is changed;
- * timers and the monotonic clock go on. (libfaketime can do more, but a PostgreSQL under it never fires its timeouts.) */
+ * The file is mapped, so all processes of a server see a jump at the same moment. Timers and the monotonic clock are not
+ * changed. (libfaketime can do more, but timeouts of a PostgreSQL under it never fire.) */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdatomic.h>

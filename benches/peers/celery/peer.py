@@ -1,10 +1,10 @@
-"""Celery with RabbitMQ as a contender of the comparison kit (../README.md says what each command does).
+"""Celery with RabbitMQ as a contender of the comparison kit (../README.md describes each command).
 
 Settings, from docs.celeryq.dev/en/stable/userguide/optimizing.html and .../configuration.html: prefork with a process
 for each processor (the default), prefetch raised to 128 a process ("lots of short tasks"), no results, no events, no
 rate limits, no gossip, mingle or remote control. Messages are persistent (the default), in a durable classic queue.
-Tasks are acknowledged late: with the default, one that was running is lost with its worker, which no other contender
-does. The publisher waits for no confirm (the default).
+Tasks are acknowledged late: with the default, a worker that dies loses its running tasks, unlike every other
+contender. The publisher does not wait for confirms (the default).
 """
 
 import functools
@@ -40,7 +40,7 @@ def starts():
 
 @app.task(name="noop")
 def noop(n):
-    """Note the start: 4 bytes of number, 8 of microseconds, little-endian. Each process appends at once."""
+    """Appends the start to the file at once: 4 bytes of number, 8 of microseconds, little-endian."""
     os.write(starts(), struct.pack("<Iq", n, micros()))
 
 
@@ -51,7 +51,7 @@ def publish(numbers):
 
 
 def setup():
-    """Declare the queue."""
+    """Declares the queue."""
     with app.connection_for_write() as connection:
         app.amqp.queues["celery"].bind(connection.default_channel).declare()
 
@@ -61,16 +61,16 @@ def fill(jobs):
 
 
 def work(path, _profile):
-    """Run jobs until the process is asked to stop."""
+    """Runs jobs until the process is asked to stop."""
     os.environ["STARTS"] = path
-    # Celery makes log lines of what is printed.
+    # Written directly: Celery turns printed lines into log lines.
     worker_ready.connect(lambda **_: os.write(1, b"ready\n"), weak=False)
     app.worker_main(["worker", "--loglevel=WARNING", "--pool=prefork", f"--concurrency={os.cpu_count()}",
                      "--without-gossip", "--without-mingle", "--without-heartbeat"])
 
 
 def flow(seconds, clients, batch, ahead, path, _profile):
-    """Create jobs by several clients, processes here, as fast as it goes, unless too many wait to be started."""
+    """Creates jobs with several client processes as fast as possible, but pauses while too many jobs wait."""
     following = multiprocessing.Value("q", 0)
     began = micros()
 
@@ -85,7 +85,7 @@ def flow(seconds, clients, batch, ahead, path, _profile):
                 following.value += int(batch)
             publish(range(first, first + int(batch)))
 
-    # A fork has no connection yet: each opens its own.
+    # No connection is open before the fork: each client opens its own.
     all_clients = [multiprocessing.get_context("fork").Process(target=client) for _ in range(int(clients))]
     for one in all_clients:
         one.start()
@@ -97,7 +97,7 @@ def flow(seconds, clients, batch, ahead, path, _profile):
 
 
 def arrive(rate, jobs, path, _profile):
-    """Create one job after the other at a fixed rate; one that is late has been due all the same."""
+    """Creates jobs one after the other at a fixed rate. A late job keeps its due time."""
     with app.producer_or_acquire() as producer, Path(path).open("wb") as commits:
         producer.connection.ensure_connection()
         began = micros()

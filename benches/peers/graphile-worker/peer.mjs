@@ -1,23 +1,23 @@
-// graphile-worker as a contender of the comparison kit (../README.md says what each command does).
+// graphile-worker as a contender of the comparison kit (../README.md describes each command).
 //
 // Settings: those of worker.graphile.org/docs/performance ("Quick stats"): 24 jobs at once, a pool of 25 connections, a
-// local queue of 500, completion and failure in batches without delay; for drain and latency alike. Jobs in bulk come by
-// the SQL function add_jobs, as in the project's own perfTest/init.js; single ones by addJob of its utilities.
+// local queue of 500, completion and failure in batches without delay; the same for all workloads. Bulk creation uses
+// the SQL function add_jobs, as the project's own perfTest/init.js does; single creation uses addJob of its utilities.
 import { appendFileSync, statSync, writeFileSync } from "node:fs";
 import { performance } from "node:perf_hooks";
 import { setTimeout as sleep } from "node:timers/promises";
 import { makeWorkerUtils, run } from "graphile-worker";
 import pg from "pg";
 
-process.env.NO_LOG_SUCCESS = "1"; // As in its own perfTest: a line for each job would be what is measured.
+process.env.NO_LOG_SUCCESS = "1"; // As in its own perfTest: a log line for each job would dominate the measurement.
 
 const CONCURRENT_JOBS = 24;
-/** Jobs in a statement that fills. */
+/** Jobs per statement when filling. */
 const FILLING = 5_000;
-/** Connections of whoever creates one job a transaction. */
+/** Connections of the creators that use one transaction for each job. */
 const CREATORS = 16;
 
-/** Microseconds since 1970. Date.now() has milliseconds only: wait for its next one, and count on from there. */
+/** Microseconds since 1970. Date.now() counts milliseconds: wait for the next one and add performance.now(). */
 const origin = (() => {
   const before = Date.now();
   while (Date.now() === before);
@@ -39,7 +39,7 @@ const insert = (pool, from, to) => {
   );
 };
 
-/** How many jobs the worker, another process, has noted. */
+/** Returns the number of starts in the file of the worker, which is another process. */
 const started = (path) => (statSync(path, { throwIfNoEntry: false })?.size ?? 0) / 12;
 
 const commands = {
@@ -59,7 +59,7 @@ const commands = {
 
   /** Runs jobs until the process is asked to stop. */
   async work(path) {
-    // 4 bytes of number, 8 of microseconds, little-endian; written every 10 ms.
+    // A start: 4 bytes of number, 8 of microseconds, little-endian. Written every 10 ms.
     let buffer = Buffer.alloc(12 * 100_000);
     let used = 0;
     const flush = () => {
@@ -94,7 +94,7 @@ const commands = {
     process.exit(0);
   },
 
-  /** Creates jobs by several clients as fast as it goes, unless too many wait to be started. */
+  /** Creates jobs with several clients as fast as possible, but pauses while too many jobs wait to be started. */
   async flow(seconds, clients, batch, ahead, path) {
     const pool = connect(Number(clients));
     let next = 0;
@@ -115,7 +115,7 @@ const commands = {
     await pool.end();
   },
 
-  /** Creates one job a transaction at a fixed rate, whether or not the one before is committed. */
+  /** Creates one job per transaction at a fixed rate, whether or not the previous one is committed. */
   async arrive(rate, jobs, path) {
     const pgPool = connect(CREATORS);
     const utils = await makeWorkerUtils({ pgPool });
@@ -130,7 +130,7 @@ const commands = {
     const creating = [];
     for (let n = 0; n < Number(jobs); n++) {
       const due = began + (n * 1e6) / Number(rate);
-      // A timer has milliseconds: what has become due meanwhile is created at once.
+      // A timer counts milliseconds: jobs that became due meanwhile are created at once.
       while (micros() < due) await sleep(Math.max(1, (due - micros()) / 1_000));
       creating.push(create(n, due));
     }

@@ -1,4 +1,4 @@
-"""What a run showed."""
+"""The figures of a run."""
 
 import math
 import statistics
@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass
 class Cpu:
-    """Processor time in microseconds; of a job, once it is divided. `None` where nothing was measured."""
+    """Processor time in microseconds, of a run or (after `of`) of a job. `None` if it was not measured."""
 
     database: float | None = None
     broker: float | None = None
     worker: float | None = None
-    # Whoever creates the jobs. Of Jobwire it is the bench, which is also told of each start.
+    # The process that creates the jobs. For Jobwire this is the bench, which also receives a report of each start.
     producer: float | None = None
-    # All of the machine, whoever it worked for.
+    # All processes of the machine.
     machine: float | None = None
 
     def of(self, jobs):
@@ -27,7 +27,7 @@ class Cpu:
 
 @dataclass
 class Result:
-    """Of one contender, in one workload, in one round."""
+    """The figures of one contender in one workload and one round."""
 
     contender: str
     workload: str
@@ -44,7 +44,7 @@ class Result:
 
 
 def percentiles(micros):
-    """Of all values, in milliseconds: the smallest one that so many are not larger than."""
+    """Returns nearest-rank percentiles of the values, in milliseconds."""
     ordered = sorted(micros)
 
     def at(share):
@@ -54,6 +54,6 @@ def percentiles(micros):
 
 
 def median(values):
-    """Of what was measured; nothing of nothing."""
+    """Returns the median of the values that are not `None`; `None` if there are none."""
     values = [value for value in values if value is not None]
     return statistics.median(values) if values else None

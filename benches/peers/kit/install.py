@@ -1,5 +1,5 @@
-"""Brings the contenders' own packages, in the versions that this directory pins, into a directory outside the
-repository. What is there already is not fetched again."""
+"""Installs the contenders' packages, in the versions that this directory pins, into a directory outside the
+repository. Installed packages are not fetched again."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 
 class Installer:
-    """Each method returns the command that begins every call of a contender's program, or says what is missing."""
+    """Each method returns the first words of a contender's command line, or raises `Missing` with the reason."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -23,7 +23,7 @@ class Installer:
     def river(self):
         go = machine.program("go", "install Go (go.dev)")
         built = self.directory / "river"
-        # Go knows by itself what has changed.
+        # Go itself detects changes.
         self._step("River", [go, "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-o", built, "."],
                    HERE / "river")
         return [built]
@@ -33,7 +33,7 @@ class Installer:
         home = self.directory / "graphile-worker"
         self._once(home, ["package.json", "package-lock.json"], HERE / "graphile-worker", "graphile-worker",
                    lambda: [[npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]])
-        # A module finds its packages beside itself.
+        # Node.js looks for packages in the directory of the module.
         shutil.copy(HERE / "graphile-worker/peer.mjs", home)
         node = next(iter(home.glob("node_modules/node-linux-*/bin/node")), None)
         return [node or machine.program("node", "install Node.js 22.18 or newer"), home / "peer.mjs"]
@@ -53,14 +53,14 @@ class Installer:
         return [self.directory / "rust/release" / program]
 
     def jobwire(self):
-        """The program of this checkout, where `cargo build` puts it."""
+        """Builds and returns the program of this checkout."""
         target = Path(os.environ.get("CARGO_TARGET_DIR", machine.REPOSITORY / "target"))
         self._step("Jobwire", [_cargo(), "build", "--release", "--locked", "-p", "jobwire-cli", "--bin", "jobwire"],
                    machine.REPOSITORY)
         return [target / "release/jobwire"]
 
     def _once(self, home, pins, source, name, steps):
-        """Make a directory afresh, unless it was made from the same pins to the end."""
+        """Makes a directory anew, unless it was made completely from the same pins."""
         pinned = hashlib.sha256(b"".join((source / pin).read_bytes() for pin in pins)).hexdigest()
         done = home / "installed"
         if done.is_file() and done.read_text() == pinned:

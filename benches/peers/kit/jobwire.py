@@ -1,6 +1,6 @@
-"""Jobwire as a contender: its own `jobwire bench`, which checks each run and measures with the same rules.
+"""Jobwire as a contender: `jobwire bench`, which checks each run and measures by the same rules.
 
-Its settings are the defaults, whatever the environment says, but for those that are given here.
+Settings have their defaults, except those that are given here. The environment's settings are ignored.
 """
 
 import json
@@ -12,7 +12,7 @@ from kit.processes import Failure
 
 
 class Jobwire:
-    """Over RabbitMQ, or in-process."""
+    """Jobwire over RabbitMQ or in-process."""
 
     def __init__(self, name, command, kit, workloads, broker=True, **settings):
         self.name, self.command, self.kit, self.broker, self.settings = name, command, kit, broker, settings
@@ -31,7 +31,7 @@ class Jobwire:
     def _bench(self, workload, *options):
         postgres, rabbitmq = self.kit.postgres, self.kit.rabbitmq
         database = postgres.create_database(self.name)
-        # In this database, so that the bench finds the counters.
+        # The bench reads the counters in this database.
         postgres.ask("CREATE EXTENSION pg_stat_statements", database)
         vhost = rabbitmq.create_vhost() if self.broker else None
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBWIRE_")} | {
@@ -48,7 +48,7 @@ class Jobwire:
         try:
             return self._result(json.loads(printed), workload)
         except (ValueError, KeyError) as error:
-            raise Failure(f"jobwire bench {workload} said nothing that can be read: {error}") from None
+            raise Failure(f"jobwire bench {workload} printed an unreadable report: {error}") from None
 
     def _result(self, report, workload):
         cost = report["cost"]

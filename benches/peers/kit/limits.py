@@ -1,4 +1,4 @@
-"""What the servers give by themselves: pgbench with the least that a job needs, and RabbitMQ with nothing behind it."""
+"""The limits of the servers: pgbench with the minimal statements of a job, and RabbitMQ without a job executor."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from kit.processes import Failure
 HERE = REPOSITORY / "benches/peers"
 CLIENTS = (1, 4, 8)
 SIZES = (1, 256)
-# A transaction of one row takes a flush of the disk: fewer of them, for each client, tell as much.
+# Most transactions of one row per client. Each flushes the disk, so this many suffice.
 SINGLE = 1_000
 
-# Each client works off its own batches, one after the other.
+# Each client processes its own batches one after the other.
 NEXT = "\\set n :n + 1\n\\set batch :client_id * :each + :n - 1\n"
 IDS = "(SELECT ids FROM batch WHERE n = :batch)"
 STATEMENTS = {
@@ -25,12 +25,12 @@ STATEMENTS = {
             "AND (lock_owner IS NULL OR lock_expires_at < clock_timestamp()) RETURNING *;\n",
     "delete": "DELETE FROM job WHERE id = ANY({ids}::uuid[]) AND fence = 1 RETURNING id;\n",
 }
-# In this order each leaves the table as the next one needs it.
+# In this order, each script leaves the table as the next one needs it.
 SCRIPTS = (("insert",), ("lock",), ("delete",), ("insert",), ("lock", "delete"), ("insert", "lock", "delete"))
 
 
 class Pgbench:
-    """Rows a second of minimal statements, each a transaction of its own."""
+    """Rows a second of minimal statements. Each statement is a transaction."""
 
     name = "pgbench"
 
@@ -60,7 +60,7 @@ class Pgbench:
         return figures
 
     def _run(self, database, statements, clients, each, log):
-        """Transactions of all statements in a second."""
+        """Runs all statements with pgbench. Returns transactions a second."""
         postgres = self.kit.postgres
         script = self.kit.directory / "pgbench.sql"
         script.write_text(NEXT + "".join(STATEMENTS[one].format(ids=IDS, filler="x" * 180) for one in statements))
@@ -70,19 +70,19 @@ class Pgbench:
              f"--jobs={min(2, clients)}", f"--transactions={each}", "--define=n=0", f"--define=each={each}",
              f"--file={script}"], log, env=postgres.environment(database))
         if not (tps := re.search(r"^tps = ([\d.]+) \(without", printed, re.MULTILINE)):
-            raise Failure(f"pgbench said nothing that can be read: {printed[-200:]}")
+            raise Failure(f"pgbench printed unreadable output: {printed[-200:]}")
         return float(tps[1])
 
 
 def message(packed):
-    """One like Jobwire's."""
+    """Returns a message in Jobwire's format."""
     return json.dumps({"v": 1, "at": 1_763_740_000_000_000, "hints": [
         {"id": "019a9e7c-1f0b-7c43-9c3e-5a5f3f6f2d11", "c": 1_763_740_000_000_000}] * packed},
         separators=(",", ":"))
 
 
 def amqp_limit(kit, command, log, *arguments):
-    """What the program says, in a virtual host of its own."""
+    """Runs the program in its own virtual host. Returns its output."""
     vhost = kit.rabbitmq.create_vhost()
     with kit.open_log(log) as said:
         printed, _ = processes.run([*command, kit.rabbitmq.url(vhost), *map(str, arguments)], said)
@@ -91,10 +91,10 @@ def amqp_limit(kit, command, log, *arguments):
 
 
 class Amqp:
-    """Hints a second that pass RabbitMQ, by the number of hints in a message."""
+    """Hints a second through RabbitMQ, by the number of hints in a message."""
 
     name = "rabbitmq"
-    # One; what Jobwire packs by default; the most.
+    # One; Jobwire's default; the maximum.
     PACKED = (1, 16, 256)
 
     def __init__(self, kit, command):
@@ -112,7 +112,7 @@ class Amqp:
 
 
 class AmqpLatency:
-    """How long a message of one hint is on its way from one process to another: what no hint can be faster than."""
+    """The latency of a message with one hint between two processes. No hint can be faster."""
 
     name = "RabbitMQ by itself, publish to receive"
 

@@ -1,4 +1,4 @@
-"""This machine: its programs, its ports, what it is."""
+"""This machine: its programs, free ports and description."""
 
 import os
 import platform
@@ -15,9 +15,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def directory_of(program, package, pattern):
-    """Where a server's programs are; its Debian package is installed where that is possible."""
+    """Returns the directory of a server's programs. Installs its Debian package if possible."""
     def find():
-        # Debian's programs in PATH may be wrappers that change user and directory: the pattern comes first.
+        # Debian's programs in PATH may be wrappers that change user and directory, so the pattern comes first.
         places = sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
         places += map(Path, os.get_exec_path())
         return next((place for place in places if os.access(place / program, os.X_OK)), None)
@@ -28,7 +28,7 @@ def directory_of(program, package, pattern):
 
 
 def program(name, remedy):
-    """The path of a program of this machine."""
+    """Returns the path of a program in PATH."""
     return shutil.which(name) or _missing(f"{name} is missing: {remedy}")
 
 
@@ -37,12 +37,12 @@ def _missing(reason):
 
 
 def slug(name):
-    """A name that files and databases can have."""
+    """Returns the name in a form that files and databases can have."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def free_port():
-    """A loopback port that nobody listens on, below those that the kernel gives to outgoing connections."""
+    """Returns a free loopback port below the range that the kernel uses for outgoing connections."""
     while True:
         port = random.randrange(15_000, 32_000)
         with socket.socket() as candidate:
@@ -62,5 +62,5 @@ def description():
 
 
 def load():
-    """How busy it is: the mean number of runnable processes in the last minute."""
+    """Returns the load average of the last minute."""
     return round(os.getloadavg()[0], 2)

@@ -10,11 +10,11 @@ from kit import machine, processes
 from kit.figures import Cpu, Result, percentiles
 from kit.processes import Failure, micros
 
-# How long nothing may happen while something is to happen.
+# Seconds without progress after which a run fails.
 SILENCE = 60
-# Seconds at the same rate that go before latency is measured.
+# Seconds at the same rate before latency is measured.
 WARM_UP = 2
-# Seconds at the same rate whose jobs' creation alone is looked at, for its statements.
+# Seconds at the same rate for which the statements of creation alone are counted.
 ALONE = 0.2
 START = struct.Struct("<Iq")
 COMMIT = struct.Struct("<Iqq")
@@ -22,13 +22,13 @@ COMMIT = struct.Struct("<Iqq")
 
 @dataclass
 class Peer:
-    """One contender, with a profile of settings for each workload that it takes part in."""
+    """One contender, with a profile of settings for each of its workloads."""
 
     name: str
     command: list
     kit: object
     profiles: dict
-    # What counts the jobs that are left; none for one whose jobs live in the broker.
+    # The query that counts the remaining jobs. None if the broker holds the jobs.
     left: str | None
 
     @property
@@ -60,7 +60,7 @@ class Peer:
             return run.result(created, (max(starts) - began) / 1e6, before, after, producer=producer)
 
     def own(self, load):
-        """Creator and worker in one process, by the contender's own rules; what starts in the window counts."""
+        """Creator and worker in one process, as in the contender's own benchmark. Starts within the window count."""
         with Run(self, "own") as run:
             run.work("own", load.seconds)
             before, began = run.mark(), micros()
@@ -90,7 +90,7 @@ class Peer:
 
 
 class Run:
-    """One run: a fresh database, or a fresh virtual host; at the end both are gone, and so is the worker."""
+    """One run in a fresh database or virtual host. The end removes it and stops the worker."""
 
     def __init__(self, peer, workload):
         self.peer, self.kit, self.workload = peer, peer.kit, workload
@@ -122,13 +122,13 @@ class Run:
             self.kit.rabbitmq.delete_vhost(self.vhost)
 
     def call(self, *arguments):
-        """Run a command of the program. Returns the numbers that it printed by name, and its processor time."""
+        """Runs a command of the program. Returns the numbers that it printed, by name, and its processor time."""
         printed, spent = processes.run([*self.peer.command, *map(str, arguments)], self.log,
                                        env=self.kit.environment | self.environment)
         return numbers(printed), spent
 
     def work(self, command="work", *arguments):
-        """Start the worker, and wait until it takes jobs."""
+        """Starts the worker and waits until it takes jobs."""
         with self.printed.open("w", encoding="utf-8") as printed:
             self.worker = processes.start(
                 [*self.peer.command, command, *map(str, arguments), self.starts, self.profile], self.log,
@@ -137,19 +137,19 @@ class Run:
 
     def _runs(self):
         if self.worker.poll() is not None:
-            raise Failure(f"the worker ended by itself{processes.tail(self.log)}")
+            raise Failure(f"the worker ended unexpectedly{processes.tail(self.log)}")
         return True
 
     def said(self):
         return numbers(self.printed.read_text(encoding="utf-8"))
 
     def settle(self):
-        """Statistics for the planner, as autovacuum would bring them in time."""
+        """Updates the planner's statistics, as autovacuum would do later."""
         if self.database:
             self.kit.postgres.ask("VACUUM ANALYZE", self.database)
 
     def mark(self):
-        """The counters now: statements, then processor time."""
+        """Returns the counters now: statements, then processor time."""
         statements = self.kit.postgres.statements(self.database) if self.database else None
         roots = [self.kit.postgres.server.pid, self.kit.rabbitmq.server.pid]
         used = processes.tree_micros(*roots, *([self.worker.pid] if self.worker else []))
@@ -158,7 +158,7 @@ class Run:
                                machine=processes.machine_micros())
 
     def until_done(self, jobs):
-        """Wait until so many have started, and none is left. Returns the moment."""
+        """Waits until `jobs` jobs have started and none is left. Returns the time of the end."""
         def started():
             self._runs()
             count = self.starts.stat().st_size // START.size if self.starts.exists() else 0
@@ -171,12 +171,12 @@ class Run:
 
         processes.wait_for(f"starts of {jobs} jobs", SILENCE, started)
         last = micros()
-        # Asking RabbitMQ takes a second: what Celery has started is what it has done.
+        # A query of RabbitMQ takes a second, so for Celery a job that has started counts as done.
         processes.wait_for("completion of the last jobs", SILENCE, none_left, every=0.02)
         return micros() if self.database else last
 
     def check(self, jobs):
-        """Stop the worker; each job was started exactly once, and nothing else was. Returns when, by number."""
+        """Stops the worker and checks that each job, and no other, started exactly once. Returns starts by number."""
         processes.stop(self.worker)
         seen = [None] * jobs
         again = strange = 0
@@ -188,12 +188,12 @@ class Run:
             else:
                 seen[n] = at
         if again or strange or None in seen:
-            raise Failure(f"not right: {again} of {jobs} jobs started again, {seen.count(None)} never, "
-                          f"{strange} that nobody created")
+            raise Failure(f"wrong starts: {again} of {jobs} jobs started again, {seen.count(None)} never, "
+                          f"{strange} that were not created")
         return seen
 
     def creation(self, rate):
-        """Statements of a transaction that creates one job, now that no worker runs."""
+        """Returns the statements that create one job in a transaction, measured while no worker runs."""
         if not self.database:
             return None
 
@@ -202,12 +202,12 @@ class Run:
             self.call("arrive", rate, jobs, self.directory / "alone", self.profile)
             return self.kit.postgres.statements(self.database) - before
 
-        # The difference leaves out what the program asks when it starts.
+        # The difference excludes the statements of the program's start.
         jobs = math.ceil(rate * ALONE)
         return (counted(2 * jobs) - counted(jobs)) / jobs
 
     def result(self, jobs, seconds, before, after, producer=None, created=None):
-        """What lies between the marks, for each of so many jobs; `created`: statements that creating one takes."""
+        """Returns the differences of the marks per job. `created`: the statements that create one job."""
         spent = Cpu(**{name: None if then is None else now - then for (name, then), now in zip(
             vars(before[1]).items(), vars(after[1]).values(), strict=True) if name != "producer"}, producer=producer)
         statements = (after[0] - before[0]) / jobs if self.database else None
@@ -216,6 +216,6 @@ class Run:
 
 
 def numbers(printed):
-    """`name number` lines; a name alone stands for itself. What else a contender prints is its own affair."""
+    """Returns the `name number` lines of an output. A name alone gets the value True; other lines are ignored."""
     found = re.findall(r"^(\w+)(?: (\d+))?$", printed, re.MULTILINE)
     return {name: int(number) if number else True for name, number in found}

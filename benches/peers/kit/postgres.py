@@ -1,4 +1,4 @@
-"""A private PostgreSQL: durable as by default, on a loopback port, gone with the run."""
+"""A private PostgreSQL with the default durability, on a loopback port. It ends with the run."""
 
 import os
 import pwd
@@ -15,16 +15,16 @@ SETTINGS = {
     "shared_buffers": "512MB",
     "max_connections": "200",
     "max_wal_size": "4GB",
-    # What matters most is said although it is the default.
+    # Explicit although they are the defaults: durability decides the figures.
     "fsync": "on",
     "synchronous_commit": "on",
-    # In the data directory, where it goes with the server.
+    # In the data directory, so that it is removed with the server.
     "dynamic_shared_memory_type": "mmap",
 }
 
 
 class Postgres:
-    """Fresh databases, and the counters of pg_stat_statements."""
+    """The server, the databases of the runs, and the counters of pg_stat_statements."""
 
     def __init__(self, directory, log):
         self.directory, self.log = directory / "postgres", log
@@ -37,13 +37,13 @@ class Postgres:
         self.directory.mkdir(mode=0o700)
         options = {"cwd": self.directory}
         if os.geteuid() == 0:
-            # It refuses to run as root.
+            # PostgreSQL refuses to run as root.
             user = next(u for u in map(_user, ("postgres", "nobody")) if u)
             shutil.chown(self.directory, user.pw_uid, user.pw_gid)
             options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         password = self.directory / "password"
         password.write_text(self.password)
-        password.chmod(0o644)  # The server's user reads it; nobody else enters the directory.
+        password.chmod(0o644)  # The server's user reads it; other users cannot enter the directory.
         initdb = [self.programs / "initdb", "--pgdata=data", "--username=postgres", "--auth=scram-sha-256",
                   "--encoding=UTF8", "--locale=C", "--no-sync", "--pwfile=password"]
         processes.run(initdb, self.log, **options)
@@ -57,30 +57,30 @@ class Postgres:
 
     def _answers(self):
         if self.server.poll() is not None:
-            raise Failure(f"PostgreSQL ended by itself{processes.tail(self.log)}")
+            raise Failure(f"PostgreSQL ended unexpectedly{processes.tail(self.log)}")
         return subprocess.run([self.programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
                               check=False).returncode == 0
 
     def stop(self):
         if self.server:
-            # SIGQUIT: at once; nothing of this is kept.
+            # Immediate shutdown: its data are not kept.
             processes.stop(self.server, by=processes.signal.SIGQUIT)
 
     def url(self, database):
         return f"postgres://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def environment(self, database):
-        """What libpq's programs read."""
+        """Returns the environment for libpq's programs."""
         return os.environ | {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres",
                              "PGPASSWORD": self.password, "PGDATABASE": database,
-                             # What the kit asks is not counted.
+                             # The kit's own statements are not counted.
                              "PGOPTIONS": "-c pg_stat_statements.track=none"}
 
     def create_database(self, name):
         self.made += 1
         database = f"{machine.slug(name)}_{self.made}".replace("-", "_")
         self.ask(f"CREATE DATABASE {database}")
-        # No run pays for what the one before has written.
+        # The next run does not pay for the writes of the previous one.
         self.ask("CHECKPOINT")
         return database
 
@@ -88,7 +88,7 @@ class Postgres:
         self.ask(f"DROP DATABASE {database} WITH (FORCE)")
 
     def ask(self, sql, database="postgres"):
-        """Run one statement, and return what it said."""
+        """Runs one statement. Returns its output."""
         asked = subprocess.run([self.programs / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql], check=False,
                                capture_output=True, text=True, env=self.environment(database))
         if asked.returncode:
@@ -96,7 +96,7 @@ class Postgres:
         return asked.stdout.strip()
 
     def statements(self, database):
-        """Calls of all statements in this database so far."""
+        """Returns the calls of all statements in this database so far."""
         return int(self.ask("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE dbid = "
                             f"(SELECT oid FROM pg_database WHERE datname = '{database}')"))
 

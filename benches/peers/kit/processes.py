@@ -1,4 +1,4 @@
-"""Processes of a run: started so that none outlives it, and their processor time from /proc."""
+"""Processes of a run, none of which outlives it, and their processor time from /proc."""
 
 import contextlib
 import ctypes
@@ -15,15 +15,15 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Failure(Exception):
-    """What kept a contender from showing a figure."""
+    """The reason why a run of a contender has no figures."""
 
 
 class Missing(Exception):
-    """What a contender needs and is not to be had here."""
+    """A requirement of a contender that is missing on this machine."""
 
 
 def micros():
-    """By the clock that all processes of a machine share."""
+    """Returns the system's clock, which all processes share, in microseconds."""
     return time.time_ns() // 1_000
 
 
@@ -32,13 +32,13 @@ def _end_with_parent():
 
 
 def start(arguments, log, **options):
-    """In a session of its own, without input; what it prints goes to the log unless something else is said."""
+    """Starts a process in its own session, without input. Its output goes to the log unless options change that."""
     options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "text": True} | options
     return subprocess.Popen(arguments, start_new_session=True, preexec_fn=_end_with_parent, **options)
 
 
 def stop(process, by=signal.SIGTERM, patience=30):
-    """Ask it to end; then end it, and whatever of its session is left."""
+    """Asks a process to end, then kills it and the rest of its session."""
     if process.poll() is None:
         process.send_signal(by)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -49,7 +49,7 @@ def stop(process, by=signal.SIGTERM, patience=30):
 
 
 def run(arguments, log, patience=900, **options):
-    """Run to the end. Returns what it printed, and the processor time in microseconds of it and its children."""
+    """Runs a program to its end. Returns its output, and the processor time in microseconds of it and its children."""
     what = f"{Path(arguments[0]).name} {' '.join(map(str, arguments[1:3]))}"
     before = _ended_children_micros()
     process = start(arguments, log, **({"stdout": subprocess.PIPE} | options))
@@ -70,24 +70,24 @@ def _ended_children_micros():
 
 
 def tail(log, lines=8):
-    """The last lines of a log, for a message."""
+    """Returns the last lines of a log, for a message."""
     said = Path(log.name).read_text(errors="replace").strip().splitlines()[-lines:]
     return ":\n    " + "\n    ".join(said) if said else ""
 
 
 def wait_for(what, patience, done, every=0.01):
-    """Wait until it is done; what `done` returns stands for how far it has come, True for the end."""
+    """Waits until `done` returns True. Fails if its value does not change for `patience` seconds."""
     seen, since = None, time.monotonic()
     while (now := done()) is not True:
         if now != seen:
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > patience:
-            raise Failure(f"{what}: nothing more within {patience} s (last seen: {seen})")
+            raise Failure(f"{what}: no progress within {patience} s (last value: {seen})")
         time.sleep(every)
 
 
 def _accounts():
-    """Of each process: parent, and its time with that of its children that ended."""
+    """Yields each process with its parent and its processor time, ended children included."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -98,7 +98,7 @@ def _accounts():
 
 
 def tree_micros(*roots):
-    """The processor time so far of each of these processes with all that it started."""
+    """Returns the processor time so far of each of these processes, its descendants included."""
     accounts = {pid: (parent, used) for pid, parent, used in _accounts()}
 
     def belongs(pid, root):
@@ -112,6 +112,6 @@ def tree_micros(*roots):
 
 
 def machine_micros():
-    """User and system time of all processors, whoever they worked for."""
+    """Returns the user and system time of all processors."""
     user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) * TICK_MICROS

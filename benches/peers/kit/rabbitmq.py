@@ -1,4 +1,4 @@
-"""A private RabbitMQ node without plugins: directories, ports, cookie and epmd of its own, gone with the run."""
+"""A private RabbitMQ node without plugins, with its own directories, ports, cookie and epmd. It ends with the run."""
 
 import os
 import secrets
@@ -23,7 +23,7 @@ log.console.level = warning
 
 
 class RabbitMq:
-    """Fresh virtual hosts."""
+    """The node, and the virtual hosts of the runs."""
 
     def __init__(self, directory, log):
         self.directory, self.log = directory / "rabbitmq", log
@@ -41,7 +41,7 @@ class RabbitMq:
         (self.directory / "enabled_plugins").write_text("[].\n")
         (self.directory / "rabbitmq.conf").write_text(
             SETTINGS.format(port=self.port, user=USER, password=self.password))
-        # Left to itself, Erlang would start one that outlives the node.
+        # Otherwise Erlang starts an epmd that outlives the node.
         epmd = machine.directory_of("epmd", "erlang-base", "/usr/lib/erlang/erts-*/bin")
         self.epmd = processes.start([epmd / "epmd", "-address", "127.0.0.1", "-port", str(self.epmd_port)], self.log)
         self.server = processes.start([self.programs / "rabbitmq-server", "-noinput"], self.log,
@@ -64,7 +64,7 @@ class RabbitMq:
             "RABBITMQ_LOG_BASE": str(here / "log"),
             "RABBITMQ_PID_FILE": str(here / "pid"),
             "RABBITMQ_DIST_PORT": str(self.distribution_port),
-            # The script becomes the node instead of watching over it.
+            # The script execs the node instead of supervising it.
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
                 "-kernel inet_dist_use_interface {127,0,0,1} -start_epmd false",
@@ -73,7 +73,7 @@ class RabbitMq:
 
     def _answers(self):
         if self.server.poll() is not None:
-            raise Failure(f"RabbitMQ ended by itself{processes.tail(self.log)}")
+            raise Failure(f"RabbitMQ ended unexpectedly{processes.tail(self.log)}")
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.settimeout(5)
@@ -85,7 +85,7 @@ class RabbitMq:
     def stop(self):
         for process in (self.server, self.epmd):
             if process:
-                # Nothing of this is kept.
+                # Its data are not kept.
                 processes.stop(process, by=processes.signal.SIGKILL)
 
     def ctl(self, *arguments):
@@ -109,7 +109,7 @@ class RabbitMq:
         return f"amqp://{USER}:{self.password}@127.0.0.1:{self.port}/{vhost}"
 
     def waiting(self, vhost):
-        """Messages that wait, or are not acknowledged."""
+        """Returns the number of messages that wait or are not acknowledged."""
         return sum(map(int, self.ctl("list_queues", "-p", vhost, "messages", "--no-table-headers").split()))
 
     def version(self):

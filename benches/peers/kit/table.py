@@ -1,10 +1,10 @@
-"""The figures as Markdown: medians of the rounds, with the least and the most where there were several."""
+"""The figures as Markdown: medians of the rounds; with several rounds also the smallest and the largest."""
 
 from kit.figures import median
 
 
 def markdown(report):
-    """The whole report."""
+    """Returns the report."""
     return "\n".join([*_head(report), *_throughput(report, "drain"), *_throughput(report, "continuous"),
                       *_latency(report), *_pgbench(report), *_rabbitmq(report), *_ratios(report), *_missing(report)])
 
@@ -28,7 +28,7 @@ def _table(title, heads, rows):
 
 
 def _of(report, workload):
-    """Contenders in the order in which they first came, with their rounds."""
+    """Returns the contenders in the order of their first runs, with their rounds."""
     found = {}
     for result in report["results"]:
         if result["workload"] == workload:
@@ -64,7 +64,7 @@ def _throughput(report, workload):
                _number(median([result["statements_per_job"] for result in results]))]
         names = ["database", "broker", "worker", "producer"]
         if workload == "drain":
-            # Of Jobwire the producer is there too: it is told of each start, which is no part of the work.
+            # Jobwire has a producer here, too: it receives a report of each start, which is not part of the work.
             names.pop()
         row += [_number(median([one[name] for one in cpu])) for name in names]
         row.append(_number(median([sum(one[name] or 0 for name in names) for one in cpu])))
@@ -112,7 +112,7 @@ def _rabbitmq(report):
 
 
 def _ratios(report):
-    """Each round's own ratio: what holds on another machine, if anything does."""
+    """The ratios within each round, which transfer to other machines best."""
     def speed(contender, workload):
         return {result["round"]: result["jobs_per_second"] for result in report["results"]
                 if (result["contender"], result["workload"]) == (contender, workload)}

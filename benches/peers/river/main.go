@@ -1,9 +1,10 @@
-// River as a contender of the comparison kit (../README.md says what each command does).
+// River as a contender of the comparison kit (../README.md describes each command).
 //
-// Settings, `tuned`: those of River's own benchmark, which its documentation gives as what outpaces the defaults:
+// Settings, `tuned`: those of River's own benchmark, which its documentation recommends over the defaults for speed:
 // 2,000 workers, fetch cooldown 2 ms, poll interval 20 ms (riverqueue.com/docs/benchmarks). `defaults`: River's
-// own cooldown (100 ms) and poll interval (1 s), with 100 workers. Both listen for notifications, and complete in
-// batches, as River always does. Jobs in bulk come by InsertManyFast, which copies (riverqueue.com/docs/batch-job-insertion).
+// default cooldown (100 ms) and poll interval (1 s), with 100 workers. Both listen for notifications and complete in
+// batches, as River always does. Bulk creation uses InsertManyFast, which uses COPY
+// (riverqueue.com/docs/batch-job-insertion).
 package main
 
 import (
@@ -26,10 +27,10 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// Connections of whoever creates one job a transaction: as many as may be on their way at once.
+// Connections of the creators that use one transaction for each job: the maximum of concurrent transactions.
 const creators = 16
 
-// Of River's own benchmark: so many jobs in an insertion, and so many kept waiting.
+// Constants of River's own benchmark: the jobs per insertion, and the jobs that it keeps waiting.
 const (
 	ownBatch = 5_000
 	ownAhead = 75_000
@@ -41,7 +42,7 @@ type noop struct {
 
 func (noop) Kind() string { return "noop" }
 
-// worker does nothing but note that a job started.
+// worker only records the starts of jobs.
 type worker struct {
 	river.WorkerDefaults[noop]
 	starts *starts
@@ -52,7 +53,7 @@ func (w *worker) Work(_ context.Context, job *river.Job[noop]) error {
 	return nil
 }
 
-// starts collects what started, and writes it every 10 ms: 4 bytes of number, 8 of microseconds, little-endian.
+// starts collects the starts of jobs and writes them every 10 ms: 4 bytes of number, 8 of microseconds, little-endian.
 type starts struct {
 	mutex  sync.Mutex
 	buffer []byte
@@ -130,7 +131,7 @@ func fill(ctx context.Context, jobs int) {
 
 // work runs jobs until the process is asked to stop.
 func work(ctx context.Context, path, profile string) {
-	// The size of River's own benchmark: pgx's default, which is 4 or the number of processors.
+	// The pool size of River's own benchmark: pgx's default, 4 or the number of processors, whichever is larger.
 	pool := connect(ctx, 0)
 	defer pool.Close()
 	starts := openStarts(path)
@@ -142,7 +143,7 @@ func work(ctx context.Context, path, profile string) {
 	starts.flush()
 }
 
-// flow creates jobs by several clients as fast as it can, unless too many wait to be started.
+// flow creates jobs with several clients as fast as possible, but pauses while too many jobs wait to be started.
 func flow(ctx context.Context, duration time.Duration, clients, batch, ahead int, path, profile string) {
 	pool := connect(ctx, clients)
 	defer pool.Close()
@@ -167,7 +168,7 @@ func flow(ctx context.Context, duration time.Duration, clients, batch, ahead int
 	fmt.Println("created", next.Load())
 }
 
-// arrive creates one job a transaction at a fixed rate, whether or not the one before is committed.
+// arrive creates one job per transaction at a fixed rate, whether or not the previous one is committed.
 func arrive(ctx context.Context, rate, jobs int, path, profile string) {
 	pool := connect(ctx, creators)
 	defer pool.Close()
@@ -191,7 +192,7 @@ func arrive(ctx context.Context, rate, jobs int, path, profile string) {
 	check(os.WriteFile(path, commits, 0o644))
 }
 
-// own creates and runs in one process, as `river bench --duration` does.
+// own creates and runs jobs in one process, as `river bench --duration` does.
 func own(ctx context.Context, duration time.Duration, path string) {
 	pool := connect(ctx, 0)
 	defer pool.Close()
@@ -232,7 +233,7 @@ func connect(ctx context.Context, connections int) *pgxpool.Pool {
 	return pool
 }
 
-// inserter is a client that only creates jobs. Its settings count as well: it notifies no more often than once in a
+// inserter returns a client that only creates jobs. Its settings matter, too: it sends at most one notification per
 // fetch cooldown.
 func inserter(pool *pgxpool.Pool, profile string) *river.Client[pgx.Tx] {
 	client, err := river.NewClient(riverpgxv5.New(pool), configured(profile))
@@ -273,7 +274,7 @@ func insert(ctx context.Context, client *river.Client[pgx.Tx], from, to int) {
 	check(err)
 }
 
-// started is how many jobs the worker, another process, has noted.
+// started returns the number of starts in the file of the worker, which is another process.
 func started(path string) int {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -1,6 +1,6 @@
--- The history of a chaos run: one append-only table beside Jobwire's own. Triggers write it, in the transactions that
--- change the jobs: a change that is rolled back leaves no row in it, and no process can write a false one. Handlers add
--- their starts and ends over connections of their own.
+-- The history of a chaos run: one append-only table beside Jobwire's tables. Triggers write it in the transactions that
+-- change the jobs. So a change that is rolled back leaves no row, and no process can write a false one. Handlers add
+-- their starts and ends over their own connections.
 
 CREATE SCHEMA chaos;
 CREATE SEQUENCE chaos.history_number;
@@ -8,10 +8,10 @@ CREATE SEQUENCE chaos.history_number;
 CREATE TABLE chaos.history (
     number      bigint      NOT NULL DEFAULT nextval('chaos.history_number'),
     at          timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The start of the statement. It saw all that had committed before.
+    -- The start of the statement. The statement saw all transactions that had committed before.
     began       timestamptz NOT NULL DEFAULT statement_timestamp(),
     transaction xid8        NOT NULL DEFAULT pg_current_xact_id(),
-    -- A table and the operation on its row; or `start`, `end`, `effect`, which handlers write.
+    -- A table and the operation on its row; or `start`, `end` or `effect`, written by handlers.
     what        text        NOT NULL,
     job         uuid        NOT NULL,
     owner       uuid,
@@ -25,7 +25,7 @@ CREATE TABLE chaos.history (
     strikes     integer,
     alone       boolean,
     retries     integer,
-    -- An insert and a delete note the hints of the job; an update notes how many hints it added to earlier ones.
+    -- On insert and delete, the hints of the job; on update, the number of hints that it added to earlier ones.
     hints       integer,
     due_at      timestamptz,
     -- The fields of a new row.
@@ -36,15 +36,15 @@ CREATE TABLE chaos.history (
     payload     json,
     correlation uuid,
     repeat      text,
-    -- The answer of a handler; and its run, so that a record that is sent twice is written once.
+    -- The answer of a handler, and its run: a record that is sent twice is written once.
     answer      text,
     run         uuid
 );
--- For the jobs of a foreign writer, which all have the same correlation id.
+-- Finds the jobs of a foreign writer, which all have the same correlation id.
 CREATE INDEX history_correlation ON chaos.history (correlation, job) WHERE correlation IS NOT NULL;
 CREATE UNIQUE INDEX history_run ON chaos.history (run, what) WHERE run IS NOT NULL;
 
--- Handlers that wait go on as soon as this table has a row.
+-- Waiting handlers continue as soon as this table has a row.
 CREATE TABLE chaos.gate (opened_at timestamptz NOT NULL DEFAULT clock_timestamp());
 
 CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -95,7 +95,7 @@ CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.dead_letter_job
 CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.job_lease
     FOR EACH ROW EXECUTE FUNCTION chaos.note_lease();
 
--- Rows that can't be deleted, as if a foreign key of an application referred to them, or its trigger were broken.
+-- Rows that cannot be deleted, as if an application's foreign key referred to them or its trigger failed.
 CREATE FUNCTION chaos.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.execution = 'refused as a row''s fault' THEN
