@@ -266,7 +266,7 @@ async fn hints_that_leave_before_the_commit_are_caught() {
             .iter()
             .any(|violation| violation.what.contains(what))
     };
-    assert!(seen("rolled back"), "{report}");
+    assert!(seen("rolled-back"), "{report}");
     // If the server keeps commit timestamps, the checker also compares the hint with the commit.
     let kept: bool =
         sqlx::query_scalar("SELECT current_setting('track_commit_timestamp')::boolean")
