@@ -89,7 +89,7 @@ async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     fleet.until_empty(Duration::from_secs(60)).await;
     frozen.signal(Signal::SIGCONT);
     frozen
-        .wait_for_line("the lease ", Duration::from_secs(20))
+        .wait_for_line("the lock was lost", Duration::from_secs(20))
         .await;
     assert_eq!(fleet.leased().await, 0);
     assert_events(&fleet, 1).await;

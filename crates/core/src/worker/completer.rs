@@ -178,8 +178,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Lost => {
-                // The loss itself was logged.
-                tracing::debug!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
+                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(&node.cached_metrics, AttemptFate::Lost);
                 node.let_go(&job.held, End::Unsure);
