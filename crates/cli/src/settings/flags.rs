@@ -25,8 +25,13 @@ pub fn add_to(command: Command) -> Command {
     with_note(command.args(flags)).mut_subcommand("config", |config| config.after_help(list()))
 }
 
+/// Adds the note behind a command's own last words.
 fn with_note(command: Command) -> Command {
-    command.after_help(NOTE).mut_subcommands(with_note)
+    let note = match command.get_after_help() {
+        Some(own) => format!("{own}\n\n{NOTE}"),
+        None => NOTE.to_owned(),
+    };
+    command.after_help(note).mut_subcommands(with_note)
 }
 
 /// Returns the settings with their flags, defaults and variables.
