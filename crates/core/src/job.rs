@@ -4,6 +4,7 @@
 //! keeps its [`JobId`] when it moves between them. The right to run it is proved by its lease
 //! ([`LockToken`]), not by the job.
 
+pub mod any_error;
 pub mod args;
 pub mod duration;
 pub mod new_job;

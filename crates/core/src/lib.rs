@@ -49,6 +49,7 @@ pub mod transport;
 pub mod worker;
 
 pub use hint::Hint;
+pub use job::any_error::Error;
 pub use job::args::JobArgs;
 pub use job::new_job::{InvalidJob, NewJob};
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};

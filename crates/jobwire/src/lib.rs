@@ -137,12 +137,12 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, Client, CommitHook, Fence, Handler, HandlerError, HandlerOptions, HandlerResult,
-    Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDetails,
-    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
-    LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
-    Repeat, RetryPolicy, Running, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
-    Verdict,
+    BadLane, Client, CommitHook, Error, Fence, Handler, HandlerError, HandlerOptions,
+    HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job,
+    JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane,
+    LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId,
+    NodeOptions, Outcome, Repeat, RetryPolicy, Running, SqlStore, Stop, Store, StoreError,
+    TransactionHook, Transport, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
@@ -174,9 +174,6 @@ pub use jobwire_kafka as kafka;
 /// Tests of handlers without a broker.
 #[cfg(feature = "testing")]
 pub use jobwire_core::testing;
-
-/// Any error, for programs that only report it.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Nodes: their health, and changes of the types and the scope that they serve.
 pub mod node {

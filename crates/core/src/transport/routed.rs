@@ -50,7 +50,7 @@ const LISTEN_BUFFER: usize = 1024;
 /// # fn example(rabbitmq: Arc<dyn Transport>, kafka: Arc<dyn Transport>) {
 /// // Some lanes over another broker:
 /// let by_lane = RoutedTransport::builder(rabbitmq.clone())
-///     .lanes([Lane("bulk".into())], kafka.clone())
+///     .lanes([Lane::new("bulk")?], kafka.clone())
 ///     .build();
 /// // Moving from RabbitMQ to Kafka:
 /// let moving = RoutedTransport::builder(kafka).former(rabbitmq).build();
