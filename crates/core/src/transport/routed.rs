@@ -47,14 +47,14 @@ const LISTEN_BUFFER: usize = 1024;
 /// # use std::sync::Arc;
 /// # use jobwire_core::{Lane, Transport};
 /// # use jobwire_core::transport::routed::RoutedTransport;
-/// # fn example(rabbitmq: Arc<dyn Transport>, kafka: Arc<dyn Transport>) {
+/// # fn example(rabbitmq: Arc<dyn Transport>, kafka: Arc<dyn Transport>) -> Result<(), jobwire_core::BadLane> {
 /// // Some lanes over another broker:
 /// let by_lane = RoutedTransport::builder(rabbitmq.clone())
 ///     .lanes([Lane::new("bulk")?], kafka.clone())
 ///     .build();
 /// // Moving from RabbitMQ to Kafka:
 /// let moving = RoutedTransport::builder(kafka).former(rabbitmq).build();
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct RoutedTransport(Arc<Shared>);
