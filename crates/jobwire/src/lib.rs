@@ -185,7 +185,7 @@ pub mod node {
 
 /// Stores: their options, and the results of operations.
 ///
-/// Nodes call the methods of the traits [`Store`](store::Store) and [`SqlStore`](store::SqlStore).
+/// Nodes call the methods of the traits [`Store`] and [`SqlStore`].
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
     pub use jobwire_core::job::query::{LaneBacklog, LaneView};
