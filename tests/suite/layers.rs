@@ -54,13 +54,9 @@ fn upward(path: &Path, source: &str) -> Vec<String> {
             wrong.push(format!("{place}: one `use` for each layer"));
         }
         // As many `super` as the path has parts lead to the root of the crate.
-        let parts = path.components().count();
+        let to_root = "super::".repeat(path.components().count());
         let code = line.split("//").next().unwrap_or_default();
-        if code.contains(&"super::".repeat(parts))
-            && LAYERS
-                .iter()
-                .any(|name| code.contains(&format!("{}{name}", "super::".repeat(parts))))
-        {
+        if (LAYERS.iter()).any(|name| code.contains(&format!("{to_root}{name}"))) {
             wrong.push(format!("{place}: name the layer from `crate`"));
         }
         let outward = named(line).filter(|other| *other > own);

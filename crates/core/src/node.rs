@@ -228,7 +228,7 @@ impl NodeBuilder {
         label::receives(&options.lane_names());
         let context = Arc::new(NodeContext {
             id,
-            hook,
+            hook: Arc::new(hook),
             served: Served::new(handlers, options.scope.clone()),
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
@@ -353,7 +353,7 @@ impl Node {
     /// Returns the hook through which producers of the same process publish hints.
     #[must_use]
     pub fn hook(&self) -> CommitHook {
-        self.context.hook.clone()
+        CommitHook::clone(&self.context.hook)
     }
 
     /// Returns the registry, which changes the types and the scope of the node while it runs.

@@ -52,7 +52,8 @@ use crate::store::{Created, Origin, SqlStore, StoreError};
 #[derive(Clone)]
 pub struct Client<S: SqlStore> {
     pub(super) store: S,
-    pub(super) hook: CommitHook,
+    /// Shared with every transaction.
+    pub(super) hook: Arc<CommitHook>,
     origin: Origin,
 }
 
@@ -64,7 +65,7 @@ impl<S: SqlStore> Client<S> {
     pub fn new(store: S, hook: CommitHook) -> Self {
         Self {
             store,
-            hook,
+            hook: Arc::new(hook),
             origin: Origin::Hook,
         }
     }
@@ -75,7 +76,7 @@ impl<S: SqlStore> Client<S> {
     pub fn without_hints(store: S) -> Self {
         Self {
             store,
-            hook: CommitHook::disconnected(),
+            hook: Arc::new(CommitHook::disconnected()),
             origin: Origin::Sql,
         }
     }
@@ -93,7 +94,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
         let turn = self.store.hold_permit().await?;
         let begun = self.store.begin().await?;
-        let after = Arc::new(self.hook.clone());
+        let after = self.hook.clone();
         let store = self.store.clone();
         Ok(JobTransaction::over(store, begun, turn, self.origin, after))
     }

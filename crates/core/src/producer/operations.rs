@@ -126,12 +126,10 @@ impl<S: SqlStore> Client<S> {
         job_type: impl Into<String>,
         limit: i64,
     ) -> Result<Vec<JobView>, StoreError> {
-        let filter = JobFilter {
-            states: vec![JobState::DeadLetter],
-            job_type: Some(job_type.into()),
-            limit,
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default()
+            .states([JobState::DeadLetter])
+            .job_type(job_type)
+            .limit(limit);
         self.list(&filter).await
     }
 

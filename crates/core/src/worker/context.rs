@@ -34,7 +34,8 @@ pub(crate) struct NodeContext {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) hook: CommitHook,
+    /// Shared with the transactions of handlers.
+    pub(crate) hook: Arc<CommitHook>,
     pub(crate) options: NodeOptions,
     /// The types and the scope that the node takes, and the handlers of the types.
     pub(crate) served: Served,

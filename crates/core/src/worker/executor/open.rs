@@ -1,8 +1,6 @@
 //! The opening of an attempt: the transaction in which the handler works, if its type has one, and
 //! the signal that stops the attempt.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
 
 use super::fault::Fault;
@@ -28,7 +26,7 @@ pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
             line_ends: Box::pin(std::future::pending()),
         });
     }
-    let hook = Arc::new(run.node.hook.clone());
+    let hook = run.node.hook.clone();
     let transaction = run.node.store.begin_completing(hook).await;
     let transaction = transaction.map_err(|error| Fault::before_handler(&error))?;
     Ok(Opened {
