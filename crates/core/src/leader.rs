@@ -33,7 +33,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{counter, gauge};
+use metrics::counter;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -101,7 +101,7 @@ struct Leader {
 
 /// Leads or follows until the node drains.
 pub(crate) async fn lead(node: Arc<NodeContext>) {
-    gauge!(m::LEADER).set(0.0);
+    node.gauges.of_node(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
     let drain = node.signals.draining.clone();
     let mut leader = Leader {
@@ -310,7 +310,7 @@ impl Leader {
             tracing::info!(node = %node.id, term = report.term, "this node leads");
             crash_point!("term-begun");
             self.term = Some(report.term);
-            gauge!(m::LEADER).set(1.0);
+            node.gauges.of_node(m::LEADER).set(1.0);
             node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
@@ -333,14 +333,17 @@ impl Leader {
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
-        gauge!(m::EXECUTABLE).set(report.executable as f64);
-        gauge!(m::TIMERS).set(report.timers as f64);
-        gauge!(m::DEAD_LETTERS).set(report.dead_letters as f64);
-        gauge!(m::LEASED).set(report.leased as f64);
+        let gauges = &node.gauges;
+        gauges.of_node(m::EXECUTABLE).set(report.executable as f64);
+        gauges.of_node(m::TIMERS).set(report.timers as f64);
+        gauges
+            .of_node(m::DEAD_LETTERS)
+            .set(report.dead_letters as f64);
+        gauges.of_node(m::LEASED).set(report.leased as f64);
         let oldest = report
             .oldest_ready_at
             .map_or(0.0, |at| (report.now - at).as_seconds_f64().max(0.0));
-        gauge!(m::OLDEST_AGE).set(oldest);
+        gauges.of_node(m::OLDEST_AGE).set(oldest);
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
         if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
@@ -361,7 +364,7 @@ impl Leader {
         if waits {
             self.unreceived.look(&node).await;
         } else {
-            self.unreceived.end();
+            self.unreceived.end(&node);
         }
     }
 
@@ -429,9 +432,9 @@ impl Leader {
     fn follow(&mut self) {
         if self.term.take().is_some() {
             tracing::info!(node = %self.node.id, "this node no longer leads");
-            gauge!(m::LEADER).set(0.0);
+            self.node.gauges.of_node(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
-            self.unreceived.end();
+            self.unreceived.end(&self.node);
             self.sweeper.forget();
         }
     }
