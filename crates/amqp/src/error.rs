@@ -4,10 +4,10 @@
 //! refused runs on a channel that nothing else uses. [`Operation`] names what was attempted,
 //! because older brokers do not name the missing right.
 
-use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
+use jobwire_core::transport::{BadSetting, BrokerSecurity, HostPort, TransportError};
 use lapin::ErrorKind;
 
-use crate::endpoint::{Address, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::options::QueueType;
 use crate::tls;
 
@@ -50,7 +50,7 @@ pub(crate) fn is_missing(error: &lapin::Error) -> bool {
 pub(crate) fn connecting(
     error: &lapin::Error,
     endpoint: &Endpoint,
-    at: &Address,
+    at: &HostPort,
     security: &BrokerSecurity,
 ) -> TransportError {
     let place = endpoint.at(at);

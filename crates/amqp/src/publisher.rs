@@ -19,22 +19,19 @@
 //! has received yet are refused at once ([`TransportError::NoReceiver`]); the sweeper publishes
 //! them when the lane has a receiver.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{OwnLanes, TransportError};
+use jobwire_core::transport::{KnownLanes, Lifetime, OwnLanes, TransportError};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,11 +40,6 @@ use crate::error::Operation;
 use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;
-
-/// The time for which a refusal is remembered before the broker is asked again.
-const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// The number of remembered lanes above which no further refusal is remembered.
-const MOST_LANES: usize = 1_024;
 
 /// A publish under way; resolves to the broker's answer.
 type Confirm = BoxFuture<'static, Result<(), TransportError>>;
@@ -67,32 +59,11 @@ impl LanePublisher {
     }
 }
 
-enum LaneState {
-    Open(Arc<LanePublisher>),
-    Refused(TransportError, Instant),
-}
-
 /// The lanes of the current session.
 #[derive(Default)]
 struct Lanes {
     session: u64,
-    open: HashMap<Lane, LaneState>,
-}
-
-impl Lanes {
-    /// Remembers a refusal, so that the broker is not asked for each hint. The number is bounded.
-    fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
-        if self.open.len() >= MOST_LANES {
-            self.open.retain(|_, state| match state {
-                LaneState::Open(_) => true,
-                LaneState::Refused(_, since) => since.elapsed() < REMEMBER_REFUSAL,
-            });
-        }
-        if self.open.len() < MOST_LANES {
-            let state = LaneState::Refused(problem.clone(), Instant::now());
-            self.open.insert(lane.clone(), state);
-        }
-    }
+    known: KnownLanes<Arc<LanePublisher>>,
 }
 
 /// Publishes encoded messages.
@@ -103,6 +74,7 @@ pub(crate) struct LanePublishers {
     lanes: Mutex<Lanes>,
     pub(crate) own: OwnLanes,
     refused: std::sync::Mutex<LogThrottle>,
+    /// Publishes under way: closing the transport waits for them.
     tasks: TaskTracker,
     runtime: Handle,
     /// Cancelled when no new message may be published.
@@ -114,8 +86,7 @@ impl LanePublishers {
         link: Link,
         topology: Topology,
         options: AmqpOptions,
-        tasks: TaskTracker,
-        closing: CancellationToken,
+        lifetime: &Lifetime,
     ) -> Self {
         Self {
             link,
@@ -124,9 +95,9 @@ impl LanePublishers {
             lanes: Mutex::default(),
             own: OwnLanes::default(),
             refused: std::sync::Mutex::default(),
-            tasks,
+            tasks: lifetime.tasks().clone(),
             runtime: Handle::current(),
-            closing,
+            closing: lifetime.closing(),
         }
     }
 
@@ -143,7 +114,6 @@ impl LanePublishers {
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
         }
-        // Closing the transport waits for this publish.
         let _under_way = self.tasks.token();
         let mut confirms = Confirms {
             under_way: FuturesUnordered::new(),
@@ -162,15 +132,13 @@ impl LanePublishers {
     /// a lane is being opened.
     pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
         let lanes = self.lanes.try_lock().ok()?;
-        let open = lanes.open.iter().filter_map(|(lane, state)| match state {
-            LaneState::Open(publisher) => Some((lane, publisher)),
-            LaneState::Refused(..) => None,
-        });
         let window = self.options.confirm_window;
-        let unconfirmed = open
-            .clone()
+        let unconfirmed = lanes
+            .known
+            .all_open()
             .map(|(_, publisher)| window.saturating_sub(publisher.window.available_permits()))
             .sum();
+        let open = lanes.known.all_open();
         let usable = open.filter(|(_, publisher)| publisher.is_usable());
         Some((unconfirmed, usable.map(|(lane, _)| lane.clone()).collect()))
     }
@@ -178,7 +146,7 @@ impl LanePublishers {
     /// Marks a lane's queue as missing, so that the next publish checks or declares it again.
     pub(crate) fn queue_is_gone(&self, lane: &Lane) {
         if let Ok(lanes) = self.lanes.try_lock()
-            && let Some(LaneState::Open(publisher)) = lanes.open.get(lane)
+            && let Some(Ok(publisher)) = lanes.known.get(lane, &self.own)
         {
             publisher.unroutable.store(true, Ordering::Release);
         }
@@ -298,22 +266,15 @@ impl LanePublishers {
         if lanes.session != session.number {
             *lanes = Lanes {
                 session: session.number,
-                open: HashMap::new(),
+                known: KnownLanes::default(),
             };
         }
-        match lanes.open.get(lane) {
-            Some(LaneState::Open(publisher)) if publisher.is_usable() => {
-                return Ok(publisher.clone());
-            }
-            Some(LaneState::Refused(problem, since))
-                if since.elapsed() < REMEMBER_REFUSAL && !self.may_be_made(lane, problem) =>
-            {
-                return Err(problem.clone());
-            }
+        match lanes.known.get(lane, &self.own) {
+            Some(Ok(publisher)) if publisher.is_usable() => return Ok(publisher.clone()),
+            Some(Err(problem)) => return Err(problem),
             _ => {}
         }
-        let former = lanes.open.remove(lane);
-        if let Some(LaneState::Open(former)) = former {
+        if let Some(former) = lanes.known.forget(lane) {
             // Its queue or its channel is gone, so the result does not matter.
             let _ = session
                 .answer(async {
@@ -324,23 +285,14 @@ impl LanePublishers {
         }
         let opened = self.open(session, lane).await;
         match &opened {
-            Ok(publisher) => {
-                let state = LaneState::Open(publisher.clone());
-                lanes.open.insert(lane.clone(), state);
-            }
+            Ok(publisher) => lanes.known.open(lane.clone(), publisher.clone()),
             Err(problem) if !problem.is_transient() => {
                 self.complain(lane, problem);
-                lanes.refuse(lane, problem);
+                lanes.known.refuse(lane, problem);
             }
             Err(_) => {}
         }
         opened
-    }
-
-    /// Returns whether this process may now declare a lane that had no queue: it has started to
-    /// receive it.
-    fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
-        matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
     }
 
     /// Logs a refusal. Throttled, because a job row may name any lane, even a missing one.

@@ -1,7 +1,7 @@
 //! Thousands of seeds through the real machinery over a simulated world:
 //! docs/internals/simulation.md.
 
-use jobwire_tests::simulation::{Bug, Simulation, Swept, replay, sweep};
+use jobwire_simulation::simulation::{Bug, Simulation, Swept, replay, sweep};
 
 /// The number of seeds that run by default; `JOBWIRE_TEST_SEEDS` sets another.
 const SEEDS: u64 = 20_000;

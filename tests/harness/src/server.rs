@@ -32,7 +32,7 @@ impl Server {
     }
 
     /// Starts `command` with an input.
-    pub(crate) fn start_with_input(name: &str, mut command: Command, input: Stdio) -> Server {
+    pub fn start_with_input(name: &str, mut command: Command, input: Stdio) -> Server {
         reaper::adopt(&mut command);
         command
             .stdin(input)

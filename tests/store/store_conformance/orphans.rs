@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use jobwire_core::store::{CycleOutcome, OrphanQuery, SuspensionScope};
 use jobwire_core::{JobId, Lane};
-use jobwire_tests::eventually;
+use jobwire_harness::eventually;
 
 use super::world::{Bench, LEADER, SqlBench, World, ids, node, terms, unserved, work};
-use crate::world::SOON;
+use jobwire_harness::world::SOON;
 
 /// In seconds: longer than a case takes on any machine, and less than a minute, beyond which no
 /// young id is looked at.

@@ -7,7 +7,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
-use jobwire_tests::simulation::{Bug, Simulation, replay, sweep};
+use jobwire_simulation::simulation::{Bug, Simulation, replay, sweep};
 
 fn main() -> std::process::ExitCode {
     let numbers: Vec<u64> = std::env::args()

@@ -7,10 +7,10 @@ use jobwire_core::{
     HandlerError, HandlerOptions, InProcessTransport, JobId, JobState, Node, Outcome, RetryPolicy,
     Running,
 };
-use jobwire_tests::eventually;
+use jobwire_harness::eventually;
 
 use super::world::{SqlBench, World};
-use crate::world::{Notes, SOON, quick};
+use jobwire_harness::world::{Notes, SOON, quick};
 
 const MOST: &str = "1000000000";
 

@@ -3,11 +3,11 @@
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
 use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
-use jobwire_tests::eventually;
+use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
 
 use super::world::{LEASE, SqlBench, World, ids, job_ids, node, take, terms, work};
-use crate::world::{SOON, until_waiting};
+use jobwire_harness::world::{SOON, until_waiting};
 
 #[tokio::test]
 async fn a_row_that_is_busy_for_an_instant_is_tried_again() {

@@ -41,7 +41,7 @@ fn is_program(path: &Path) -> bool {
 /// Installs a package, and returns the script's output, for the message if the program is still
 /// missing.
 fn install(package: &str) -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/setup");
     match Command::new(script).args(["packages", package]).output() {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Err(error) => format!("{script}: {error}"),

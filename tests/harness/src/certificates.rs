@@ -1,7 +1,7 @@
 //! Certificates for servers and clients that speak TLS, as PEM files.
 //!
 //! ```no_run
-//! # use jobwire_tests::Authority;
+//! # use jobwire_harness::Authority;
 //! let authority = Authority::new();
 //! let server = authority.server(); // for localhost and 127.0.0.1
 //! let client = authority.client("jobwire"); // its common name

@@ -5,10 +5,10 @@ use std::time::Duration;
 use jobwire_core::hint::Hint;
 use jobwire_core::store::{Handoff, SqlStore};
 use jobwire_core::{NodeId, PgOptions, PgStore, Store};
-use jobwire_tests::{eventually, shared};
+use jobwire_harness::{eventually, shared};
 
 use super::world::{World, node, terms, work};
-use crate::world::SOON;
+use jobwire_harness::world::SOON;
 
 /// The sessions that have locked and completed.
 const HOT: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%job_lease%'

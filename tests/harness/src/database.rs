@@ -28,7 +28,7 @@ pub async fn create(superuser_url: &str) -> String {
 }
 
 /// Returns `url` with another database.
-pub(crate) fn with_name(url: &str, database: &str) -> String {
+pub fn with_name(url: &str, database: &str) -> String {
     let mut url = Url::parse(url).unwrap_or_else(|error| panic!("not a database URL: {error}"));
     url.set_path(database);
     url.into()

@@ -51,7 +51,7 @@ macro_rules! conformance {
         }
         mod in_memory {
             $($(mod $module {
-                conformance!(@ jobwire_tests::simulation::MemoryStore, $module, $($case)+);
+                conformance!(@ jobwire_simulation::simulation::MemoryStore, $module, $($case)+);
             })?)+
         }
     };

@@ -3,7 +3,7 @@
 
 use jobwire_core::job::repeat::Repeat;
 use jobwire_core::{JobId, NewJob, PgStore, RetryPolicy, SqlStore, Store};
-use jobwire_tests::shared;
+use jobwire_harness::shared;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::world::{Bench, SqlBench, World};
-use crate::world::patient;
+use jobwire_harness::world::patient;
 
 /// Returns the library's job with this field.
 fn job(field: &str, value: &str) -> NewJob {

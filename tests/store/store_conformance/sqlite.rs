@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::store::{Handoff, Origin};
 use jobwire_core::{SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
-use jobwire_tests::Scratch;
+use jobwire_harness::Scratch;
 use sqlx::AssertSqlSafe;
 
 use super::world::{World, done, node, terms, work};
@@ -195,7 +195,7 @@ async fn a_store_that_is_opened_again_hands_out_larger_fences() {
     let made = SqliteStore::connect(&url("jobs.db")).await.unwrap();
     made.migrate().await.unwrap();
     made.close().await;
-    let opened = World::over(crate::world::patient_file(&url("jobs.db")).await);
+    let opened = World::over(jobwire_harness::world::patient_file(&url("jobs.db")).await);
     let hints = opened.ready(vec![work(), work()]).await;
     for part in ["", "-wal"] {
         let (from, to) = (format!("jobs.db{part}"), format!("after.db{part}"));
@@ -205,7 +205,7 @@ async fn a_store_that_is_opened_again_hands_out_larger_fences() {
     for hint in &hints {
         handed_out.push(opened.hold(node(), hint).await.fence);
     }
-    let again = World::over(crate::world::patient_file(&url("after.db")).await);
+    let again = World::over(jobwire_harness::world::patient_file(&url("after.db")).await);
     for hint in &hints {
         let fence = again.hold(node(), hint).await.fence;
         assert!(!handed_out.contains(&fence) && handed_out.iter().all(|old| *old < fence));

@@ -13,8 +13,8 @@ use jobwire_core::{
     Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
     Store,
 };
-use jobwire_tests::simulation::{Database, MemoryStore};
-use jobwire_tests::{Scratch, shared};
+use jobwire_harness::{Scratch, shared};
+use jobwire_simulation::simulation::{Database, MemoryStore};
 use sqlx::AssertSqlSafe;
 
 /// Longer than any case takes.
@@ -131,7 +131,10 @@ impl Bench for SqliteStore {
     async fn open() -> (Self, Option<Scratch>) {
         let scratch = Scratch::new();
         let url = format!("sqlite:{}", scratch.join("jobs.db").display());
-        (crate::world::patient_file(&url).await, Some(scratch))
+        (
+            jobwire_harness::world::patient_file(&url).await,
+            Some(scratch),
+        )
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
@@ -191,7 +194,7 @@ impl SqlBench for SqliteStore {
 impl Bench for PgStore {
     async fn open() -> (Self, Option<Scratch>) {
         let url = shared::postgres().await.create_database().await;
-        (crate::world::patient(&url).await, None)
+        (jobwire_harness::world::patient(&url).await, None)
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {

@@ -32,7 +32,7 @@ pub fn patience(deadline: Duration) -> Duration {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use jobwire_tests::eventually;
+/// # use jobwire_harness::eventually;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// let mut looks = 0;
 /// let seen = eventually("the third look", Duration::from_secs(5), || {
