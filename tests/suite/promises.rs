@@ -198,10 +198,7 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
         .create(NewJob::of("fail", &()).retry_policy_text("100ms"))
         .await
         .unwrap();
-    let dead = JobFilter {
-        states: vec![JobState::DeadLetter],
-        ..JobFilter::default()
-    };
+    let dead = JobFilter::default().states([JobState::DeadLetter]);
     eventually("the job to become a dead letter", SOON, || async {
         (world.store.count(&dead).await.ok()? == 1).then_some(())
     })

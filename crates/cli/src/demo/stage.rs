@@ -151,11 +151,7 @@ impl Stage {
     }
 
     async fn count(&self, states: Vec<JobState>) -> Result<i64, jobwire_core::StoreError> {
-        let filter = JobFilter {
-            states,
-            correlation_id: Some(self.run),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().states(states).correlation_id(self.run);
         self.database.store().count(&filter).await
     }
 
@@ -212,10 +208,7 @@ impl Stage {
 
 /// Refuses a database with other jobs, which would run and be counted with those of the run.
 async fn refuse_foreign(database: &Database) -> Result<(), Error> {
-    let filter = JobFilter {
-        states: UNFINISHED.to_vec(),
-        ..JobFilter::default()
-    };
+    let filter = JobFilter::default().states(UNFINISHED);
     let unfinished = database.store().count(&filter).await?;
     let rows = ledger::count(database).await?;
     if unfinished == 0 && rows == 0 {
