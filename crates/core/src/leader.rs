@@ -28,6 +28,7 @@ mod rescue;
 pub mod sweeper;
 pub(crate) mod timers;
 mod unserved_lanes;
+mod unserved_types;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::job::NodeId;
 use crate::leader::clock::DatabaseClock;
 use crate::leader::sweeper::Sweeper;
 use crate::leader::unserved_lanes::UnservedLanes;
+use crate::leader::unserved_types::UnservedTypes;
 use crate::producer::commit_hook::Cause;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 use crate::telemetry::metrics as m;
@@ -79,6 +81,7 @@ struct Leader {
     node: Arc<NodeContext>,
     sweeper: Sweeper,
     unreceived: UnservedLanes,
+    unserved: UnservedTypes,
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
@@ -108,6 +111,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         node,
         sweeper: Sweeper::default(),
         unreceived: UnservedLanes::default(),
+        unserved: UnservedTypes::default(),
         term: None,
         leads_until: Instant::now(),
         failed: false,
@@ -314,6 +318,7 @@ impl Leader {
             node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
+            self.unserved.begin(&node);
             self.free_instances().await;
         }
         if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
@@ -360,8 +365,10 @@ impl Leader {
         }
         if waits {
             self.unreceived.look(&node).await;
+            self.unserved.look(&node).await;
         } else {
             self.unreceived.end();
+            self.unserved.end(&node);
         }
     }
 
@@ -432,6 +439,7 @@ impl Leader {
             gauge!(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
             self.unreceived.end();
+            self.unserved.end(&self.node);
             self.sweeper.forget();
         }
     }

@@ -188,7 +188,7 @@ pub mod node {
 /// Nodes call the methods of the traits [`Store`] and [`SqlStore`].
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
-    pub use jobwire_core::job::query::{LaneBacklog, LaneView};
+    pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
