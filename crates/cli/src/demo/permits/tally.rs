@@ -103,7 +103,7 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Records the result.
-    pub(super) fn end(self, answer: &HandlerResult) {
+    pub(super) fn end(self, answer: &HandlerResult<Outcome>) {
         let mut seen = self.tally.seen();
         match answer {
             Ok(Outcome::Done) => {
