@@ -83,7 +83,7 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted: broker_plaintext allows it");
+            tracing::info!(%endpoint, "the connections to the broker are not encrypted: `security.plaintext` (setting `broker_plaintext`) allows it");
         }
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
         let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());

@@ -1,6 +1,7 @@
 //! Whether the database answers: one log line when it stops, one when it answers again, and the
 //! cause of its absence for health endpoints.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,15 @@ pub(super) enum Address {
     Tcp(String, u16),
     /// A socket of this machine.
     Socket(String),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Socket(path) => f.write_str(path),
+        }
+    }
 }
 
 impl Address {
@@ -67,6 +77,11 @@ impl Presence {
             gone: Arc::default(),
             asked: Arc::default(),
         }
+    }
+
+    /// Returns where the database listens.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Records the result of a statement.

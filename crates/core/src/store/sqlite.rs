@@ -54,7 +54,7 @@ use super::{
 };
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -269,8 +269,16 @@ impl SqliteStore {
 
     /// Opens a writing transaction. It waits for other writers here and not halfway, and nothing
     /// changes between its first read and its last write.
+    ///
+    /// # Errors
+    /// [`StoreError::WriterBusy`] a little before the deadline of the transition, which could not
+    /// name the cause.
     async fn write(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
-        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+        let within = self.deadline.mul_f32(0.9);
+        match tokio::time::timeout(within, self.writer.begin_with("BEGIN IMMEDIATE")).await {
+            Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => Err(StoreError::WriterBusy(within)),
+            Ok(begun) => Ok(begun?),
+        }
     }
 
     /// Runs one transition with a deadline, measures it, and retries it after a conflict with
@@ -339,7 +347,8 @@ fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOptions> {
     if !is_in_memory(url) {
         if !create && !path.exists() {
             return Err(StoreError::Config(format!(
-                "the database file {} does not exist; correct the setting `database`",
+                "no such file: {}; correct the path of the database, or create the file with \
+                 `SqliteOptions::create` (`jobwire migrate up`)",
                 path.display()
             )));
         }
@@ -671,6 +680,11 @@ impl Store for SqliteStore {
 
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         self.run("sweepable", || self.count_sweepable(services))
+            .await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        self.run("unserved_types", || self.count_unserved(services, limit))
             .await
     }
 
