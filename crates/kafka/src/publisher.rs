@@ -289,7 +289,7 @@ impl LanePublishers {
 
     /// Returns whether the lane had no topic, and this process has received the lane since.
     fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
-        matches!(problem, TransportError::NoReceiver(_)) && self.topology.own.contains(lane)
+        is_without_topic(problem) && self.topology.own.contains(lane)
     }
 
     async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
@@ -310,7 +310,8 @@ impl LanePublishers {
                 let partitions = *partitions;
                 lanes.insert(lane.clone(), LaneState::Open { partitions, since });
             }
-            Err(problem) if problem.is_transient() => {
+            // A lane without a topic says nothing about the brokers.
+            Err(problem) if problem.is_transient() && !is_without_topic(problem) => {
                 self.link.suspect(problem.clone());
             }
             Err(problem) => {
@@ -347,4 +348,8 @@ impl LanePublishers {
             tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
         }
     }
+}
+
+fn is_without_topic(problem: &TransportError) -> bool {
+    matches!(problem, TransportError::NoReceiver(_))
 }

@@ -51,7 +51,7 @@ async fn an_embedded_set_up_passes_and_nothing_is_made() {
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(said.contains("there is no file jobwire.db yet"), "{said}");
     assert!(!home.join("jobwire.db").exists());
-    succeeds(jobwire(&home, &["order"])).await;
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(said.contains("schema: version 3"), "{said}");
 }

@@ -202,6 +202,10 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
         (job.lock_owner.is_some() && job.lock_owner != dead).then_some(())
     })
     .await;
+    let nodes = store.nodes().await.unwrap();
+    let nodes: Vec<_> = nodes.iter().map(|node| node.membership.id.uuid()).collect();
+    assert_eq!(nodes.len(), 1, "the dead node has left: {nodes:?}");
+    assert_ne!(Some(nodes[0]), dead);
 }
 
 /// The lock on the file proves that the first node is alive, so the second does not wait for its

@@ -107,7 +107,7 @@ pub(super) async fn jobs_that_no_node_takes_are_counted_by_type<S: Bench>(w: &Wo
         .await;
     w.create(vec![of("fax").tenant("t")]).await;
     // A job without a hint counts: the leader gives it none until a node takes it.
-    w.create_by_sql("telex").await;
+    w.store.create_by_sql("telex").await;
     let every: Arc<[String]> = Arc::from(["print".to_owned()]);
     let printer = LockTerms {
         types: every,

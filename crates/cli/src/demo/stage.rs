@@ -71,7 +71,7 @@ impl Stage {
                 "--nodes: SQLite serves one node; give --database postgres://…".to_owned(),
             ));
         }
-        let database = Database::connect(&settings).await?;
+        let database = Database::connect(&settings, true).await?;
         if let SchemaStatus::Outdated { found: 0, .. } = database.status().await? {
             database.migrate().await?;
         }
@@ -123,6 +123,14 @@ impl Stage {
         match &mut self.crew {
             Crew::Processes(processes, _) => processes.lost(),
             Crew::None | Crew::Here(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the name of the database for the account.
+    pub(super) fn database_name(&self) -> String {
+        match &self.scratch {
+            Some(_) => "SQLite, a temporary file (removed)".to_owned(),
+            None => self.settings.database_url.to_string(),
         }
     }
 

@@ -218,7 +218,7 @@ impl Tally {
         ];
         Ok(Account {
             run: "permits",
-            database: stage.settings.database_url.to_string(),
+            database: stage.database_name(),
             broker: stage.settings.broker_url.to_string(),
             nodes: stage.nodes(),
             nodes_at_work: rows.iter().map(|r| r.node).collect::<HashSet<_>>().len(),
