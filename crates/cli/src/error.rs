@@ -25,7 +25,7 @@ pub enum Error {
         source: StoreError,
     },
     /// The broker can't be used.
-    #[error("broker {url}: {source}")]
+    #[error("{source} (broker {url})")]
     Broker {
         /// Its URL, without the password.
         url: String,
@@ -106,7 +106,7 @@ fn of_database(url: &str, error: &StoreError) -> String {
         StoreError::Connect { .. } | StoreError::Config(_) | StoreError::Schema(_) => {
             error.to_string()
         }
-        error => format!("{error} (at {url})"),
+        error => format!("{error} (database {url})"),
     }
 }
 

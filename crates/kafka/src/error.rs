@@ -90,7 +90,7 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
 pub(crate) fn explain_error(error: &KafkaError, what: &str) -> TransportError {
     match error {
         KafkaError::ClientConfig(_, problem, property, _) => TransportError::Refused {
-            problem: format!("librdkafka refuses its setting '{property}': {problem}"),
+            problem: format!("librdkafka does not accept '{property}': {problem}"),
             remedy: "correct the setting, or build with what it needs (OpenSSL for TLS and SASL)"
                 .to_owned(),
         },

@@ -203,7 +203,10 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
     })
     .await;
     let nodes = store.nodes().await.unwrap();
-    let nodes: Vec<_> = nodes.iter().map(|node| node.membership.id.to_string()).collect();
+    let nodes: Vec<_> = nodes
+        .iter()
+        .map(|node| node.membership.id.to_string())
+        .collect();
     assert_eq!(nodes.len(), 1, "the dead node has left: {nodes:?}");
     assert_ne!(Some(&nodes[0]), dead.map(|dead| dead.to_string()).as_ref());
 }

@@ -129,6 +129,15 @@ impl StoreError {
         }
     }
 
+    /// Returns the message without the words that say that it is of the database, for texts that
+    /// name the database themselves.
+    pub(crate) fn bare(&self) -> String {
+        match self {
+            Self::Database(error) => said(error),
+            other => other.to_string(),
+        }
+    }
+
     pub(crate) fn sqlstate(&self) -> Option<String> {
         match self.of_client()? {
             sqlx::Error::Database(e) => e.code().map(|c| c.into_owned()),

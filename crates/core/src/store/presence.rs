@@ -38,7 +38,9 @@ impl Address {
     /// Returns why the database does not answer.
     async fn cause(&self, error: &StoreError) -> String {
         match self {
-            Self::Socket(path) => format!("the database at {path} does not answer: {error}"),
+            Self::Socket(path) => {
+                format!("the database at {path} does not answer: {}", error.bare())
+            }
             Self::Tcp(host, port) => {
                 let connect = TcpStream::connect((host.as_str(), *port));
                 match tokio::time::timeout(CONNECT_WITHIN, connect).await {
@@ -51,7 +53,7 @@ impl Address {
                             "the database at {host}:{port} accepts connections but does not answer"
                         )
                     }
-                    Ok(Ok(_)) => format!("the database at {host}:{port}: {error}"),
+                    Ok(Ok(_)) => format!("the database at {host}:{port} reports: {}", error.bare()),
                 }
             }
         }
@@ -97,7 +99,7 @@ impl Presence {
                 let mut gone = self.gone();
                 if gone.is_none() {
                     *gone = Some(Instant::now());
-                    self.log(error.to_string());
+                    self.log(error.bare());
                 }
             }
             Err(_) => {}

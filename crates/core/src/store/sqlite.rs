@@ -391,13 +391,14 @@ fn unusable(url: &str, error: sqlx::Error) -> StoreError {
         .as_database_error()
         .and_then(|e| e.code()?.parse::<i32>().ok())
         .map(|code| code & 0xff);
+    let error = StoreError::from(error);
     let remedy = match code {
         Some(8) => "the file is read-only; allow this process to write it and its directory",
         Some(14) => "the file can't be opened; check the path and the permissions of its directory",
         Some(26) => "the file is not a SQLite database; give another path",
-        _ => return error.into(),
+        _ => return error,
     };
-    StoreError::Config(format!("{url}: {remedy} ({error})"))
+    StoreError::Config(format!("{url}: {remedy}; SQLite says: {}", error.bare()))
 }
 
 #[async_trait]
