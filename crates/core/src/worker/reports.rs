@@ -4,15 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use metrics::gauge;
-
 use crate::job::Lane;
 use crate::job::query::UnservedType;
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
 
 /// The reports of a node's parts.
-#[derive(Default)]
 pub(crate) struct Reports {
     problems: Mutex<BTreeMap<&'static str, String>>,
     /// Lines about jobs, of which anybody may create many.
@@ -20,9 +18,21 @@ pub(crate) struct Reports {
     claimed: Mutex<BTreeSet<Lane>>,
     /// Found by the leader.
     unserved: Mutex<Vec<UnservedType>>,
+    gauges: Gauges,
 }
 
 impl Reports {
+    /// Returns the reports of a node with these gauges.
+    pub(crate) fn new(gauges: Gauges) -> Self {
+        Self {
+            problems: Mutex::default(),
+            throttled_lines: ThrottledLines::default(),
+            claimed: Mutex::default(),
+            unserved: Mutex::default(),
+            gauges,
+        }
+    }
+
     /// Records the problem of a part, or that it has none.
     pub(crate) fn part(&self, part: &'static str, problem: Option<String>) {
         let mut problems = self.problems();
@@ -70,6 +80,7 @@ impl Reports {
             claimed.remove(lane);
         }
         drop(claimed);
-        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+        let gauge = self.gauges.of_lane(m::CLAIMING, lane.0.clone());
+        gauge.set(f64::from(u8::from(claims)));
     }
 }
