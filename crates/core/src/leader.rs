@@ -26,6 +26,7 @@ mod members;
 mod publish_watch;
 mod rescue;
 pub mod sweeper;
+pub(crate) mod tap;
 pub(crate) mod timers;
 mod unserved_lanes;
 

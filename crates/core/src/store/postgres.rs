@@ -39,6 +39,7 @@ mod row_locks;
 mod session;
 mod sql;
 mod suspend;
+mod tap;
 mod timers;
 
 use std::future::Future;
@@ -62,10 +63,10 @@ use super::poison::{Activated, Found, Refusals, StuckBatch, found_page, held_pag
 use super::presence::{Address, Presence};
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
-    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership,
-    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery,
-    Renewed, Result, SCHEMA_VERSION, SchemaStatus, SqlStore, Store, Suspended, SuspensionScope,
-    TransactionId,
+    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked,
+    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage,
+    OrphanQuery, Renewed, Result, SCHEMA_VERSION, SchemaStatus, SqlStore, Store, Suspended,
+    SuspensionScope, TapOffer, TransactionId,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
@@ -77,6 +78,8 @@ use crate::store::error::StoreError;
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::telemetry::metrics as m;
 use crate::transport::Plaintext;
+
+pub use tap::publication as tap_publication;
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
 
@@ -174,6 +177,8 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
+    /// For connections that sqlx does not make.
+    address: Arc<jobwire_tap::Address>,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -272,6 +277,7 @@ impl PgStore {
             isolation,
             refusals: Refusals::default(),
             presence,
+            address: Arc::new(tap::address(&connect)),
         };
         // Report a wrong address or password, or an error of the server, at once. The pool would
         // retry until its timeout and lose the reason.
@@ -675,6 +681,15 @@ impl Store for PgStore {
             part.boxed()
         })
         .await
+    }
+
+    async fn tap(&self) -> Result<TapOffer> {
+        self.open_tap().await
+    }
+
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
+            .await
     }
 
     async fn write_node(&self, node: &Membership) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::job::Lane;
 use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
-use crate::store::RowTerms;
+use crate::store::{RowTerms, TapMode};
 
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
@@ -46,6 +46,10 @@ pub struct NodeOptions {
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
+    /// When this node, while it leads, uses the commit tap of its store: jobs that other programs
+    /// create by plain SQL then start within milliseconds of their commit. Default:
+    /// [`TapMode::Auto`].
+    pub tap: TapMode,
     /// The options of the commit hook.
     pub hook: HookOptions,
 }
@@ -64,6 +68,7 @@ crate::setters! {
         lane_order: LaneOrder,
         scope: Scope,
         host: String,
+        tap: TapMode,
         hook: HookOptions,
     }
 }
@@ -83,6 +88,7 @@ impl Default for NodeOptions {
             lane_order: LaneOrder::default(),
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
+            tap: TapMode::Auto,
             hook: HookOptions::default(),
         }
     }
