@@ -64,6 +64,6 @@ pub use address::{Address, Pem, Tls, TlsMode};
 pub use error::TapError;
 pub use event::{Change, Commit, Event, Row, Rows, Table, Value};
 pub use options::TapOptions;
-pub use preflight::{Finding, preflight};
+pub use preflight::{About, Finding, preflight};
 pub use publication::{Changes, PgPublication, PublishedTable};
 pub use tap::Tap;

@@ -11,12 +11,27 @@ use crate::session::{Row, Session};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
+    /// Whose thing it is.
+    pub about: About,
     /// What was found.
     pub found: String,
     /// What to do about it.
     pub remedy: String,
     /// Whether the tap cannot stand, or other programs get errors, until it is repaired.
     pub blocks: bool,
+}
+
+/// What a [`Finding`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum About {
+    /// The server, its settings, or the rights of the user.
+    Server,
+    /// The publication of the tap.
+    Publication,
+    /// A publication of another program, which makes the server refuse changes of the tables, with
+    /// or without a tap.
+    OtherPublication,
 }
 
 /// The server, in one row.
@@ -68,19 +83,17 @@ fn is_true(row: &Row, column: usize) -> bool {
     text(row, column) == "t"
 }
 
-fn blocks(findings: &mut Vec<Finding>, found: impl Into<String>, remedy: impl Into<String>) {
+fn blocks(
+    findings: &mut Vec<Finding>,
+    about: About,
+    found: impl Into<String>,
+    remedy: impl Into<String>,
+) {
     findings.push(Finding {
+        about,
         found: found.into(),
         remedy: remedy.into(),
         blocks: true,
-    });
-}
-
-fn remark(findings: &mut Vec<Finding>, found: impl Into<String>, remedy: impl Into<String>) {
-    findings.push(Finding {
-        found: found.into(),
-        remedy: remedy.into(),
-        blocks: false,
     });
 }
 
@@ -94,6 +107,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
     if version < oldest {
         blocks(
             findings,
+            About::Server,
             format!("the server is PostgreSQL {}", version / 10_000),
             format!(
                 "upgrade it to version {} or newer, for {why}",
@@ -104,6 +118,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
     if is_true(server, 8) {
         blocks(
             findings,
+            About::Server,
             "the server is a standby",
             "use the address of the primary",
         );
@@ -112,6 +127,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
     if level != "logical" {
         blocks(
             findings,
+            About::Server,
             format!("wal_level is `{level}`, and the tap needs `logical`"),
             "ALTER SYSTEM SET wal_level = 'logical', then restart the server (a reload does not suffice)",
         );
@@ -120,6 +136,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
         let user = text(server, 2);
         blocks(
             findings,
+            About::Server,
             format!("user {user} may not replicate"),
             format!(
                 "ALTER ROLE \"{}\" REPLICATION, as a superuser",
@@ -132,6 +149,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
         let (most, used) = (text(server, 4), text(server, 5));
         blocks(
             findings,
+            About::Server,
             format!(
                 "all replication slots are taken: max_replication_slots is {most}, {used} exist"
             ),
@@ -142,6 +160,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
         let (most, used) = (text(server, 6), text(server, 7));
         blocks(
             findings,
+            About::Server,
             format!("all WAL senders are taken: max_wal_senders is {most}, {used} run"),
             "raise max_wal_senders and restart the server",
         );
@@ -169,6 +188,7 @@ async fn check_publication(
     let Some(publication) = rows.first() else {
         blocks(
             findings,
+            About::Publication,
             format!("the publication `{name}` does not exist"),
             wanted.create_statement(),
         );
@@ -178,6 +198,7 @@ async fn check_publication(
     if !is_true(publication, 0) || updates && !is_true(publication, 1) {
         blocks(
             findings,
+            About::Publication,
             format!("the publication `{name}` does not publish all changes"),
             wanted.alter_statements(),
         );
@@ -233,6 +254,7 @@ fn check_table(
     let Some(published) = published else {
         return blocks(
             findings,
+            About::Publication,
             format!("the publication `{publication}` lacks the table {what}"),
             wanted.alter_statements(),
         );
@@ -246,6 +268,7 @@ fn check_table(
     if !missing.is_empty() {
         blocks(
             findings,
+            About::Publication,
             format!(
                 "the publication `{publication}` lacks columns of {what}: {}",
                 missing.join(", ")
@@ -255,13 +278,14 @@ fn check_table(
     }
     let condition = |rows: &Option<String>| rows.as_deref().map(plain);
     if condition(&table.rows) != condition(&published.rows) {
-        remark(
-            findings,
-            format!(
+        findings.push(Finding {
+            about: About::Publication,
+            found: format!(
                 "the publication `{publication}` selects other rows of {what} than the tap asks for"
             ),
-            wanted.alter_statements(),
-        );
+            remedy: wanted.alter_statements(),
+            blocks: false,
+        });
     }
 }
 
@@ -338,6 +362,7 @@ async fn check_others(
         };
         blocks(
             findings,
+            About::OtherPublication,
             format!(
                 "the server refuses to update or delete rows of {schema}.{table} (SQLSTATE 42P10 or 55000): the \
                  publication `{publication}` {reason}"

@@ -79,6 +79,7 @@ use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::telemetry::metrics as m;
 use crate::transport::Plaintext;
 
+pub use jobwire_tap::{About, Finding};
 pub use tap::publication as tap_publication;
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
