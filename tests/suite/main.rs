@@ -35,5 +35,6 @@ mod rules;
 mod simulation;
 mod store_conformance;
 mod supervision;
+mod tap;
 mod transport_conformance;
 mod world;

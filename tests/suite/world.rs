@@ -26,7 +26,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let url = shared::postgres().await.create_database().await;
+        Self::on(shared::postgres().await.create_database().await).await
+    }
+
+    pub(crate) async fn on(url: String) -> Self {
         let store = patient(&url).await;
         store.migrate().await.unwrap();
         let transport = InProcessTransport::new();

@@ -1,6 +1,7 @@
 //! Many jobs at once for idle nodes: measures the time until the last one has started.
 
 use super::arriving::Arriving;
+use super::clients::Hints;
 use super::now;
 use super::plan::Plan;
 use super::report::Report;
@@ -15,7 +16,7 @@ pub(super) async fn run(settings: &Settings, args: &BurstArgs) -> Result<Report,
         batch,
         crew,
     } = args;
-    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch).await?;
+    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch, Hints::Sent).await?;
     let first = arriving.first;
     let before = arriving.run.mark().await;
     let began = now();

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::arriving::Arriving;
+use super::clients::Hints;
 use super::report::Report;
 use super::{MOST_JOBS, job, now};
 use crate::commands::bench::SteadyArgs;
@@ -22,6 +23,7 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     let SteadyArgs {
         rate,
         seconds,
+        sql,
         crew,
     } = args;
     let jobs = rate.checked_mul(seconds + WARM_UP);
@@ -31,7 +33,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
             MOST_JOBS / 2
         )));
     };
-    let mut arriving = Arriving::open(settings, crew.nodes, CLIENTS, 1).await?;
+    let hints = if *sql { Hints::Tapped } else { Hints::Sent };
+    let mut arriving = Arriving::open(settings, crew.nodes, CLIENTS, 1, hints).await?;
     let first = arriving.first;
     let (from, all) = (first + rate * WARM_UP, first + jobs);
     let period = Duration::from_secs(1) / *rate;
@@ -46,7 +49,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
         let due = period * n.saturating_sub(from);
         began.saturating_add(i64::try_from(due.as_micros()).unwrap_or(i64::MAX))
     });
-    let workload = format!("{rate} jobs a second for {seconds} s");
+    let of = if *sql { " of plain SQL" } else { "" };
+    let workload = format!("{rate} jobs{of} a second for {seconds} s");
     Ok(Report {
         arrival_to_start,
         ..arrived.report(workload, began)

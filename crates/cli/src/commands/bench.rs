@@ -76,6 +76,9 @@ pub struct SteadyArgs {
     /// How long to measure, in seconds, after two seconds to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
+    /// Create the jobs without hints, like plain SQL: the commit tap of the nodes hints them
+    #[arg(long)]
+    pub sql: bool,
     /// Node processes
     #[command(flatten)]
     pub crew: Crew,
