@@ -50,7 +50,6 @@ impl World {
     }
 
     /// Returns the builder of a node with [`quick`] options.
-    #[must_use]
     pub fn node(&self) -> jobwire_core::node::NodeBuilder {
         Node::builder(self.store.clone(), self.transport()).options(quick())
     }

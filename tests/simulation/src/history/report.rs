@@ -216,7 +216,8 @@ impl Report {
         p99.unwrap_or(0)
     }
 
-    pub(crate) fn add(&mut self, violation: Violation) {
+    /// Adds a violation that another check has found.
+    pub fn add(&mut self, violation: Violation) {
         self.violations += 1;
         if self.kept.len() < KEPT {
             self.kept.push(violation);

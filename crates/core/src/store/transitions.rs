@@ -1,52 +1,50 @@
-//! The transitions: which statements of which file each method of [`Store`] runs.
+//! The store of every SQL database: which statement each method of [`Store`] runs, and what it does
+//! when the database refuses a row.
+
+mod parts;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 
-use super::{SqliteStore, find, lanes, operate};
+use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
+use super::statements::Statements;
+use super::transaction::AfterCommit;
+use super::{
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed, Result,
+    SchemaStatus, Store, Succession, Suspended, SuspensionScope, TransactionId, check_rules,
+    measured,
+};
 use crate::hint::{Hint, Ready};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
-use crate::store::poison::{Activated, Found, StuckBatch, found_page, held_page, told_page};
-use crate::store::transaction::{AfterCommit, JobTransaction};
-use crate::store::{
-    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, ProcessLock,
-    Renewed, Result, SchemaStatus, SqlStore, Store, Succession, Suspended, SuspensionScope,
-    TransactionId, check_rules, measured, schema_status,
-};
 
 #[async_trait]
-impl Store for SqliteStore {
+impl<S: Statements> Store for S {
     fn name(&self) -> &'static str {
-        "sqlite"
+        S::NAME
     }
 
     async fn check(&self) -> Result<SchemaStatus> {
-        self.run("check", || async {
-            let (server, exists): (String, bool) = sqlx::query_as(
-                "SELECT sqlite_version(), EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_version')",
-            )
-            .fetch_one(&self.readers)
-            .await?;
-            let newest: Option<(i32, i32)> = if exists {
-                sqlx::query_as(
-                    "SELECT version, readable_by FROM schema_version ORDER BY version DESC LIMIT 1",
-                )
-                .fetch_optional(&self.readers)
-                .await?
-            } else {
-                None
-            };
-            Ok(schema_status(newest, server))
-        })
-        .await
+        self.run("check", || self.read_schema()).await
+    }
+
+    async fn answers(&self) -> Result<()> {
+        self.is_there().await
+    }
+
+    async fn absence(&self) -> Option<String> {
+        self.why_absent().await
+    }
+
+    async fn begin_locking(&self) -> Result<()> {
+        self.leap().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -63,7 +61,7 @@ impl Store for SqliteStore {
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
         // A late renewal has no effect, so it waits no longer than the lease lasts.
-        let deadline = self.deadline.min(lease);
+        let deadline = self.within().min(lease);
         measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
     }
 
@@ -78,7 +76,7 @@ impl Store for SqliteStore {
     }
 
     fn outcome_within(&self) -> Duration {
-        self.deadline
+        self.within()
     }
 
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
@@ -86,8 +84,7 @@ impl Store for SqliteStore {
     }
 
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
-        self.run("absolve", || self.take_strikes_back(lost)).await?;
-        Ok(true)
+        self.run("absolve", || self.take_strikes_back(lost)).await
     }
 
     async fn complete(
@@ -140,20 +137,11 @@ impl Store for SqliteStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.hold_permit().await?;
-        let begun = self.begin().await?;
-        let store = self.clone();
-        Ok(Box::new(JobTransaction::over(
-            store,
-            begun,
-            turn,
-            Origin::Hook,
-            after,
-        )))
+        self.open_completing(after).await
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        self.timers(at_most, None).await
+        parts::timers(self, at_most, None).await
     }
 
     async fn take_due_timers(
@@ -162,21 +150,21 @@ impl Store for SqliteStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<MovedTimers> {
-        self.timers(at_most, Some((terms, lanes))).await
+        parts::timers(self, at_most, Some((terms, lanes))).await
     }
 
     async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
-        let whole = self.run("take_turn", || self.turn(turn, None));
+        let whole = self.run("take_turn", || self.cycle(turn, None));
         let found = |at_most| {
             let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
             self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let turn = &turn.after(began.elapsed());
-                let take = || self.turn(turn, Some(&these));
+                let take = || self.cycle(turn, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()
@@ -202,47 +190,12 @@ impl Store for SqliteStore {
         .await
     }
 
-    /// Returns a number that changes with every commit of a connection other than the watcher's, in
-    /// any process. Reads no table and takes no lock. `None` in memory, where there are no other
-    /// connections.
     async fn data_version(&self) -> Result<Option<i64>> {
-        let Some(watcher) = &self.watcher else {
-            return Ok(None);
-        };
-        self.run("data_version", || async {
-            Ok(sqlx::query_scalar("PRAGMA data_version")
-                .fetch_optional(watcher)
-                .await?)
-        })
-        .await
+        self.version().await
     }
 
     async fn succeed(&self, node: NodeId) -> Result<Succession> {
-        let Some(path) = &self.lock_file else {
-            return Ok(Succession::Unknown);
-        };
-        let mut lock = match ProcessLock::take(path) {
-            Ok(Succession::Ours(lock)) => lock,
-            Ok(theirs) => return Ok(theirs),
-            Err(error) => {
-                tracing::warn!(
-                    file = %path.display(), %error,
-                    "cannot lock the node file; after a crash, the jobs of the dead node wait until their leases expire"
-                );
-                return Ok(Succession::Unknown);
-            }
-        };
-        if let Some(dead) = lock.predecessor() {
-            let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
-            tracing::info!(node = %dead, jobs, "the previous node of this database died; its leases end now");
-        }
-        if let Err(error) = lock.name(node) {
-            tracing::warn!(
-                file = %path.display(), %error,
-                "cannot write the node id to the node file; after a crash, the jobs of this node wait until their leases expire"
-            );
-        }
-        Ok(Succession::Ours(lock))
+        self.succeed_to(node).await
     }
 
     async fn write_node(&self, node: &Membership) -> Result<()> {
@@ -272,8 +225,7 @@ impl Store for SqliteStore {
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         let find = |query: OrphanQuery, these: Option<Vec<JobId>>| async move {
             let find = || self.find_orphans(&query, these.as_deref());
-            let ready = self.run("orphans", find).await?;
-            Ok(OrphanPage::of(ready, query.limit))
+            self.run("orphans", find).await
         };
         let found = |limit| {
             let look = OrphanQuery {
@@ -309,21 +261,20 @@ impl Store for SqliteStore {
         self.run("free_instances", || self.free_left_over()).await
     }
 
-    async fn committed(&self, _transaction: &TransactionId) -> Result<Fate> {
-        Ok(Fate::Unknown)
+    async fn committed(&self, transaction: &TransactionId) -> Result<Fate> {
+        self.fate(transaction).await
     }
 
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        self.run("find", || find::find(&self.readers, filter)).await
+        self.run("find", || self.find_jobs(filter)).await
     }
 
     async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        self.run("count", || find::count(&self.readers, filter))
-            .await
+        self.run("count", || self.count_jobs(filter)).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        self.run("get", || find::get(&self.readers, id)).await
+        self.run("get", || self.get_job(id)).await
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
@@ -332,13 +283,9 @@ impl Store for SqliteStore {
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
         let rows = async { Ok(ids.to_vec()) };
-        let whole = self.run("delete", || self.delete_jobs(ids));
+        let whole = parts::delete_page(self, ids.to_vec());
         told_page("delete", whole, rows, |these| {
-            let part = async move {
-                let delete = || self.delete_jobs(&these);
-                self.run("delete", delete).await
-            };
-            part.boxed()
+            parts::delete_page(self, these).boxed()
         })
         .await
     }
@@ -364,8 +311,7 @@ impl Store for SqliteStore {
     }
 
     async fn strict_order(&self) -> Result<bool> {
-        self.run("strict_order", || operate::strict_order(&self.readers))
-            .await
+        self.run("strict_order", || self.is_strict()).await
     }
 
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
@@ -387,34 +333,12 @@ impl Store for SqliteStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let end = || self.end_suspension(scope);
-        let whole = async move { Ok(Activated::AtOnce(self.run("activate", end).await?)) };
-        let found = |_| {
-            let put_aside = || async { Ok(Found::of(self.put_aside(scope).await?, i64::MAX)) };
-            self.run("activate", put_aside).boxed()
+        let Some(back) = parts::end_suspension(self, scope).await? else {
+            return Ok(Vec::new());
         };
-        let state = JobState::Suspended;
-        let activated = found_page(self, "activate", state, whole, found, |these| {
-            let part = async move {
-                let bring_back = || self.bring_back(scope, &these);
-                Ok(Activated::InParts(self.run("activate", bring_back).await?))
-            };
-            part.boxed()
-        });
-        let back = match activated.await? {
-            Activated::AtOnce(None) => return Ok(Vec::new()),
-            Activated::AtOnce(Some(ready)) => ready,
-            // This transaction ends the suspension and brings back the remaining suspended jobs, so
-            // none is left behind.
-            Activated::InParts(mut ready) => {
-                let rest = self.run("activate", end).await?;
-                ready.extend(rest.into_iter().flatten());
-                ready
-            }
-        };
-        // These include the jobs that came back.
-        let waited = self.run("activate", || self.waited(scope)).await;
+        let waited = self.run("activate", || self.waited(scope, &back)).await;
         Ok(waited.unwrap_or_else(|error| {
+            // The suspension has ended regardless.
             tracing::warn!(
                 %error,
                 "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
@@ -424,7 +348,7 @@ impl Store for SqliteStore {
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
-        self.run("lane_rules", || lanes::rules(&self.readers)).await
+        self.run("lane_rules", || self.read_rules()).await
     }
 
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
@@ -433,14 +357,12 @@ impl Store for SqliteStore {
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
-        self.run("lanes", || lanes::lanes(&self.readers)).await
+        self.run("lanes", || self.read_lanes()).await
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>> {
-        self.run("lanes_outside", || {
-            lanes::outside(&self.readers, lanes, at_most)
-        })
-        .await
+        self.run("lanes_outside", || self.read_lanes_outside(lanes, at_most))
+            .await
     }
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
@@ -460,14 +382,10 @@ impl Store for SqliteStore {
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {
-        self.refusals.stuck()
+        self.refusals().stuck()
     }
 
     async fn close(&self) {
-        if let Some(watcher) = &self.watcher {
-            watcher.close().await;
-        }
-        self.readers.close().await;
-        self.writer.close().await;
+        self.disconnect().await;
     }
 }
