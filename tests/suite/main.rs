@@ -31,6 +31,7 @@ mod package;
 mod program;
 mod promises;
 mod rules;
+mod several_databases;
 mod supervision;
 mod transport_conformance;
 mod world;

@@ -34,7 +34,6 @@ mod unserved_lanes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::gauge;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -85,7 +84,7 @@ struct Leader {
 
 /// Leads or follows until the node drains.
 pub(crate) async fn lead(node: Arc<NodeContext>) {
-    gauge!(m::LEADER).set(0.0);
+    node.gauges.of_node(m::LEADER).set(0.0);
     let mut control = node.transport.listen();
     let drain = node.signals.draining.clone();
     let mut leader = Leader {
@@ -193,9 +192,9 @@ impl Leader {
     fn follow(&mut self) {
         if self.term.take().is_some() {
             tracing::info!(node = %self.node.id, "this node no longer leads");
-            gauge!(m::LEADER).set(0.0);
+            self.node.gauges.of_node(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
-            self.unreceived.end();
+            self.unreceived.end(&self.node);
             self.sweeper.forget();
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use metrics::{counter, gauge};
+use metrics::counter;
 use tokio::time::Instant;
 
 use super::{Leader, rescue};
@@ -127,7 +127,7 @@ impl Leader {
             tracing::info!(node = %node.id, term = report.term, "this node leads");
             crash_point!("term-begun");
             self.term = Some(report.term);
-            gauge!(m::LEADER).set(1.0);
+            node.gauges.of_node(m::LEADER).set(1.0);
             node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
@@ -150,14 +150,17 @@ impl Leader {
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_turn = Instant::now() + self.interval();
-        gauge!(m::EXECUTABLE).set(report.executable as f64);
-        gauge!(m::TIMERS).set(report.timers as f64);
-        gauge!(m::DEAD_LETTERS).set(report.dead_letters as f64);
-        gauge!(m::LEASED).set(report.leased as f64);
+        let gauges = &node.gauges;
+        gauges.of_node(m::EXECUTABLE).set(report.executable as f64);
+        gauges.of_node(m::TIMERS).set(report.timers as f64);
+        gauges
+            .of_node(m::DEAD_LETTERS)
+            .set(report.dead_letters as f64);
+        gauges.of_node(m::LEASED).set(report.leased as f64);
         let oldest = report
             .oldest_ready_at
             .map_or(0.0, |at| (report.now - at).as_seconds_f64().max(0.0));
-        gauge!(m::OLDEST_AGE).set(oldest);
+        gauges.of_node(m::OLDEST_AGE).set(oldest);
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
         if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
@@ -178,7 +181,7 @@ impl Leader {
         if waits {
             self.unreceived.look(&node).await;
         } else {
-            self.unreceived.end();
+            self.unreceived.end(&node);
         }
     }
 

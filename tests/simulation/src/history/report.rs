@@ -216,7 +216,7 @@ impl Report {
         p99.unwrap_or(0)
     }
 
-    /// Adds a violation that another check has found.
+    /// Adds a violation.
     pub fn add(&mut self, violation: Violation) {
         self.violations += 1;
         if self.kept.len() < KEPT {
