@@ -79,9 +79,11 @@ impl Endpoint {
                 problem: "is missing, but 'auth_mechanism=external' in the URL logs in by \
                           certificate, over TLS"
                     .to_owned(),
-                remedy: "write amqps:// and set broker_tls_certificate and broker_tls_key to the \
-                         files with certificate and key"
-                    .to_owned(),
+                remedy:
+                    "write amqps:// and set `security.certificate` and `security.key` (settings \
+                         `broker_tls_certificate` and `broker_tls_key`) to the files with \
+                         certificate and key"
+                        .to_owned(),
             });
         }
         Ok(endpoint)
@@ -203,8 +205,8 @@ fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
         .any(|(key, _)| !PARAMETERS.contains(&&*key))
     {
         return Err(mistake(format!(
-            "it has an unknown parameter after '?' (allowed: {}); TLS is set by broker_tls_ca, \
-             broker_tls_certificate and broker_tls_key",
+            "it has an unknown parameter after '?' (allowed: {}); TLS is set by `security` (settings \
+             `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`)",
             PARAMETERS.join(", ")
         )));
     }

@@ -27,16 +27,17 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{KnownLanes, Lifetime, OwnLanes, TransportError};
+use jobwire_core::transport::{Lifetime, OwnLanes, TransportError};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::Link;
 use crate::error::Operation;
+use crate::open_lanes::{OpenLane, OpenLanes, is_remembered};
 use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;
@@ -53,17 +54,10 @@ struct LanePublisher {
     unroutable: AtomicBool,
 }
 
-impl LanePublisher {
+impl OpenLane for LanePublisher {
     fn is_usable(&self) -> bool {
         self.channel.status().connected() && !self.unroutable.load(Ordering::Acquire)
     }
-}
-
-/// The lanes of the current session.
-#[derive(Default)]
-struct Lanes {
-    session: u64,
-    known: KnownLanes<Arc<LanePublisher>>,
 }
 
 /// Publishes encoded messages.
@@ -71,7 +65,7 @@ pub(crate) struct LanePublishers {
     pub(crate) link: Link,
     topology: Topology,
     options: AmqpOptions,
-    lanes: Mutex<Lanes>,
+    lanes: OpenLanes<LanePublisher>,
     pub(crate) own: OwnLanes,
     refused: std::sync::Mutex<LogThrottle>,
     /// Publishes under way: closing the transport waits for them.
@@ -92,7 +86,7 @@ impl LanePublishers {
             link,
             topology,
             options,
-            lanes: Mutex::default(),
+            lanes: OpenLanes::default(),
             own: OwnLanes::default(),
             refused: std::sync::Mutex::default(),
             tasks: lifetime.tasks().clone(),
@@ -128,26 +122,23 @@ impl LanePublishers {
         }
     }
 
-    /// Returns the number of unconfirmed messages and the lanes with a usable channel; `None` while
-    /// a lane is being opened.
-    pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
-        let lanes = self.lanes.try_lock().ok()?;
+    /// Returns the number of unconfirmed messages, and the lanes with a usable channel.
+    pub(crate) fn now(&self) -> (usize, Vec<Lane>) {
+        let open = self.lanes.open();
         let window = self.options.confirm_window;
-        let unconfirmed = lanes
-            .known
-            .all_open()
+        let unconfirmed = open
+            .iter()
             .map(|(_, publisher)| window.saturating_sub(publisher.window.available_permits()))
             .sum();
-        let open = lanes.known.all_open();
-        let usable = open.filter(|(_, publisher)| publisher.is_usable());
-        Some((unconfirmed, usable.map(|(lane, _)| lane.clone()).collect()))
+        let usable = open
+            .into_iter()
+            .filter(|(_, publisher)| publisher.is_usable());
+        (unconfirmed, usable.map(|(lane, _)| lane).collect())
     }
 
     /// Marks a lane's queue as missing, so that the next publish checks or declares it again.
     pub(crate) fn queue_is_gone(&self, lane: &Lane) {
-        if let Ok(lanes) = self.lanes.try_lock()
-            && let Some(Ok(publisher)) = lanes.known.get(lane, &self.own)
-        {
+        if let Some(publisher) = self.lanes.get_open(lane) {
             publisher.unroutable.store(true, Ordering::Release);
         }
     }
@@ -262,37 +253,25 @@ impl LanePublishers {
         session: &Arc<Session>,
         lane: &Lane,
     ) -> Result<Arc<LanePublisher>, TransportError> {
-        let mut lanes = self.lanes.lock().await;
-        if lanes.session != session.number {
-            *lanes = Lanes {
-                session: session.number,
-                known: KnownLanes::default(),
-            };
-        }
-        match lanes.known.get(lane, &self.own) {
-            Some(Ok(publisher)) if publisher.is_usable() => return Ok(publisher.clone()),
-            Some(Err(problem)) => return Err(problem),
-            _ => {}
-        }
-        if let Some(former) = lanes.known.forget(lane) {
-            // Its queue or its channel is gone, so the result does not matter.
-            let _ = session
-                .answer(async {
-                    let _ = former.channel.close(200, "OK".into()).await;
-                    Ok(())
-                })
-                .await;
-        }
-        let opened = self.open(session, lane).await;
-        match &opened {
-            Ok(publisher) => lanes.known.open(lane.clone(), publisher.clone()),
-            Err(problem) if !problem.is_transient() => {
-                self.complain(lane, problem);
-                lanes.known.refuse(lane, problem);
+        let open = async |former: Option<Arc<LanePublisher>>| {
+            if let Some(former) = former {
+                // Its queue or its channel is gone, so the result does not matter.
+                let _ = session
+                    .answer(async {
+                        let _ = former.channel.close(200, "OK".into()).await;
+                        Ok(())
+                    })
+                    .await;
             }
-            Err(_) => {}
-        }
-        opened
+            let opened = self.open(session, lane).await;
+            if let Err(problem) = &opened
+                && is_remembered(problem)
+            {
+                self.complain(lane, problem);
+            }
+            opened
+        };
+        self.lanes.get(session.number, lane, &self.own, open).await
     }
 
     /// Logs a refusal. Throttled, because a job row may name any lane, even a missing one.

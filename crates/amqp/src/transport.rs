@@ -51,9 +51,10 @@ impl AmqpTransport {
     /// Connects to `amqps://user:password@host:port/virtual-host`, or `amqp://`. Commas separate
     /// the hosts of a cluster.
     ///
-    /// Waits for the broker for at most two seconds. A broker that is away is no error: the
-    /// transport keeps trying in the background, and [`Publisher::health`] reports the state. Needs
-    /// a tokio runtime.
+    /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is away**:
+    /// the transport keeps trying in the background, and [`Publisher::health`] reports the state.
+    /// Meanwhile nodes take jobs from the database, and the hints of new jobs are buffered, then
+    /// dropped for the sweeper. Needs a tokio runtime.
     ///
     /// # Errors
     /// Only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS file
@@ -68,7 +69,7 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted: broker_plaintext allows it");
+            tracing::info!(%endpoint, "the connections to the broker are not encrypted: `security.plaintext` (setting `broker_plaintext`) allows it");
         }
         let lifetime = Lifetime::default();
         let (keepers, stop) = (lifetime.keepers(), lifetime.stop());

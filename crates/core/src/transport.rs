@@ -99,10 +99,7 @@ impl TransportError {
     /// Returns whether the problem ends by itself, without an operator.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(
-            self,
-            Self::Refused { .. } | Self::Setting(_) | Self::NoReceiver(_) | Self::Closed
-        )
+        !matches!(self, Self::Refused { .. } | Self::Setting(_) | Self::Closed)
     }
 }
 

@@ -301,7 +301,8 @@ impl LanePublishers {
                 let partitions = *partitions;
                 lanes.open(lane.clone(), Counted { partitions, at });
             }
-            Err(problem) if problem.is_transient() => {
+            // A lane without a topic says nothing about the brokers.
+            Err(problem) if problem.is_transient() && !is_without_topic(problem) => {
                 self.link.suspect(problem.clone());
             }
             Err(problem) => lanes.refuse(lane, problem),
@@ -328,4 +329,8 @@ impl LanePublishers {
             tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
         }
     }
+}
+
+fn is_without_topic(problem: &TransportError) -> bool {
+    matches!(problem, TransportError::NoReceiver(_))
 }

@@ -132,10 +132,7 @@ pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: SqlBench>(w: &
     }
     // Creation order is the order in which the jobs were given.
     let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
-    let all = JobFilter {
-        limit: JOBS as i64,
-        ..JobFilter::default()
-    };
+    let all = JobFilter::default().limit(JOBS as i64);
     assert!(w.find(all).await == made);
     let last = &hints[JOBS - 1..];
     let locked = w.lock(node(), last).await;

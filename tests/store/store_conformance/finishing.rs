@@ -157,10 +157,7 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
     assert_eq!(next.correlation_id, hint.id.uuid());
     assert_eq!(next.repeat.as_deref(), Some("R2/PT600S"));
     assert!(next.seq > job.job.seq && next.exclusive);
-    let of_the_series = JobFilter {
-        correlation_id: Some(hint.id.uuid()),
-        ..JobFilter::default()
-    };
+    let of_the_series = JobFilter::default().correlation_id(hint.id.uuid());
     assert_eq!(w.find(of_the_series).await, [next_id]);
 }
 

@@ -15,24 +15,10 @@ fn lane(name: &str) -> Lane {
 /// Priority first, then type and tenant, then category.
 fn rules() -> Vec<LaneRule> {
     vec![
-        LaneRule {
-            min_priority: Some(100),
-            ..LaneRule::to("critical")
-        },
-        LaneRule {
-            job_type: Some("work".to_owned()),
-            tenant: Some("a".to_owned()),
-            ..LaneRule::to("tenant-a")
-        },
-        LaneRule {
-            category: Some("mail".to_owned()),
-            max_priority: Some(10),
-            ..LaneRule::to("mail")
-        },
-        LaneRule {
-            max_priority: Some(-1),
-            ..LaneRule::to("bulk")
-        },
+        LaneRule::to("critical").min_priority(100),
+        LaneRule::to("tenant-a").job_type("work").tenant("a"),
+        LaneRule::to("mail").category("mail").max_priority(10),
+        LaneRule::to("bulk").max_priority(-1),
     ]
 }
 
@@ -287,10 +273,7 @@ pub(super) async fn what_waits_elsewhere_changes_its_lane_too<S: Bench>(w: &Worl
     );
     assert_eq!(moved.jobs(), 4);
     assert!(pages >= 4);
-    let left = JobFilter {
-        lane: Some("old".to_owned()),
-        ..JobFilter::default()
-    };
+    let left = JobFilter::default().lane("old");
     assert_eq!(w.store.count(&left).await.unwrap(), 0);
     // Jobs that return do so in the new lane.
     let ready = w.store.activate(&tenant).await.unwrap();

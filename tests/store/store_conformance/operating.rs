@@ -227,7 +227,6 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
     let other = w.one(unserved()).await;
     w.hold(node(), &special).await;
     let all = JobFilter::default;
-    let text = |t: &str| Some(t.to_owned());
     let view = w.view(waiting).await.unwrap();
     let after_due = view.due_at.unwrap() + Duration::from_secs(1);
     let cases = [
@@ -235,154 +234,47 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
             all(),
             vec![executable, waiting, suspended, dead, special.id, other.id],
         ),
+        (all().id(dead), vec![dead]),
+        (all().id(JobId::generate()), vec![]),
+        (all().states([JobState::DeadLetter]), vec![dead]),
         (
-            JobFilter {
-                id: Some(dead),
-                ..all()
-            },
-            vec![dead],
-        ),
-        (
-            JobFilter {
-                id: Some(JobId::generate()),
-                ..all()
-            },
-            vec![],
-        ),
-        (
-            JobFilter {
-                states: vec![JobState::DeadLetter],
-                ..all()
-            },
-            vec![dead],
-        ),
-        (
-            JobFilter {
-                states: vec![JobState::Timer, JobState::Suspended],
-                ..all()
-            },
+            all().states([JobState::Timer, JobState::Suspended]),
             vec![waiting, suspended],
         ),
+        (all().job_type("unserved"), vec![other.id]),
+        (all().instance("i"), vec![special.id]),
+        (all().process_definition("d"), vec![special.id]),
+        (all().element("e"), vec![special.id]),
+        (all().tenant("x"), vec![special.id]),
+        (all().tenant("' OR true --"), vec![]),
+        (all().lane("fast"), vec![special.id]),
+        (all().correlation_id(other.id.uuid()), vec![other.id]),
+        (all().locked(true), vec![special.id]),
         (
-            JobFilter {
-                job_type: text("unserved"),
-                ..all()
-            },
-            vec![other.id],
-        ),
-        (
-            JobFilter {
-                process_instance: text("i"),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                process_definition: text("d"),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                element: text("e"),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                tenant: text("x"),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                tenant: text("' OR true --"),
-                ..all()
-            },
-            vec![],
-        ),
-        (
-            JobFilter {
-                lane: text("fast"),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                correlation_id: Some(other.id.uuid()),
-                ..all()
-            },
-            vec![other.id],
-        ),
-        (
-            JobFilter {
-                locked: Some(true),
-                ..all()
-            },
-            vec![special.id],
-        ),
-        (
-            JobFilter {
-                locked: Some(false),
-                ..all()
-            },
+            all().locked(false),
             vec![executable, waiting, suspended, dead, other.id],
         ),
+        (all().with_exception(true), vec![waiting, dead]),
         (
-            JobFilter {
-                with_exception: Some(true),
-                ..all()
-            },
-            vec![waiting, dead],
-        ),
-        (
-            JobFilter {
-                with_exception: Some(false),
-                states: vec![JobState::Executable],
-                ..all()
-            },
+            all().with_exception(false).states([JobState::Executable]),
             vec![executable, special.id, other.id],
         ),
-        (
-            JobFilter {
-                due_before: view.due_at,
-                ..all()
-            },
-            vec![],
-        ),
-        (
-            JobFilter {
-                due_before: Some(after_due),
-                ..all()
-            },
-            vec![waiting],
-        ),
+        (all().due_before(view.due_at.unwrap()), vec![]),
+        (all().due_before(after_due), vec![waiting]),
     ];
     for (filter, wanted) in cases {
         let asked = format!("{filter:?}");
         assert_eq!(w.find(filter).await, wanted, "{asked}");
     }
     w.die(special.id).await;
-    let locked = JobFilter {
-        locked: Some(true),
-        ..all()
-    };
+    let locked = all().locked(true);
     assert!(w.find(locked).await.is_empty());
 }
 
 pub(super) async fn lists_are_paged_in_creation_order<S: Bench>(w: &World<S>) {
     let hints = w.ready((0..5).map(|_| work()).collect()).await;
     let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
-    let page = |offset, limit| JobFilter {
-        offset,
-        limit,
-        ..JobFilter::default()
-    };
+    let page = |offset, limit| JobFilter::default().offset(offset).limit(limit);
     assert_eq!(w.find(page(0, 2)).await, made[..2]);
     let rest = w.store.find(&page(3, 10)).await.unwrap();
     assert_eq!(rest.iter().map(|v| v.id).collect::<Vec<_>>(), made[3..]);

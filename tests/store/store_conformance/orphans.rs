@@ -1,7 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{CycleOutcome, OrphanQuery, SuspensionScope};
-use jobwire_core::{JobId, Lane};
+use jobwire_core::job::scope::Services;
+use jobwire_core::store::{CycleOutcome, LockTerms, OrphanQuery, SuspensionScope};
+use jobwire_core::{JobId, Lane, NewJob};
 use jobwire_harness::eventually;
 
 use super::world::{Bench, LEADER, SqlBench, World, ids, node, terms, unserved, work};
@@ -94,6 +96,43 @@ pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
     w.die(hints[2].id).await;
     w.make_old(60).await;
     assert_eq!(orphans(w, LONG, false).await, [hints[0].id, hints[2].id]);
+}
+
+pub(super) async fn jobs_that_no_node_takes_are_counted_by_type<S: Bench>(w: &World<S>) {
+    let suspended = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&suspended).await.unwrap();
+    let of = |name: &str| NewJob::of(name, &());
+    let hints = w
+        .ready(vec![work(), of("fax"), of("fax"), of("mail"), of("print")])
+        .await;
+    w.create(vec![of("fax").tenant("t")]).await;
+    // A job without a hint counts: the leader gives it none until a node takes it.
+    w.store.create_by_sql("telex").await;
+    let every: Arc<[String]> = Arc::from(["print".to_owned()]);
+    let printer = LockTerms {
+        types: every,
+        ..terms(node())
+    };
+    w.store.lock(&printer, &hints[4..]).await.unwrap();
+    let found = |services: Services, limit| async move {
+        let found = w.store.unserved_types(&services, limit).await.unwrap();
+        let found = found.into_iter().map(|of| (of.job_type, of.jobs));
+        found.collect::<Vec<_>>()
+    };
+    let pairs = |expected: &[(&str, i64)]| -> Vec<(String, i64)> {
+        let owned = expected
+            .iter()
+            .map(|(name, jobs)| ((*name).to_owned(), *jobs));
+        owned.collect()
+    };
+    let services = || Services::from(terms(node()).types);
+    assert_eq!(
+        found(services(), 10).await,
+        pairs(&[("fax", 2), ("mail", 1), ("telex", 1)])
+    );
+    assert_eq!(found(services(), 1).await, pairs(&[("fax", 2)]));
+    let all = ["work", "fax", "mail", "telex"].map(str::to_owned).to_vec();
+    assert!(found(all.into(), 10).await.is_empty());
 }
 
 pub(super) async fn only_the_first_sibling_is_suspected<S: Bench>(w: &World<S>) {

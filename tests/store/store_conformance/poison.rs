@@ -399,10 +399,7 @@ pub(super) async fn an_id_that_stands_in_two_tables_stops_no_timer<S: SqlBench>(
     assert_eq!(w.rows("timer_job").await, 0);
     assert_eq!(w.hold(node(), &hint).await.job.id, hint.id);
     let letters = w
-        .find(JobFilter {
-            states: vec![JobState::DeadLetter],
-            ..JobFilter::default()
-        })
+        .find(JobFilter::default().states([JobState::DeadLetter]))
         .await;
     assert_eq!(letters.len(), 1);
     assert_ne!(letters[0], hint.id);

@@ -316,17 +316,11 @@ async fn claiming_passes_over_rows_that_somebody_has_locked() {
 #[tokio::test]
 async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
     let w = World::<PgStore>::open().await;
-    let mail = LaneRule {
-        job_type: Some("mail".to_owned()),
-        tenant: Some("a".to_owned()),
-        ..LaneRule::to("mail")
-    };
-    let urgent = LaneRule {
-        category: Some("c".to_owned()),
-        min_priority: Some(5),
-        max_priority: Some(9),
-        ..LaneRule::to("urgent")
-    };
+    let mail = LaneRule::to("mail").job_type("mail").tenant("a");
+    let urgent = LaneRule::to("urgent")
+        .category("c")
+        .min_priority(5)
+        .max_priority(9);
     w.store.set_lane_rules(&[mail, urgent]).await.unwrap();
     for (arguments, expected) in [
         ("type => 'mail', tenant => 'a'", "mail"),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use jobwire_core::store::{Handoff, Origin};
-use jobwire_core::{SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
+use jobwire_core::store::{ClaimOf, ClaimPage, Handoff, Origin};
+use jobwire_core::{Lane, SqlStore, SqliteOptions, SqliteStore, Store, StoreError};
 use jobwire_harness::Scratch;
 use sqlx::AssertSqlSafe;
 
@@ -112,6 +112,59 @@ async fn a_transition_waits_for_an_open_transaction() {
     assert!(!locking.is_finished());
     tx.rollback().await.unwrap();
     assert_eq!(locking.await.unwrap().unwrap().jobs.len(), 1);
+}
+
+/// The writing connection is that of the open transaction, so the job waits for its own end.
+#[tokio::test]
+async fn a_job_that_is_created_beside_an_open_transaction_names_the_cause() {
+    let scratch = Scratch::new();
+    let url = format!("sqlite:{}", scratch.join("jobs.db").display());
+    let options = SqliteOptions::default().deadline(Duration::from_secs(1));
+    let store = SqliteStore::connect_with(&url, options).await.unwrap();
+    store.migrate().await.unwrap();
+    let client = jobwire_core::Client::without_hints(store);
+    let mut tx = client.begin().await.unwrap();
+    let error = client.create(work()).await.unwrap_err();
+    assert!(matches!(error, StoreError::WriterBusy(_)), "{error:?}");
+    assert!(error.is_transient() && error.changed_nothing(), "{error:?}");
+    let said = error.to_string();
+    for part in [
+        "a transaction is open",
+        "`tx.create` instead of `client.create`",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let id = tx.create(work()).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(client.get(id).await.unwrap().is_some());
+}
+
+/// Statements that only read wait for no transaction: not for the application's, and not for one of
+/// another process.
+#[tokio::test]
+async fn what_only_reads_does_not_wait_for_an_open_transaction() {
+    let w = World::<SqliteStore>::open().await;
+    let hint = w.one(work()).await;
+    let tx = w.store.begin().await.unwrap();
+    let terms = terms(node());
+    let counted = w
+        .store
+        .sweepable(&terms.types.clone().into())
+        .await
+        .unwrap();
+    assert_eq!(counted.ready, 1);
+    let page = ClaimPage {
+        lane: Lane::default(),
+        of: ClaimOf::Next {
+            after: None,
+            look_at: 10,
+        },
+        at_most: 10,
+    };
+    let found = w.store.claimable(&terms, &page).await.unwrap();
+    let found: Vec<_> = found.hints.iter().map(|hint| hint.id).collect();
+    assert_eq!(found, [hint.id]);
+    tx.rollback().await.unwrap();
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::panic_place;
 use crate::telemetry::metrics as m;
 
 /// The tasks that are down, with the reason.
@@ -53,7 +54,7 @@ pub fn survived<T>(
         .map(move |ended| match ended {
             Ok(ended) => Some(ended),
             Err(panic) => {
-                tell(task, &format!("panicked: {}", panic_message(&*panic)));
+                tell(task, &describe_panic(&*panic));
                 None
             }
         })
@@ -116,7 +117,7 @@ impl Restarts {
         }
         let why = match ended {
             Ok(()) => "ended before it was told to".to_owned(),
-            Err(panic) => format!("panicked: {}", panic_message(&*panic)),
+            Err(panic) => describe_panic(&*panic),
         };
         tell(self.name, &why);
         report(Some(why));
@@ -177,13 +178,13 @@ impl Supervisor {
     }
 }
 
-/// Returns the message of a panic.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
+/// Returns a description of a panic that was just caught: its message, and its place if known.
+pub(crate) fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic_place::message(panic);
+    match panic_place::place_of(panic) {
+        Some(place) => format!("panicked: {message} ({place})"),
+        None => format!("panicked: {message}"),
+    }
 }
 
 #[cfg(test)]

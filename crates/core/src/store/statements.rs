@@ -18,7 +18,7 @@ use super::{
     SchemaStatus, Succession, Suspended, SuspensionScope, TransactionId,
 };
 use crate::hint::{Hint, Ready};
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -233,6 +233,13 @@ pub(super) trait Orphans {
         services: &Services,
     ) -> impl Future<Output = Result<Sweepable>> + Send;
 
+    /// Counts the jobs of the types that no node serves, the most frequent types first.
+    fn count_unserved(
+        &self,
+        services: &Services,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<UnservedType>>> + Send;
+
     /// Frees instances whose holder has no lease, and returns their next jobs.
     fn free_left_over(&self) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 }
@@ -258,10 +265,11 @@ pub(super) trait Finding {
 
     fn count_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<i64>> + Send;
 
+    /// Returns the job and the stack of its exception.
     fn get_job(
         &self,
         id: JobId,
-    ) -> impl Future<Output = Result<Option<(JobView, Job, Option<String>)>>> + Send;
+    ) -> impl Future<Output = Result<Option<(Job, Option<String>)>>> + Send;
 }
 
 /// Operators' actions.

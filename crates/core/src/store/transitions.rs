@@ -20,7 +20,7 @@ use super::{
     measured,
 };
 use crate::hint::{Hint, Ready};
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -257,6 +257,11 @@ impl<S: Statements> Store for S {
             .await
     }
 
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        self.run("unserved_types", || self.count_unserved(services, limit))
+            .await
+    }
+
     async fn free_instances(&self) -> Result<Vec<Ready>> {
         self.run("free_instances", || self.free_left_over()).await
     }
@@ -274,7 +279,18 @@ impl<S: Statements> Store for S {
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        self.run("get", || self.get_job(id)).await
+        let filter = JobFilter {
+            id: Some(id),
+            ..JobFilter::default()
+        };
+        self.run("get", || async {
+            let Some(view) = self.find_jobs(&filter).await?.pop() else {
+                return Ok(None);
+            };
+            let job = self.get_job(id).await?;
+            Ok(job.map(|(job, stack)| (view, job, stack)))
+        })
+        .await
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {

@@ -85,7 +85,7 @@ impl Work {
 
 type Payload = (u64, u8, u8, bool);
 
-async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> HandlerResult {
+async fn run(link: Arc<Link>, store: MemoryStore, job: Running<Payload>) -> HandlerResult<Outcome> {
     let (millis, deed, count, obeys) = job.payload;
     // A timed handler must obey: its answer after the timeout would count if a shutdown came first.
     let obeys = obeys || job.job.job_type == TIMED;

@@ -96,21 +96,10 @@ FROM (SELECT ",
     " FROM jobwire.dead_letter_job WHERE id = $1) j"
 );
 
-async fn get(
-    pool: &PgPool,
-    id: JobId,
-) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-    let filter = JobFilter {
-        id: Some(id),
-        ..JobFilter::default()
-    };
-    let Some(view) = find(pool, &filter).await?.pop() else {
-        return Ok(None);
-    };
-    let Some(found) = sqlx::query(GET).bind(id.0).fetch_optional(pool).await? else {
-        return Ok(None);
-    };
-    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
+async fn get(pool: &PgPool, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
+    let found = sqlx::query(GET).bind(id.0).fetch_optional(pool).await?;
+    let job = found.map(|row| Ok((decode::job(&row, 1)?, row.try_get(0)?)));
+    job.transpose()
 }
 
 impl Finding for PgStore {
@@ -122,10 +111,7 @@ impl Finding for PgStore {
         count(&self.line.pool, filter).await
     }
 
-    async fn get_job(
-        &self,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+    async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
         get(&self.line.pool, id).await
     }
 }

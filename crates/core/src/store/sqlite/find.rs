@@ -140,25 +140,13 @@ FROM (SELECT ",
     " FROM dead_letter_job WHERE id = ?1) j"
 );
 
-async fn get(
-    pool: &SqlitePool,
-    id: JobId,
-) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-    let filter = JobFilter {
-        id: Some(id),
-        ..JobFilter::default()
-    };
-    let Some(view) = find(pool, &filter).await?.pop() else {
-        return Ok(None);
-    };
+async fn get(pool: &SqlitePool, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
     let found = sqlx::query(GET)
         .bind(id.to_string())
         .fetch_optional(pool)
         .await?;
-    let Some(found) = found else {
-        return Ok(None);
-    };
-    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
+    let job = found.map(|row| Ok((decode::job(&row, 1)?, row.try_get(0)?)));
+    job.transpose()
 }
 
 impl Finding for SqliteStore {
@@ -170,10 +158,7 @@ impl Finding for SqliteStore {
         count(&self.readers, filter).await
     }
 
-    async fn get_job(
-        &self,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+    async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
         get(&self.readers, id).await
     }
 }
