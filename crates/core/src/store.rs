@@ -17,6 +17,7 @@ pub(crate) mod allowance;
 mod answer;
 mod batch_outcome;
 pub(crate) mod created;
+mod decode;
 pub mod error;
 mod locking;
 mod membership;
@@ -29,11 +30,14 @@ mod presence;
 mod process_lock;
 mod row_locks;
 mod schema;
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod statements;
 mod sweeping;
 pub mod tap;
 pub mod transaction;
+mod transitions;
 
 use std::any::Any;
 use std::fmt;

@@ -19,6 +19,7 @@ use super::sql::ready_columns;
 use super::{PgStore, aside, decode};
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::statements::Database;
 use crate::store::tap::{CommitTap, Committed, Marked, TapNews, TapOffer};
 
 const JOBS: &str = "job";
