@@ -33,5 +33,6 @@ mod promises;
 mod rules;
 mod several_databases;
 mod supervision;
+mod tap;
 mod transport_conformance;
 mod world;

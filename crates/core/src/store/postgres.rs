@@ -44,6 +44,7 @@ mod row_locks;
 mod session;
 mod sql;
 mod suspend;
+mod tap;
 mod timers;
 mod transactions;
 
@@ -62,6 +63,9 @@ pub use self::options::PgOptions;
 use self::session::Isolation;
 use super::poison::Refusals;
 use super::presence::Presence;
+
+pub use jobwire_tap::{About, Finding};
+pub use tap::publication as tap_publication;
 
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
@@ -89,6 +93,8 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
+    /// For connections that sqlx does not make.
+    address: Arc<jobwire_tap::Address>,
 }
 
 impl std::fmt::Debug for PgStore {

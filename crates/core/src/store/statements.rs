@@ -13,9 +13,9 @@ use super::poison::SetsAside;
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed, Result,
-    SchemaStatus, Succession, Suspended, SuspensionScope, TransactionId,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -90,6 +90,17 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
     fn fate(&self, transaction: &TransactionId) -> impl Future<Output = Result<Fate>> + Send {
         let _ = transaction;
         std::future::ready(Ok(Fate::Unknown))
+    }
+
+    /// Opens the commit tap.
+    fn offer_tap(&self) -> impl Future<Output = Result<TapOffer>> + Send {
+        std::future::ready(Ok(TapOffer::missing(Self::NAME)))
+    }
+
+    /// Marks those of these jobs that were never hinted.
+    fn mark_tapped(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
+        let _ = jobs;
+        std::future::ready(Ok(Marked::default()))
     }
 
     /// Returns a number that changes when another connection writes.

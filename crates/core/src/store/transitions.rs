@@ -14,10 +14,10 @@ use super::statements::Statements;
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed, Result,
-    SchemaStatus, Store, Succession, Suspended, SuspensionScope, TransactionId, check_rules,
-    measured,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -188,6 +188,14 @@ impl<S: Statements> Store for S {
             part.boxed()
         })
         .await
+    }
+
+    async fn tap(&self) -> Result<TapOffer> {
+        self.offer_tap().await
+    }
+
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.mark_tapped(jobs).await
     }
 
     async fn data_version(&self) -> Result<Option<i64>> {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::{PgStore, begin, session};
+use super::{PgStore, begin, session, tap};
+use crate::job::JobId;
 use crate::store::statements::{Database, Statements};
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::store::{
-    CompletingTransaction, Fate, Origin, Result, SchemaStatus, SqlStore, TransactionId, measured,
-    schema_status,
+    CompletingTransaction, Fate, Marked, Origin, Result, SchemaStatus, SqlStore, TapOffer,
+    TransactionId, measured, schema_status,
 };
 
 impl Statements for PgStore {}
@@ -113,6 +114,15 @@ impl Database for PgStore {
             })
         })
         .await
+    }
+
+    async fn offer_tap(&self) -> Result<TapOffer> {
+        self.open_tap().await
+    }
+
+    async fn mark_tapped(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
+            .await
     }
 
     async fn disconnect(&self) {
