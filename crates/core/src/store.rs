@@ -194,10 +194,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Opens the commit tap, which reports the jobs of plain SQL. At most one is open for a
     /// database: the leader's. Optional for a store.
     async fn tap(&self) -> Result<TapOffer> {
-        Ok(TapOffer::NotSetUp(format!(
-            "the store `{}` has no commit tap",
-            self.name()
-        )))
+        Ok(TapOffer::missing(self.name()))
     }
 
     /// Marks those of these jobs that are visible and never had a hint. They then count as hinted,

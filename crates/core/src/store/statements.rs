@@ -92,6 +92,17 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         std::future::ready(Ok(Fate::Unknown))
     }
 
+    /// Opens the commit tap.
+    fn offer_tap(&self) -> impl Future<Output = Result<TapOffer>> + Send {
+        std::future::ready(Ok(TapOffer::missing(Self::NAME)))
+    }
+
+    /// Marks those of these jobs that were never hinted.
+    fn mark_tapped(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
+        let _ = jobs;
+        std::future::ready(Ok(Marked::default()))
+    }
+
     /// Returns a number that changes when another connection writes.
     fn version(&self) -> impl Future<Output = Result<Option<i64>>> + Send {
         std::future::ready(Ok(None))

@@ -34,6 +34,13 @@ pub enum TapOffer {
     Unusable(String),
 }
 
+impl TapOffer {
+    /// Returns the answer of a store without a tap.
+    pub(super) fn missing(store: &str) -> Self {
+        Self::NotSetUp(format!("the store `{store}` has no commit tap"))
+    }
+}
+
 impl fmt::Debug for TapOffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

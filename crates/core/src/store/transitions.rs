@@ -195,7 +195,7 @@ impl<S: Statements> Store for S {
     }
 
     async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
-        self.run("mark_hinted", || self.mark_jobs(jobs)).await
+        self.mark_tapped(jobs).await
     }
 
     async fn data_version(&self) -> Result<Option<i64>> {

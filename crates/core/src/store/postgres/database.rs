@@ -120,8 +120,9 @@ impl Database for PgStore {
         self.open_tap().await
     }
 
-    async fn mark_jobs(&self, jobs: &[JobId]) -> Result<Marked> {
-        tap::mark(&self.line.pool, jobs).await
+    async fn mark_tapped(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
+            .await
     }
 
     async fn disconnect(&self) {
