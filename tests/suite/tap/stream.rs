@@ -86,10 +86,7 @@ async fn a_lost_connection_is_a_gap_and_the_tap_stands_again() {
     let mut tap = db.tap(Published::options()).await;
     for round in 0..3 {
         assert_eq!(terminate(&db.store).await, 1);
-        let gap = tap.next().await;
-        let Event::Gap(error) = gap else {
-            panic!("{gap:?}");
-        };
+        let error = tap.gap().await;
         assert_eq!(error.code(), Some("57P01"), "{error}");
         assert!(!error.is_lasting());
         tap.until_standing().await;
