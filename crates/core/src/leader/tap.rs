@@ -28,12 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use metrics::{counter, gauge, histogram};
+use metrics::{counter, histogram};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::PAGE;
+use super::cycle::PAGE;
 use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
 use crate::store::{CommitTap, Committed, TapMode, TapNews, TapOffer};
@@ -64,7 +64,7 @@ pub(crate) async fn follow(node: Arc<NodeContext>) {
     };
     let mut said = None;
     loop {
-        gauge!(m::TAP_STANDING).set(0.0);
+        node.gauges.of_node(m::TAP_STANDING).set(0.0);
         tokio::select! {
             biased;
             () = term.draining.cancelled() => return,
@@ -246,7 +246,7 @@ impl Following {
 
     fn standing(&mut self) {
         tracing::info!("the commit tap stands: jobs of plain SQL get their hints when they commit");
-        gauge!(m::TAP_STANDING).set(1.0);
+        self.node.gauges.of_node(m::TAP_STANDING).set(1.0);
         self.stands = true;
         // A transaction may have committed before the tap stood and become visible after the first
         // look.
@@ -255,7 +255,7 @@ impl Following {
     }
 
     fn gap(&mut self, why: &str) {
-        gauge!(m::TAP_STANDING).set(0.0);
+        self.node.gauges.of_node(m::TAP_STANDING).set(0.0);
         if std::mem::take(&mut self.stands) {
             counter!(m::TAP_GAPS).increment(1);
         }

@@ -12,7 +12,9 @@ use crate::store::{RowTerms, TapMode};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeOptions {
-    /// The maximum number of jobs that run at once. Default 64.
+    /// The maximum number of jobs that run at once. Nodes that share a
+    /// [`SlotPool`](crate::SlotPool) run at most as many as it has slots. Default
+    /// 64.
     pub concurrency: usize,
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over that
     /// much later, plus one sweep. Default 30 s, at least 1 s.
@@ -46,6 +48,10 @@ pub struct NodeOptions {
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
+    /// The name of the database, for a process with nodes of several databases: the label
+    /// `database` of the node's gauges. Without it the gauges have no such label, and two nodes
+    /// overwrite each other's. Default: none.
+    pub database: Option<String>,
     /// When this node, while it leads, uses the commit tap of its store: jobs that other programs
     /// create by plain SQL then start within milliseconds of their commit. Default:
     /// [`TapMode::Auto`].
@@ -68,6 +74,7 @@ crate::setters! {
         lane_order: LaneOrder,
         scope: Scope,
         host: String,
+        database: Option<String>,
         tap: TapMode,
         hook: HookOptions,
     }
@@ -88,6 +95,7 @@ impl Default for NodeOptions {
             lane_order: LaneOrder::default(),
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
+            database: None,
             tap: TapMode::Auto,
             hook: HookOptions::default(),
         }
@@ -142,7 +150,7 @@ impl NodeOptions {
         check(
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
-            "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
+            "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still wait to be published would be doubled",
         );
         check(
             self.claim_after

@@ -1,7 +1,7 @@
-//! `jobs retry` and `jobs delete`, for single jobs or for all that match.
+//! `jobs retry` and `jobs delete`, for single jobs or for all that match; `jobs cancel`.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use jobwire_core::producer::commit_hook::Cause;
@@ -11,7 +11,7 @@ use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 
 use super::filter::FilterArgs;
-use crate::connect::Outlet;
+use crate::connect::{self, Outlet};
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
@@ -128,6 +128,9 @@ struct Report {
     done: Vec<JobId>,
     not_found: Vec<JobId>,
     running: Vec<JobId>,
+    /// Running jobs whose nodes were asked to stop them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    asked: Vec<JobId>,
     /// The jobs that the database refused to change, and why.
     failed: Vec<(JobId, String)>,
 }
@@ -153,6 +156,11 @@ impl Report {
             for id in &self.running {
                 output::line(format_args!(
                     "job {id} is running; wait until it ends or its lease expires"
+                ))?;
+            }
+            for id in &self.asked {
+                output::line(format_args!(
+                    "job {id} is running; its node was asked to stop it"
                 ))?;
             }
             for (id, why) in &self.failed {
@@ -193,38 +201,97 @@ pub(super) async fn delete(
     report.print("deleted", json)
 }
 
-/// Applies `operate` to all jobs, batch by batch, and publishes the hints of jobs that became
-/// ready.
+/// How long `jobs cancel` repeats its question and waits for running jobs to stop. A question is
+/// sent without a confirm, and the connection may not be there yet.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Deletes jobs, and asks the nodes of running ones to stop them.
+pub(super) async fn cancel(
+    settings: &Settings,
+    store: &dyn Store,
+    ids: &[JobId],
+    json: bool,
+) -> Result<(), Error> {
+    let outlet = Outlet::open(settings).await?;
+    let delete = async |ids: &[JobId]| store.delete_many(ids).await;
+    let mut report = Report::default();
+    let mut result = batches(&outlet, ids, delete, &mut report).await;
+    if result.is_ok() && connect::has_broker(settings) {
+        report.asked = std::mem::take(&mut report.running);
+        result = ask_to_stop(&outlet, store, report.asked.clone()).await;
+    }
+    close(outlet).await;
+    result?;
+    report.print("deleted", json)
+}
+
+/// Asks the nodes of these jobs to stop them, until none is locked or [`STOP_WITHIN`] has passed. A
+/// handler may take longer, or ignore the signal.
+async fn ask_to_stop(
+    outlet: &Outlet,
+    store: &dyn Store,
+    mut running: Vec<JobId>,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    while !running.is_empty() && started.elapsed() < STOP_WITHIN {
+        for id in &running {
+            outlet.ask_to_stop(*id);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+        let mut left = Vec::new();
+        for id in running {
+            let found = store.get(id).await?;
+            if found.is_some_and(|(view, ..)| view.lock_owner.is_some()) {
+                left.push(id);
+            }
+        }
+        running = left;
+    }
+    Ok(())
+}
+
+/// Applies `operate` to all jobs, and publishes the hints of jobs that became ready.
 async fn each(
     settings: &Settings,
     ids: &[JobId],
     operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
 ) -> Result<Report, Error> {
     let outlet = Outlet::open(settings).await?;
-    let hook = outlet.hook();
     let mut report = Report::default();
-    let mut result = Ok(());
+    let result = batches(&outlet, ids, operate, &mut report).await;
+    close(outlet).await;
+    result.map(|()| report)
+}
+
+/// Applies `operate` batch by batch.
+async fn batches(
+    outlet: &Outlet,
+    ids: &[JobId],
+    operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let hook = outlet.hook();
     for batch in ids.chunks(BATCH) {
-        match operate(batch).await {
-            Ok(done) => {
-                for (id, operated) in done.operated {
-                    report.note(id, operated);
-                }
-                report.failed.extend(done.refused);
-                if let Some(hook) = &hook {
-                    hook.publish(Cause::Operator, done.ready);
-                }
-            }
-            Err(error) => {
-                result = Err(Error::Failed(format!(
-                    "{}; {} jobs were changed before the error",
-                    Error::Store(error),
-                    report.done.len()
-                )));
-                break;
-            }
+        let done = operate(batch).await.map_err(|error| {
+            Error::Failed(format!(
+                "{}; {} jobs were changed before the error",
+                Error::Store(error),
+                report.done.len()
+            ))
+        })?;
+        for (id, operated) in done.operated {
+            report.note(id, operated);
+        }
+        report.failed.extend(done.refused);
+        if let Some(hook) = &hook {
+            hook.publish(Cause::Operator, done.ready);
         }
     }
+    Ok(())
+}
+
+async fn close(outlet: Outlet) {
     let left = outlet.close(Duration::from_secs(10)).await;
     if left > 0 {
         tracing::warn!(
@@ -232,5 +299,4 @@ async fn each(
             "hints could not be published; the sweeper of a running node will publish them"
         );
     }
-    result.map(|()| report)
 }
