@@ -44,9 +44,7 @@ pub enum TapError {
     Silent(Duration),
     /// The receiver took no event for so long. The connection was closed, so that the server keeps
     /// no WAL for it.
-    #[error(
-        "no event was taken for {0:?}, so the connection was closed: the server keeps no WAL for it"
-    )]
+    #[error("no event was taken for {0:?}; the connection was closed, so that no WAL is kept")]
     Stalled(Duration),
     /// The PostgreSQL publication does not exist.
     #[error("the publication `{0}` does not exist in this database")]

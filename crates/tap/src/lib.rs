@@ -1,5 +1,5 @@
-//! The commit tap: streams the rows that other programs commit to chosen tables of PostgreSQL, about
-//! as soon as their COMMIT returns.
+//! The commit tap: streams the rows that other programs commit to chosen tables of PostgreSQL,
+//! about as soon as their COMMIT returns.
 //!
 //! It reads PostgreSQL's logical replication (pgoutput) on a **temporary** replication slot. Such a
 //! slot ends with its connection, so a tap that died keeps no WAL. The price is a **gap**: what

@@ -69,7 +69,8 @@ impl TapOptions {
         let prefix = &self.slot_prefix;
         if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.chars().all(in_name) {
             return Err(TapError::Setting(format!(
-                "the prefix of the replication slot is `{}`; use 1 to {LONGEST_PREFIX} lower-case letters, digits or `_`",
+                "the prefix of the replication slot is `{}`; use 1 to {LONGEST_PREFIX} lower-case \
+                 letters, digits or `_`",
                 prefix.escape_debug()
             )));
         }

@@ -125,7 +125,8 @@ impl Session {
         // The server takes a list of names in double quotes.
         let publication = publication.replace('"', "\"\"").replace('\'', "''");
         let command = format!(
-            "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"')"
+            "START_REPLICATION SLOT {slot} LOGICAL 0/0 \
+             (proto_version '1', publication_names '\"{publication}\"')"
         );
         let within = self.within;
         let starting = async {

@@ -78,8 +78,9 @@ impl Slot {
 /// while. The values of rows have the same form on every server.
 fn settings(options: &TapOptions) -> String {
     format!(
-        "SET wal_sender_timeout = {}; SET statement_timeout = {}; SET lock_timeout = 0; SET datestyle = 'ISO, YMD'; \
-         SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'; SET bytea_output = 'hex'; SET extra_float_digits = 1",
+        "SET wal_sender_timeout = {}; SET statement_timeout = {}; SET lock_timeout = 0; \
+         SET datestyle = 'ISO, YMD'; SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'; \
+         SET bytea_output = 'hex'; SET extra_float_digits = 1",
         options.server_timeout().as_millis(),
         options.create.as_millis(),
     )

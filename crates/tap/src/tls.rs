@@ -34,8 +34,7 @@ pub(crate) async fn encrypt(
     let config = tokio::task::spawn_blocking(move || config(&tls))
         .await
         .map_err(|error| TapError::Tls(error.to_string()))??;
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let name = ServerName::try_from(bare.to_owned())
+    let name = ServerName::try_from(host.to_owned())
         .map_err(|error| TapError::Tls(format!("the host cannot be verified: {error}")))?;
     TlsConnector::from(Arc::new(config))
         .connect(name, tcp)

@@ -18,7 +18,9 @@ pub(crate) async fn open(address: &Address) -> Result<Box<dyn Bytes>, TapError> 
     if let Some(path) = address.socket() {
         return socket(&path).await;
     }
-    let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    // An IPv6 address comes from a URL with its brackets.
+    let host = address.host.trim_matches(['[', ']']);
+    let mut tcp = TcpStream::connect((host, address.port)).await?;
     tcp.set_nodelay(true)?;
     let mode = address.tls.mode;
     if mode == TlsMode::Disable {
@@ -26,9 +28,7 @@ pub(crate) async fn open(address: &Address) -> Result<Box<dyn Bytes>, TapError> 
     }
     write_ssl_request(&mut tcp).await?;
     match tcp.read_u8().await? {
-        b'S' => Ok(Box::new(
-            tls::encrypt(tcp, &address.host, &address.tls).await?,
-        )),
+        b'S' => Ok(Box::new(tls::encrypt(tcp, host, &address.tls).await?)),
         b'N' if mode == TlsMode::Prefer => Ok(Box::new(tcp)),
         b'N' => Err(TapError::Tls("the server does not offer TLS".to_owned())),
         _ => Err(TapError::Protocol(

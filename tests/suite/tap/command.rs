@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jobwire_tests::{Postgres, Program, shared};
+use jobwire_core::{JobFilter, Store};
+use jobwire_tests::{Postgres, Program, eventually, shared};
 
 use super::world::run;
 use crate::world::patient;
@@ -49,6 +50,32 @@ async fn an_operator_sets_the_tap_up_and_removes_it() {
     let (code, refused) = said("sqlite::memory:", &["tap", "create"]).await;
     assert_eq!(code, Some(1));
     assert!(refused.contains("SQLite has no commit tap"), "{refused}");
+}
+
+/// An operator who has set the tap up is told once why it is not used, and the jobs run.
+#[tokio::test]
+async fn a_server_that_does_not_allow_the_tap_is_one_line_of_the_log() {
+    const LINE: &str = "the commit tap cannot be used";
+    let postgres = Postgres::start_with(&["wal_level=replica"]).await;
+    let url = postgres.create_database().await;
+    let store = patient(&url).await;
+    store.migrate().await.unwrap();
+    store.create_tap().await.unwrap();
+    let node = Program::jobwire()
+        .args(["run", "--http", "127.0.0.1:0", "--sweep-interval", "1s"])
+        .env("JOBWIRE_DATABASE_URL", &url)
+        .start();
+    let line = node.wait_for_line(LINE, SOON).await;
+    assert!(line.contains("wal_level is `replica`"), "{line}");
+    run(&store, "SELECT jobwire.create_job(type => 'noop')").await;
+    let filter = JobFilter::default();
+    eventually("the job to run", SOON, || async {
+        (store.count(&filter).await.ok()? == 0).then_some(())
+    })
+    .await;
+    let lines = node.lines().all();
+    let said = lines.iter().filter(|line| line.contains(LINE)).count();
+    assert_eq!(said, 1, "{lines:?}");
 }
 
 #[tokio::test]

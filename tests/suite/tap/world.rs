@@ -12,7 +12,9 @@ use jobwire_core::{
     CommitHook, Handlers, HookOptions, Lane, Node, NodeOptions, Outcome, PgStore, Running, TapMode,
     Transport,
 };
-use jobwire_tap::{Address, Changes, Event, PgPublication, PublishedTable, Rows, Tap, TapOptions};
+use jobwire_tap::{
+    Address, Changes, Event, PgPublication, PublishedTable, Rows, Tap, TapError, TapOptions,
+};
 use jobwire_tests::wait::patience;
 use jobwire_tests::{eventually, shared};
 use sqlx::AssertSqlSafe;
@@ -91,6 +93,15 @@ impl Watcher {
 
     pub(super) async fn until_standing(&mut self) {
         while !matches!(self.next().await, Event::Standing) {}
+    }
+
+    /// Waits for a gap and returns its reason.
+    pub(super) async fn gap(&mut self) -> TapError {
+        loop {
+            if let Event::Gap(error) = self.next().await {
+                return error;
+            }
+        }
     }
 
     /// Returns the rows of the next events, up to a gap or `count` of them.
@@ -247,6 +258,11 @@ impl Tapped {
         let hook = CommitHook::start(Arc::new(counting), hook);
         let builder = world.node().options(options).hook(hook);
         let node = builder.handlers(noting(&notes)).start().await.unwrap();
+        // Its first cycle finds jobs of plain SQL, too.
+        eventually("the node to lead", SOON, async || {
+            node.health().leads.then_some(())
+        })
+        .await;
         Self {
             world,
             node,

@@ -110,7 +110,7 @@ async fn lead(node: &Arc<NodeContext>, term: &mut Term, said: &mut Option<String
                     return;
                 }
                 // A new offer says what is missing.
-                (None, LOOK)
+                (None, if following.stood { LOOK } else { UNUSABLE })
             }
             Ok(TapOffer::NotSetUp(why)) if node.options.tap == TapMode::Auto => {
                 tracing::debug!(why, "there is no commit tap");
@@ -167,6 +167,8 @@ struct Following {
     node: Arc<NodeContext>,
     tap: Box<dyn CommitTap>,
     stands: bool,
+    /// It has stood before.
+    stood: bool,
     early: Early,
     /// When the leader looks for unhinted jobs next.
     next_look: Option<Instant>,
@@ -180,6 +182,7 @@ impl Following {
             node: node.clone(),
             tap,
             stands: false,
+            stood: false,
             early: Early::default(),
             next_look: Some(Instant::now() + LOOK),
             looks: 0,
@@ -248,6 +251,7 @@ impl Following {
         tracing::info!("the commit tap stands: jobs of plain SQL get their hints when they commit");
         self.node.gauges.of_node(m::TAP_STANDING).set(1.0);
         self.stands = true;
+        self.stood = true;
         // A transaction may have committed before the tap stood and become visible after the first
         // look.
         self.looks = 2;
@@ -264,7 +268,8 @@ impl Following {
             tracing::warn!(
                 why,
                 more,
-                "the commit tap does not stand; until it does, the leader looks for jobs of plain SQL every second"
+                "the commit tap does not stand; until it does, the leader looks for jobs of plain \
+                 SQL every second"
             );
         }
         if self.next_look.is_none() {
@@ -310,7 +315,8 @@ impl Following {
                     if let Some(more) = self.node.reports.throttled_lines.now("tap: mark") {
                         tracing::warn!(
                             %error, jobs = batch.len(), more,
-                            "jobs of plain SQL could not be marked as hinted; the leader cycle finds them"
+                            "jobs of plain SQL could not be marked as hinted; the leader cycle \
+                             finds them"
                         );
                     }
                 }

@@ -106,7 +106,8 @@ impl PgStore {
         publication().create(&self.address).await.map_err(|error| {
             let statement = publication().create_statement();
             StoreError::Config(format!(
-                "the publication of the commit tap cannot be created: {error}; let the owner of the tables run: {statement}"
+                "the publication of the commit tap cannot be created: {error}; let the owner of the \
+                 tables run: {statement}"
             ))
         })
     }
@@ -238,7 +239,8 @@ const MARK: &str = concat!(
     "
 WITH free AS (
     SELECT j.id FROM jobwire.job j
-    WHERE j.id = ANY($1) AND j.hints = 0 AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+    WHERE j.id = ANY($1) AND j.hints = 0
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     ORDER BY j.id
     FOR UPDATE SKIP LOCKED
 ), marked AS (
