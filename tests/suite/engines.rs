@@ -5,5 +5,10 @@
 //! its artifacts. The tests of other engines and other settings are long:
 //! `scripts/test engines:: --ignored`.
 
+mod activiti;
+mod camunda;
+mod endpoint;
 mod flowable;
+mod flowable8;
+mod own_executor;
 mod rows;

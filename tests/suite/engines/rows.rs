@@ -12,6 +12,19 @@ use sqlx::{AssertSqlSafe, FromRow, Row};
 
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+pub(crate) const JOB: &str = "act_ru_job";
+pub(crate) const TIMER: &str = "act_ru_timer_job";
+pub(crate) const SUSPENDED: &str = "act_ru_suspended_job";
+pub(crate) const DEAD: &str = "act_ru_deadletter_job";
+
+/// Locks a job as a node of the engine does.
+pub(crate) const LOCK: &str = "UPDATE act_ru_job SET lock_owner_ = 'somebody',
+    lock_exp_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
+
+/// Locks an instance as a node of the engine does; Flowable writes the owner, too.
+pub(crate) const LOCK_INSTANCE: &str = "UPDATE act_ru_execution
+    SET lock_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
+
 /// An engine and its database.
 pub(crate) struct World {
     pub(crate) engine: EngineServer,
@@ -100,6 +113,21 @@ impl Rows {
         let mut jobs = self.jobs(table, instance).await;
         assert_eq!(jobs.len(), 1, "{jobs:#?}");
         jobs.remove(0)
+    }
+
+    /// Returns the ids of the jobs of an instance in a table.
+    pub(crate) async fn ids(&self, table: &str, instance: &str) -> Vec<String> {
+        let query = format!("SELECT id_ FROM {table} WHERE process_instance_id_ = $1 ORDER BY id_");
+        let rows = self.all(&query, instance).await;
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Waits until an instance has ended.
+    pub(crate) async fn until_ended(&self, instance: &str) {
+        eventually("the instance to end", SOON, || async {
+            self.ended(instance).await.then_some(())
+        })
+        .await;
     }
 
     /// Returns the activities of an instance that ran, in the order of their starts.

@@ -2,8 +2,8 @@
 
 use sqlx::Row;
 
-use crate::engines::flowable::{JOB, TIMER, flowable};
-use crate::engines::rows::{JobRow, Rows};
+use crate::engines::flowable::flowable;
+use crate::engines::rows::{JOB, JobRow, Rows, TIMER};
 
 /// Moves a timer as the engine does, without the counts.
 const MOVE: &str = "

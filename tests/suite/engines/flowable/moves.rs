@@ -1,6 +1,7 @@
 //! How timers of Flowable move between its tables.
 
-use crate::engines::flowable::{JOB, TIMER, flowable};
+use crate::engines::flowable::flowable;
+use crate::engines::rows::{JOB, TIMER};
 
 #[tokio::test]
 async fn a_timer_of_flowable_moves_before_it_is_due_and_arrives_unlocked() {
