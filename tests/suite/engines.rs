@@ -3,7 +3,7 @@
 //!
 //! Budget: 60 s, of which 15 are the start of Flowable, and two minutes more where Maven has to fetch
 //! its artifacts. The tests of other engines and other settings are long:
-//! `scripts/test engines:: --ignored`.
+//! `scripts/test --long engines::`.
 
 mod activiti;
 mod camunda;

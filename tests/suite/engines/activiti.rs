@@ -20,7 +20,7 @@ async fn activiti() -> (&'static EngineServer, Rows) {
 
 endpoint_cases!(
     crate::engines::activiti::activiti,
-    #[ignore = "long: scripts/test engines:: --ignored"]
+    #[ignore = "long: scripts/test --long engines::"]
 );
 
 /// An engine in message-queue mode that locks for two seconds and looks for expired locks and due
@@ -35,7 +35,7 @@ async fn losing() -> World {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn an_activiti_without_executor_leaves_its_rows_unlocked() {
     let (engine, rows) = activiti().await;
     let instance = engine.start_instance("chain", &[]).await;
@@ -52,7 +52,7 @@ async fn an_activiti_without_executor_leaves_its_rows_unlocked() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_lost_message_orphans_a_job_of_activiti_until_somebody_runs_it() {
     let world = losing().await;
     let (engine, rows) = (&world.engine, world.connect().await);
@@ -81,7 +81,7 @@ async fn a_lost_message_orphans_a_job_of_activiti_until_somebody_runs_it() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_living_lock_survives_the_reset_of_activiti() {
     let world = losing().await;
     let (engine, rows) = (&world.engine, world.connect().await);
@@ -98,7 +98,7 @@ async fn a_living_lock_survives_the_reset_of_activiti() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_due_timer_of_activiti_arrives_locked_under_its_id() {
     let world = losing().await;
     let (engine, rows) = (&world.engine, world.connect().await);

@@ -17,11 +17,11 @@ async fn flowable8() -> (&'static EngineServer, Rows) {
 
 endpoint_cases!(
     crate::engines::flowable8::flowable8,
-    #[ignore = "long: scripts/test engines:: --ignored"]
+    #[ignore = "long: scripts/test --long engines::"]
 );
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_committed_job_of_flowable8_is_unlocked() {
     let (engine, rows) = flowable8().await;
     let instance = engine.start_instance("one", &[]).await;

@@ -25,6 +25,10 @@ pub(crate) const LOCK: &str = "UPDATE act_ru_job SET lock_owner_ = 'somebody',
 pub(crate) const LOCK_INSTANCE: &str = "UPDATE act_ru_execution
     SET lock_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
 
+/// Locks the rows of a job and its instance for a moment; fails if somebody holds one.
+pub(crate) const LOCK_ROWS: &str = "SELECT FROM act_ru_job JOIN act_ru_execution
+    ON act_ru_execution.id_ = process_instance_id_ WHERE act_ru_job.id_ = $1 FOR UPDATE NOWAIT";
+
 /// An engine and its database.
 pub(crate) struct World {
     pub(crate) engine: EngineServer,
@@ -81,7 +85,7 @@ impl JobRow {
 pub(crate) struct Rows(pub(crate) PgPool);
 
 impl Rows {
-    /// Runs a statement with one parameter, and returns how many rows it changed.
+    /// Runs a statement with one parameter, and returns how many rows it changed or locked.
     pub(crate) async fn change(&self, statement: &str, parameter: &str) -> u64 {
         let query = sqlx::query(AssertSqlSafe(statement)).bind(parameter);
         query.execute(&self.0).await.unwrap().rows_affected()

@@ -4,7 +4,7 @@ use jobwire_tests::EngineServer;
 use jobwire_tests::http::Response;
 
 use crate::engines::camunda::{INCIDENTS, camunda};
-use crate::engines::rows::{JOB, LOCK, Rows};
+use crate::engines::rows::{JOB, LOCK, LOCK_ROWS, Rows};
 
 /// Extends the lock as a renewal would.
 const RENEW: &str = "UPDATE act_ru_job
@@ -28,7 +28,7 @@ async fn changed_while_it_runs(
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_renewed_lock_does_not_disturb_a_job_of_camunda_that_succeeds() {
     let (engine, rows) = camunda().await;
     let instance = engine.start_instance("held", &[("failures", "0")]).await;
@@ -38,12 +38,42 @@ async fn a_renewed_lock_does_not_disturb_a_job_of_camunda_that_succeeds() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_running_job_of_camunda_holds_neither_its_row_nor_that_of_its_instance() {
+    let (engine, rows) = camunda().await;
+    let instance = engine.start_instance("held", &[("failures", "0")]).await;
+    let answer = changed_while_it_runs(engine, &rows, &instance, LOCK_ROWS).await;
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    assert!(rows.ended(&instance).await);
+}
+
+#[tokio::test]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_task_of_camunda_that_ends_beside_a_running_job_makes_the_job_conflict() {
+    let (engine, rows) = camunda().await;
+    let instance = engine.start_instance("beside", &[]).await;
+    let job = rows.job(JOB, &instance).await;
+    let id = job.id.clone();
+    let execute = tokio::spawn(async move { engine.execute(&id).await });
+    rows.until_started(&instance, 1).await;
+    let completed = engine.complete_tasks(&instance).await;
+    assert_eq!(completed.status, 200, "{}", completed.body);
+    engine.release(&instance).await;
+    let answer = execute.await.unwrap();
+    assert_eq!(answer.status, 404, "{}", answer.body);
+    let left = rows.job(JOB, &instance).await;
+    assert_eq!((&left.id, left.retries), (&job.id, Some(3)));
+    assert_eq!(engine.execute(&job.id).await.status, 204);
+    assert!(rows.ended(&instance).await);
+}
+
+#[tokio::test]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_renewed_lock_hides_the_failure_of_a_job_of_camunda() {
     let (engine, rows) = camunda().await;
     let instance = engine.start_instance("held", &[("failures", "1")]).await;
     let answer = changed_while_it_runs(engine, &rows, &instance, RENEW).await;
-    assert_eq!(answer.status, 500, "{}", answer.body);
+    assert_eq!(answer.status, 404, "{}", answer.body);
     let job = rows.job(JOB, &instance).await;
     assert_eq!(job.retries, Some(3));
     assert!(job.is_locked(), "{job:?}");
@@ -51,7 +81,7 @@ async fn a_renewed_lock_hides_the_failure_of_a_job_of_camunda() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_raised_revision_makes_a_job_of_camunda_be_done_twice() {
     let (engine, rows) = camunda().await;
     let instance = engine.start_instance("held", &[("failures", "0")]).await;
@@ -68,7 +98,7 @@ async fn a_raised_revision_makes_a_job_of_camunda_be_done_twice() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn siblings_in_camunda_that_run_at_once_conflict_at_their_join() {
     let (engine, rows) = camunda().await;
     let instance = engine.start_instance("siblings", &[]).await;

@@ -5,7 +5,7 @@ use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
 use crate::engines::rows::{JOB, LOCK, LOCK_INSTANCE, SOON, World};
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_polling_node_of_flowable_leaves_locked_rows_and_instances() {
     let world = World::start(EngineSettings::flowable7).await;
     let (quiet, rows) = (&world.engine, world.connect().await);

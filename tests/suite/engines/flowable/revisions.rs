@@ -4,7 +4,7 @@ use jobwire_tests::EngineServer;
 use jobwire_tests::http::Response;
 
 use crate::engines::flowable::flowable;
-use crate::engines::rows::{JOB, LOCK, Rows, TIMER};
+use crate::engines::rows::{JOB, LOCK, LOCK_ROWS, Rows, TIMER};
 
 /// Runs a held job over REST, and changes rows with `statement` and the job's id while it runs.
 async fn changed_while_it_runs(
@@ -85,6 +85,35 @@ async fn siblings_in_flowable_that_run_at_once_conflict_at_their_join() {
     assert_eq!(engine.execute(&left.id).await.status, 204);
     assert!(rows.ended(&instance).await);
     assert_eq!(rows.effects(&instance).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_task_of_flowable_that_ends_beside_a_running_job_makes_the_job_conflict() {
+    let (engine, rows) = flowable().await;
+    let instance = engine.start_instance("beside", &[]).await;
+    let job = rows.job(JOB, &instance).await;
+    let id = job.id.clone();
+    let execute = tokio::spawn(async move { engine.execute(&id).await });
+    rows.until_started(&instance, 1).await;
+    let completed = engine.complete_tasks(&instance).await;
+    assert_eq!(completed.status, 200, "{}", completed.body);
+    engine.release(&instance).await;
+    // It ends at the lock timeout of the engine's connections.
+    let answer = execute.await.unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.body);
+    let left = rows.job(JOB, &instance).await;
+    assert_eq!((&left.id, left.retries), (&job.id, Some(3)));
+    assert_eq!(engine.execute(&job.id).await.status, 204);
+    assert!(rows.ended(&instance).await);
+}
+
+#[tokio::test]
+async fn a_running_job_of_flowable_holds_neither_its_row_nor_that_of_its_instance() {
+    let (engine, rows) = flowable().await;
+    let instance = engine.start_instance("held", &[("failures", "0")]).await;
+    let answer = changed_while_it_runs(engine, &rows, &instance, LOCK_ROWS).await;
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    assert!(rows.ended(&instance).await);
 }
 
 #[tokio::test]

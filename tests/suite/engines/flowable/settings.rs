@@ -9,7 +9,7 @@ use sqlx::types::chrono::NaiveDateTime;
 use crate::engines::rows::{JOB, LOCK, SOON, World};
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_conflict_in_flowable_without_a_lock_timeout_waits_until_it_is_cancelled() {
     let world =
         World::start(|database| EngineSettings::flowable7(database).lock_timeout(None)).await;
@@ -47,7 +47,7 @@ async fn a_conflict_in_flowable_without_a_lock_timeout_waits_until_it_is_cancell
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn an_active_executor_of_flowable_locks_its_own_jobs_for_an_hour() {
     let acquisition = "flowable.process.async.executor.async-job-acquisition-enabled";
     let world = World::start(|database| {
@@ -67,7 +67,7 @@ async fn an_active_executor_of_flowable_locks_its_own_jobs_for_an_hour() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn flowable_writes_its_times_in_the_zone_of_its_machine() {
     let world =
         World::start(|database| EngineSettings::flowable7(database).zone("America/New_York")).await;
@@ -89,7 +89,7 @@ async fn flowable_writes_its_times_in_the_zone_of_its_machine() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_killed_flowable_leaves_the_job_and_its_lock() {
     let mut world = World::start(EngineSettings::flowable7).await;
     let rows = world.connect().await;
@@ -122,7 +122,7 @@ async fn a_killed_flowable_leaves_the_job_and_its_lock() {
 }
 
 #[tokio::test]
-#[ignore = "long: scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_publication_without_the_key_makes_flowable_fail() {
     let world = World::start(EngineSettings::flowable7).await;
     let (engine, rows) = (&world.engine, world.connect().await);
