@@ -8,7 +8,7 @@ use sqlx::Row;
 
 use crate::engines::rows::{Rows, World};
 
-/// Four starts of Java share two cores with the tests.
+/// Several engines may start at once on two cores.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn every_process_ends(settings: impl FnOnce(&str) -> EngineSettings) {
