@@ -104,7 +104,12 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
             .collect(),
         flags: flags::found(matches),
     })?;
-    logging::start(&settings, matches!(cli.command, Command::Run(_)));
+    let filter = match cli.command {
+        Command::Run(_) => None,
+        Command::Demo(_) => Some(logging::DEMO),
+        _ => Some(logging::QUIET),
+    };
+    logging::start(&settings, filter);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -38,9 +38,11 @@ use crate::job::scope::Services;
 use crate::leader;
 use crate::leader::timers;
 use crate::producer::commit_hook::CommitHook;
+use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
 use crate::store::error::StoreError;
 use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
@@ -63,6 +65,7 @@ use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
 use crate::worker::served::Served;
 use crate::worker::signals::Signals;
+use crate::worker::slot_pool::SlotPool;
 use crate::worker::slots::Slots;
 use crate::worker::suspects::Suspects;
 
@@ -84,7 +87,7 @@ pub enum StartError {
     /// An in-process node serves its database alone (protocol rule 33).
     #[error(
         "node {leader} runs on this database with the {transport} transport, and an in-process node serves its \
-         database alone; stop it, or give both the same broker"
+         database alone; stop that node, or run several nodes on PostgreSQL with one broker"
     )]
     NotAlone {
         /// The other node.
@@ -92,6 +95,12 @@ pub enum StartError {
         /// Its transport.
         transport: String,
     },
+    /// Two nodes of one slot pool use one transport.
+    #[error(
+        "another node of this slot pool uses the same transport, and the hints of its database would reach this node; \
+         give each node a transport of its own, with a prefix of its own"
+    )]
+    SharedTransport,
 }
 
 /// Builds a [`Node`].
@@ -102,6 +111,7 @@ pub struct NodeBuilder {
     handlers: Handlers,
     options: NodeOptions,
     hook: Option<CommitHook>,
+    slots: Option<SlotPool>,
     id: NodeId,
 }
 
@@ -167,6 +177,7 @@ impl NodeBuilder {
     }
 
     /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
+    /// Logs a warning if there is none.
     pub fn layer(mut self, middleware: impl Middleware) -> Self {
         self.handlers.layer(middleware);
         self
@@ -191,7 +202,17 @@ impl NodeBuilder {
         self
     }
 
-    /// Starts the node.
+    /// Takes the slots of running jobs from this pool, which nodes of other databases in this
+    /// process share. Default: slots of its own, as many as
+    /// [`concurrency`](NodeOptions::concurrency). Each node of a pool needs a transport of its own,
+    /// with other names of queues or topics: a hint reaches only the database it came from.
+    pub fn slots(mut self, slots: &SlotPool) -> Self {
+        self.slots = Some(slots.clone());
+        self
+    }
+
+    /// Starts the node. The first node of a process adds a panic hook, which notes where a handler
+    /// panics and calls the hook that was there before.
     ///
     /// # Errors
     /// [`StartError`] with the remedy. Then nothing was started.
@@ -210,17 +231,29 @@ impl NodeBuilder {
         Ok(())
     }
 
+    /// Takes a share of the slots.
+    fn join(&mut self) -> Result<Slots, StartError> {
+        let concurrency = self.options.concurrency;
+        let pool = self.slots.take();
+        let pool = pool.unwrap_or_else(|| SlotPool::new(concurrency));
+        self.options.concurrency = concurrency.min(pool.slots());
+        let share = pool.join(concurrency, &self.transport);
+        share.map(Slots::new).ok_or(StartError::SharedTransport)
+    }
+
     /// Returns the data that the parts of the node share, and the receivers of outcomes and own
     /// hints.
-    fn share(self) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
+    fn share(self, slots: Slots) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
             transport,
             handlers,
             options,
             hook,
+            slots: _,
             id,
         } = self;
+        let gauges = Gauges::new(options.database.clone());
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
@@ -229,12 +262,19 @@ impl NodeBuilder {
         let context = Arc::new(NodeContext {
             id,
             hook: Arc::new(hook),
-            served: Served::new(handlers, options.scope.clone()),
+            served: Served::new(
+                handlers,
+                options.scope.clone(),
+                gauges.of_node(m::TYPES_CLOSED),
+            ),
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
-            slots: Slots::new(options.concurrency),
+            slots,
             refused: RefusedOutcomes::default(),
-            leases: Arc::new(LeaseBook::new(options.lease)),
+            leases: Arc::new(LeaseBook::new(
+                options.lease,
+                gauges.of_node(m::JOBS_IN_FLIGHT),
+            )),
             instances: HeldInstances::default(),
             cached_metrics: CachedMetrics::new(),
             inbox,
@@ -244,7 +284,8 @@ impl NodeBuilder {
             signals: Signals::default(),
             leadership: Leadership::none(),
             fleet: Fleet::default(),
-            reports: Reports::default(),
+            reports: Reports::new(gauges.clone()),
+            gauges,
             store,
             transport,
             options,
@@ -255,7 +296,8 @@ impl NodeBuilder {
 }
 
 /// A running node. Stop it with [`stop`](Self::stop). If it is dropped instead, other nodes take
-/// its jobs over when their leases end.
+/// its jobs over when their leases end, and a warning is logged.
+#[must_use = "a node that is dropped runs no more jobs; keep it, and call `stop` at the end"]
 pub struct Node {
     context: Arc<NodeContext>,
     workers: Supervisor,
@@ -275,6 +317,18 @@ impl Drop for Alone {
     }
 }
 
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.context.signals.draining.is_cancelled() {
+            tracing::warn!(
+                node = %self.context.id,
+                "the node was dropped without `stop`; it takes no more jobs, and its running jobs \
+                 run again when their leases have ended"
+            );
+        }
+    }
+}
+
 impl Node {
     /// Creates the builder of a node on a store and a transport.
     pub fn builder(store: impl Store, transport: Arc<dyn Transport>) -> NodeBuilder {
@@ -289,14 +343,24 @@ impl Node {
             handlers: Handlers::default(),
             options: NodeOptions::default(),
             hook: None,
+            slots: None,
             id: NodeId::generate(),
         }
     }
 
-    async fn start(builder: NodeBuilder) -> Result<Self, StartError> {
+    async fn start(mut builder: NodeBuilder) -> Result<Self, StartError> {
         builder.options.validate().map_err(StartError::Options)?;
+        let slots = builder.join()?;
         builder.store.check().await?.ready()?;
         let id = builder.id;
+        panic_place::install();
+        if builder.handlers.types().is_empty() {
+            tracing::warn!(
+                node = %id,
+                "this node has no handler, so it runs no job; add handlers with `job` or `handler` \
+                 before `start`, or later through `Node::registry`"
+            );
+        }
         let (mut process_lock, mut alive) = (None, None);
         if builder.transport.is_single_node() {
             match builder.store.succeed(id).await? {
@@ -308,10 +372,9 @@ impl Node {
         // Before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
-        let (context, queue, own_hints) = builder.share();
+        let (context, queue, own_hints) = builder.share(slots);
         context.store.write_node(&context.membership()).await?;
         let draining = context.signals.draining.clone();
-        gauge!(m::SLOTS).set(context.options.concurrency as f64);
         gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => context.store.name(),
             "transport" => context.transport.name())
         .set(1.0);
@@ -402,7 +465,6 @@ impl Node {
         context.signals.ended.cancel();
         self.keepers.join(Duration::from_secs(30)).await;
         context.hook.close(Duration::from_secs(5)).await;
-        gauge!(m::SLOTS).set(0.0);
         if context.jobs.is_empty()
             && let Some(lock) = self.alone.0.take()
         {

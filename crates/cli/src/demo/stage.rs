@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::commands::demo::DemoArgs;
-use crate::commands::run::built_in;
 use crate::connect::{self, Database, Outlet};
 use crate::error::Error;
+use crate::handlers::configured;
 use crate::nodes::{NodeHere, Processes};
 use crate::settings::{SecretUrl, Settings};
 
+use super::args::DemoArgs;
 use super::ledger::{self, Clock};
 
 /// See the [module](self).
@@ -71,7 +71,7 @@ impl Stage {
                 "--nodes: SQLite serves one node; give --database postgres://…".to_owned(),
             ));
         }
-        let database = Database::connect(&settings).await?;
+        let database = Database::connect(&settings, true).await?;
         if let SchemaStatus::Outdated { found: 0, .. } = database.status().await? {
             database.migrate().await?;
         }
@@ -98,7 +98,7 @@ impl Stage {
         &mut self,
         add: impl FnOnce(&mut Handlers),
     ) -> Result<CommitHook, Error> {
-        let mut handlers = built_in(&self.settings)?;
+        let mut handlers = configured(&self.settings)?;
         add(&mut handlers);
         let node = NodeHere::start(&self.settings, &self.database, handlers).await?;
         let hook = node.hook();
@@ -123,6 +123,14 @@ impl Stage {
         match &mut self.crew {
             Crew::Processes(processes, _) => processes.lost(),
             Crew::None | Crew::Here(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the name of the database for the account.
+    pub(super) fn database_name(&self) -> String {
+        match &self.scratch {
+            Some(_) => "SQLite, a temporary file (removed)".to_owned(),
+            None => self.settings.database_url.to_string(),
         }
     }
 
@@ -151,11 +159,7 @@ impl Stage {
     }
 
     async fn count(&self, states: Vec<JobState>) -> Result<i64, jobwire_core::StoreError> {
-        let filter = JobFilter {
-            states,
-            correlation_id: Some(self.run),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().states(states).correlation_id(self.run);
         self.database.store().count(&filter).await
     }
 
@@ -212,10 +216,7 @@ impl Stage {
 
 /// Refuses a database with other jobs, which would run and be counted with those of the run.
 async fn refuse_foreign(database: &Database) -> Result<(), Error> {
-    let filter = JobFilter {
-        states: UNFINISHED.to_vec(),
-        ..JobFilter::default()
-    };
+    let filter = JobFilter::default().states(UNFINISHED);
     let unfinished = database.store().count(&filter).await?;
     let rows = ledger::count(database).await?;
     if unfinished == 0 && rows == 0 {

@@ -22,7 +22,6 @@
 //! never at a private one (`resolver`); no redirects; no proxies from the environment; at most 8
 //! KiB of an answer are read, and its first 1,000 characters are kept, escaped.
 
-mod allow;
 mod request;
 mod resolver;
 
@@ -38,7 +37,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
 use serde_json::Value;
 
-pub use allow::{AllowList, BadHost};
+pub use crate::settings::{AllowList, BadHost};
 use request::Request;
 use resolver::{PrivateAddress, PublicResolver};
 
@@ -64,7 +63,7 @@ pub struct HttpHandler {
 
 #[async_trait]
 impl Handler for HttpHandler {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         tokio::select! {
             answer = self.call(job.job.id, job.fence, job.job.payload.get()) => answer,
             () = job.stop.cancelled() => Err(HandlerError::retry("stopped before the service answered")),
@@ -95,7 +94,7 @@ impl HttpHandler {
         Self { allowed, client }
     }
 
-    async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult {
+    async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult<Outcome> {
         let payload: Value = serde_json::from_str(payload).map_err(|e| {
             HandlerError::unrecoverable(format!(
                 "field `payload` of an `http` job: {e}; give, for example, {{\"url\": \"https://api.example.org/paid\"}}"
@@ -144,7 +143,7 @@ impl HttpHandler {
     }
 }
 
-async fn judge(response: Response) -> HandlerResult {
+async fn judge(response: Response) -> HandlerResult<Outcome> {
     let status = response.status();
     if status.is_success() {
         return Ok(Outcome::Done);

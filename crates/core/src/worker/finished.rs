@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::job::{Job, LockToken, LockedJob};
 use crate::store::{BatchOutcome, Completion, Failure};
+use crate::worker::slot_pool::Slot;
 
 /// How an attempt ended.
 #[allow(
@@ -38,7 +39,8 @@ impl Ending {
             Self::Done(_) | Self::Committed(_) => "done",
             Self::Failed { outcome, .. } => outcome,
             Self::Release => "interrupted",
-            Self::Lost | Self::Left => "lost-lock",
+            Self::Lost => "lost-lock",
+            Self::Left => "unknown",
         }
     }
 }
@@ -51,10 +53,10 @@ pub(crate) struct Finished {
     pub(crate) finished_at: Instant,
     /// The slot of an exclusive job, kept for the next job of its instance, or the slots of a
     /// suspect. Held until the outcome is committed.
-    pub(crate) slot: Option<OwnedSemaphorePermit>,
+    pub(crate) slot: Option<Slot>,
     /// The slot of any other job, held until the completer accepts the outcome. So the node locks
     /// no more jobs while outcomes are committed more slowly than jobs end.
-    pub(crate) kept: Option<OwnedSemaphorePermit>,
+    pub(crate) kept: Option<Slot>,
 }
 
 impl Finished {
@@ -82,4 +84,15 @@ pub(crate) enum Outcomes {
     OfNode,
     /// The batch that holds the job's row.
     OfBatch(mpsc::Sender<Finished>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_has_one_name_in_all_metrics() {
+        assert_eq!(Ending::Left.outcome(), "unknown");
+        assert_eq!(Ending::Lost.outcome(), "lost-lock");
+    }
 }

@@ -1,25 +1,38 @@
-//! What the parts of a node report to its operator: problems, throttled log lines, and the lanes
-//! whose jobs are claimed.
+//! What the parts of a node report to its operator: problems, throttled log lines, the lanes whose
+//! jobs are claimed, and the types that no node serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use metrics::gauge;
-
 use crate::job::Lane;
+use crate::job::query::UnservedType;
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
 
 /// The reports of a node's parts.
-#[derive(Default)]
 pub(crate) struct Reports {
     problems: Mutex<BTreeMap<&'static str, String>>,
     /// Lines about jobs, of which anybody may create many.
     pub(crate) throttled_lines: ThrottledLines,
     claimed: Mutex<BTreeSet<Lane>>,
+    /// Found by the leader.
+    unserved: Mutex<Vec<UnservedType>>,
+    gauges: Gauges,
 }
 
 impl Reports {
+    /// Returns the reports of a node with these gauges.
+    pub(crate) fn new(gauges: Gauges) -> Self {
+        Self {
+            problems: Mutex::default(),
+            throttled_lines: ThrottledLines::default(),
+            claimed: Mutex::default(),
+            unserved: Mutex::default(),
+            gauges,
+        }
+    }
+
     /// Records the problem of a part, or that it has none.
     pub(crate) fn part(&self, part: &'static str, problem: Option<String>) {
         let mut problems = self.problems();
@@ -43,6 +56,21 @@ impl Reports {
     pub(crate) fn claimed(&self) -> MutexGuard<'_, BTreeSet<Lane>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Records the types of which jobs wait and no living node takes them.
+    pub(crate) fn set_unserved(&self, found: Vec<UnservedType>) {
+        *self.lock_unserved() = found;
+    }
+
+    /// Returns the types of which jobs wait and no living node takes them.
+    pub(crate) fn unserved(&self) -> Vec<UnservedType> {
+        self.lock_unserved().clone()
+    }
+
+    fn lock_unserved(&self) -> MutexGuard<'_, Vec<UnservedType>> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records whether a lane's jobs are claimed or come by hints.
     pub(crate) fn claiming(&self, lane: &Lane, claims: bool) {
         let mut claimed = self.claimed();
@@ -52,6 +80,7 @@ impl Reports {
             claimed.remove(lane);
         }
         drop(claimed);
-        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+        let gauge = self.gauges.of_lane(m::CLAIMING, lane.0.clone());
+        gauge.set(f64::from(u8::from(claims)));
     }
 }

@@ -17,11 +17,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use metrics::gauge;
+use metrics::Gauge;
 use tokio::sync::watch;
 
 use crate::job::scope::Scope;
-use crate::telemetry::metrics as m;
 use crate::worker::handler::{Handlers, Registration};
 
 /// Maximum number of outcomes of one type that wait while the type is open.
@@ -37,6 +36,8 @@ pub(crate) struct Served {
     now: Mutex<Now>,
     /// Grows with every change.
     revision: watch::Sender<i64>,
+    /// The number of closed types.
+    closed: Gauge,
 }
 
 struct Now {
@@ -62,7 +63,7 @@ pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
     /// Creates the state of a node with these handlers and this scope.
-    pub(crate) fn new(handlers: Handlers, scope: Scope) -> Self {
+    pub(crate) fn new(handlers: Handlers, scope: Scope, closed: Gauge) -> Self {
         let all: Arc<[String]> = handlers.types().into();
         let now = Now {
             open: all.clone(),
@@ -72,11 +73,12 @@ impl Served {
             waiting: HashMap::new(),
             total: 0,
         };
-        gauge!(m::TYPES_CLOSED).set(0.0);
+        closed.set(0.0);
         Self {
             handlers: RwLock::new(handlers),
             now: Mutex::new(now),
             revision: watch::Sender::new(1),
+            closed,
         }
     }
 
@@ -85,6 +87,20 @@ impl Served {
         self.read_handlers().get(job_type).cloned()
     }
 
+    /// Returns the handler of a type and the answer of `and`, which is called before the handler can
+    /// be replaced.
+    pub(crate) fn handler_with<T>(
+        &self,
+        job_type: &str,
+        and: impl FnOnce(&Registration) -> T,
+    ) -> Option<(Registration, T)> {
+        let handlers = self.read_handlers();
+        let registration = handlers.get(job_type)?;
+        let answer = and(registration);
+        Some((registration.clone(), answer))
+    }
+
+    /// Changes the handlers. No job finds a handler during the change.
     pub(crate) fn change_handlers<T>(&self, change: impl FnOnce(&mut Handlers) -> T) -> T {
         let mut handlers = self
             .handlers
@@ -191,7 +207,7 @@ impl Served {
         let closed = |job_type: &String| now.waiting.get(job_type).is_some_and(|of| of.closed);
         let open: Arc<[String]> = now.all.iter().filter(|t| !closed(t)).cloned().collect();
         now.open = open;
-        gauge!(m::TYPES_CLOSED).set((now.all.len() - now.open.len()) as f64);
+        self.closed.set((now.all.len() - now.open.len()) as f64);
         self.revision.send_modify(|revision| *revision += 1);
     }
 
@@ -214,7 +230,7 @@ mod tests {
         for job_type in types {
             handlers.add(job_type, |_: Running<()>| async { Ok(Outcome::Done) });
         }
-        Served::new(handlers, Scope::default())
+        Served::new(handlers, Scope::default(), Gauge::noop())
     }
 
     #[test]
@@ -233,6 +249,19 @@ mod tests {
 
     fn served() -> Served {
         of_types(["mail", "report"])
+    }
+
+    /// A job must not find the former handler and then create the slots of the new one.
+    #[test]
+    fn a_handler_is_not_replaced_while_a_job_looks_for_its_slots() {
+        let served = served();
+        let found = served.handler_with("mail", |registration| {
+            assert!(served.handlers.try_write().is_err(), "it can be replaced");
+            registration.options.concurrency
+        });
+        assert_eq!(found.map(|(_, limit)| limit), Some(None));
+        served.change_handlers(|_| assert!(served.handlers.try_read().is_err()));
+        assert!(served.handler_with("fax", |_| ()).is_none());
     }
 
     #[test]
