@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 use crate::engines::rows::{JOB, LOCK, Rows, World};
 
 mod conflicts;
+mod kinds;
 
 const INCIDENTS: &str = "SELECT count(*) FROM act_ru_incident WHERE proc_inst_id_ = $1 AND incident_type_ = 'failedJob'";
 

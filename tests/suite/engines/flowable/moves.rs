@@ -1,5 +1,7 @@
 //! How timers of Flowable move between its tables.
 
+use sqlx::Row;
+
 use crate::engines::flowable::flowable;
 use crate::engines::rows::{JOB, TIMER};
 
@@ -49,4 +51,22 @@ async fn a_cycle_of_flowable_creates_its_next_timer_when_one_has_run() {
         assert_eq!(rows.effects(&instance).await, vec!["work"; run]);
     }
     assert!(rows.jobs(TIMER, &instance).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_start_timer_of_flowable_belongs_to_no_instance() {
+    let (engine, rows) = flowable().await;
+    engine.deploy("started").await;
+    let timers = "SELECT id_ FROM act_ru_timer_job WHERE proc_def_id_ LIKE $1
+        AND process_instance_id_ IS NULL AND execution_id_ IS NULL";
+    let timer: String = rows.all(timers, "started:%").await[0].get(0);
+    let path = format!("/management/timer-jobs/{timer}");
+    let moved = engine.rest("POST", &path, r#"{"action":"move"}"#).await;
+    assert_eq!(moved.status, 204, "{}", moved.body);
+    assert_eq!(engine.execute(&timer).await.status, 204);
+    let instances = "SELECT count(*) FROM act_hi_procinst WHERE proc_def_id_ LIKE $1
+        AND end_time_ IS NOT NULL";
+    assert_eq!(rows.count(instances, "started:%").await, 1);
+    let next: String = rows.all(timers, "started:%").await[0].get(0);
+    assert_ne!(next, timer);
 }
