@@ -23,6 +23,7 @@
 //! | a disk to fill | [`SmallDisk::mount`] |
 //! | a check of a history of jobs | [`history::Checker`] |
 //! | all faults at once | [`chaos::run`] |
+//! | a process engine: Flowable, Camunda, Activiti | [`EngineServer::start`] |
 //! | the sample for Spring | [`SpringSample::compile`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!
@@ -42,7 +43,9 @@
 mod amqp_handshake;
 pub mod cargo;
 pub mod chaos;
+pub mod engines;
 pub mod http;
+mod jdbc;
 pub mod kafka;
 pub mod kafka_admin;
 pub mod kafka_cluster;
@@ -57,6 +60,7 @@ pub mod rabbitmqctl;
 pub mod shared;
 mod spring_sample;
 
+pub use engines::{EngineProgram, EngineServer, EngineSettings, JobExecutor};
 pub use jobwire_harness::{
     Authority, Identity, PgBouncer, Pooling, Postgres, Scratch, Server, ServerClock, Signal,
     SmallDisk, Stop, certificates, database, eventually, lines, need, pgbouncer, port, postgres,

@@ -1,0 +1,30 @@
+package jobwire.engines.flowable7;
+
+import java.util.Map;
+import jobwire.engines.Requests;
+import jobwire.engines.Settings;
+import jobwire.engines.Work;
+import jobwire.engines.flowable.Flowable;
+import jobwire.engines.spring.Application;
+import org.flowable.engine.ProcessEngine;
+import org.springframework.boot.autoconfigure.SpringBootApplication;
+import org.springframework.context.annotation.Bean;
+
+/** Flowable 7 with its REST below {@code /process-api}, on Spring Boot. */
+@SpringBootApplication
+public class Main {
+    /** Starts the program; an argument {@code --NAME=VALUE} sets any property. */
+    public static void main(String[] arguments) {
+        Map<String, Object> properties = Application.properties();
+        properties.putAll(Application.base("flowable.process.servlet.path"));
+        properties.put("flowable.async-executor-activate", Application.hasExecutor());
+        // The requests deploy the processes.
+        properties.put("flowable.check-process-definitions", false);
+        Application.run(Main.class, properties, arguments);
+    }
+
+    @Bean
+    Requests requests(ProcessEngine engine, Work work, Settings settings) {
+        return new Requests(new Flowable(engine), work, settings);
+    }
+}
