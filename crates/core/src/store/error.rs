@@ -95,7 +95,9 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn sqlstate(&self) -> Option<String> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<String> {
         match self {
             Self::Database(sqlx::Error::Database(e)) => e.code().map(|c| c.into_owned()),
             _ => None,
@@ -132,7 +134,9 @@ impl StoreError {
     }
 
     /// Returns whether a row stayed locked for longer than the statement waits.
-    pub(crate) fn is_lock_timeout(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
         self.sqlstate().as_deref() == Some("55P03")
     }
 
@@ -162,8 +166,9 @@ impl StoreError {
 
     /// Returns whether the server shuts down or can't be reached. A slow statement and a full pool
     /// do not count.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn is_absence(&self) -> bool {
+    pub fn is_absence(&self) -> bool {
         match self {
             Self::Database(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
             _ => self.server_is_away(),

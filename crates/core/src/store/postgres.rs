@@ -29,7 +29,8 @@ mod insert;
 mod lanes;
 mod lately;
 mod leader_cycle;
-mod line;
+#[doc(hidden)]
+pub mod line;
 mod lock;
 mod membership;
 mod operate;
