@@ -1,5 +1,6 @@
-//! A minimal HTTP client: one GET on the loopback.
+//! A minimal HTTP client: one request on the loopback.
 
+use std::fmt::Write;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,20 +24,78 @@ pub fn address_in(ready: &str) -> String {
 /// Gets `path` (with its query) from `address` (`host:port`).
 ///
 /// # Errors
-/// If no server listens, or the answer takes longer than half a minute or is not HTTP.
+/// As [`Request::send`].
 pub async fn get(address: &str, path: &str) -> std::io::Result<Response> {
-    tokio::time::timeout(Duration::from_secs(30), exchange(address, path)).await?
+    Request::new("GET", address, path).send().await
 }
 
-async fn exchange(address: &str, path: &str) -> std::io::Result<Response> {
-    let mut stream = TcpStream::connect(address).await?;
-    // HTTP/1.0: the server closes after the answer and does not chunk it.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    let answer = String::from_utf8_lossy(&answer);
-    parse(&answer).ok_or_else(|| std::io::Error::other(format!("not HTTP: {answer}")))
+/// A request with one connection of its own.
+#[derive(Clone, Debug)]
+pub struct Request {
+    address: String,
+    head: String,
+    body: String,
+    deadline: Duration,
+}
+
+impl Request {
+    /// Prepares a request of `path` (with its query) to `address` (`host:port`).
+    #[must_use]
+    pub fn new(method: &str, address: &str, path: &str) -> Request {
+        Request {
+            address: address.to_owned(),
+            // HTTP/1.0: the server closes after the answer and does not chunk it.
+            head: format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n"),
+            body: String::new(),
+            deadline: Duration::from_secs(30),
+        }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Request {
+        let _ = write!(self.head, "{name}: {value}\r\n");
+        self
+    }
+
+    /// Sets a body of JSON.
+    #[must_use]
+    pub fn json(mut self, body: impl Into<String>) -> Request {
+        self.body = body.into();
+        self.header("Content-Type", "application/json")
+    }
+
+    /// Sets the time after which the answer is given up: half a minute by default.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Request {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sends it.
+    ///
+    /// # Errors
+    /// If no server listens, the answer takes too long, or it is not HTTP.
+    pub async fn send(self) -> std::io::Result<Response> {
+        tokio::time::timeout(self.deadline, self.exchange()).await?
+    }
+
+    async fn exchange(&self) -> std::io::Result<Response> {
+        let Request {
+            address,
+            head,
+            body,
+            ..
+        } = self;
+        let mut stream = TcpStream::connect(address).await?;
+        let length = body.len();
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let answer = String::from_utf8_lossy(&answer);
+        parse(&answer).ok_or_else(|| std::io::Error::other(format!("not HTTP: {answer}")))
+    }
 }
 
 fn parse(answer: &str) -> Option<Response> {

@@ -48,18 +48,19 @@ fn java_home() -> Vec<PathBuf> {
 /// Returns the directory of the jars. The first call fetches them.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| fetch("kafka"))
+    DIRECTORY.get_or_init(|| fetch(&["kafka"]))
 }
 
-/// Fetches jars with `scripts/setup` and Maven, and returns their directory.
-pub(crate) fn fetch(what: &str) -> PathBuf {
+/// Fetches or builds jars with `scripts/setup` and Maven, and returns their directory.
+pub(crate) fn fetch(what: &[&str]) -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/setup");
-    let output = Command::new(script).arg(what).output();
+    let output = Command::new(script).args(what).output();
     let output = output.unwrap_or_else(|error| panic!("cannot start {script}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "`scripts/setup {what}`, which the tests need, failed:\n{said}"
+        "`scripts/setup {}`, which the tests need, failed:\n{said}",
+        what.join(" ")
     );
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

@@ -23,6 +23,7 @@
 //! | a disk to fill | [`SmallDisk::mount`] |
 //! | a check of a history of jobs | [`history::Checker`] |
 //! | all faults at once | [`chaos::run`] |
+//! | a process engine (Flowable) with a database of its own | [`EngineServer::start`] |
 //! | the sample for Spring | [`SpringSample::compile`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!
@@ -44,8 +45,10 @@ pub mod cargo;
 pub mod certificates;
 pub mod chaos;
 pub mod database;
+pub mod engines;
 pub mod history;
 pub mod http;
+mod jdbc;
 pub mod kafka;
 pub mod kafka_admin;
 pub mod kafka_cluster;
@@ -74,6 +77,7 @@ mod spring_sample;
 pub mod wait;
 
 pub use certificates::{Authority, Identity};
+pub use engines::{EngineProgram, EngineServer, EngineSettings, JobExecutor};
 pub use history::HintAccount;
 pub use kafka::Kafka;
 pub use kafka_admin::KafkaAdmin;

@@ -1,12 +1,12 @@
 //! The sample for Spring (`examples/jvm`), compiled and run with the jars that `scripts/setup jvm`
 //! fetched. It needs no Maven and no network.
 
+use crate::jdbc::Jdbc;
 use crate::shared::Space;
 use crate::{Program, Scratch, kafka_jars};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use url::Url;
 
 /// Java and Spring take four seconds on two cores, and much longer on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ impl SpringSample {
     /// # Panics
     /// If it does not compile, or if Java or its jars are missing and cannot be installed.
     pub async fn compile() -> SpringSample {
-        let jars = tokio::task::spawn_blocking(|| kafka_jars::fetch("jvm"));
+        let jars = tokio::task::spawn_blocking(|| kafka_jars::fetch(&["jvm"]));
         let sample = SpringSample {
             jars: jars.await.expect("its failure is a panic, reported above"),
             classes: Scratch::new(),
@@ -48,14 +48,18 @@ impl SpringSample {
     /// # Panics
     /// If it fails.
     pub async fn place(&self, database: &str, broker: &Space, orders: &[String]) -> Vec<String> {
-        let (jdbc, user, password) = jdbc(database);
+        let Jdbc {
+            url,
+            user,
+            password,
+        } = Jdbc::of(database);
         let java = Program::at(&kafka_jars::java("java", "default-jdk-headless"))
             .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC"])
             .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .args(["-cp".into(), self.class_path()])
             .args(["shop.Shop"])
             .args(orders)
-            .env("SPRING_DATASOURCE_URL", jdbc)
+            .env("SPRING_DATASOURCE_URL", url)
             .env("SPRING_DATASOURCE_USERNAME", user)
             .env("SPRING_DATASOURCE_PASSWORD", password)
             // The sample gives a hint up after seconds, which may be too soon on a busy machine.
@@ -97,14 +101,4 @@ fn undisturbed(program: Program) -> Program {
     program
         .env("JAVA_TOOL_OPTIONS", "")
         .env("JDK_JAVA_OPTIONS", "")
-}
-
-/// Returns the URL for Java, the user and the password.
-fn jdbc(database: &str) -> (String, String, String) {
-    let url = Url::parse(database).unwrap_or_else(|error| panic!("the database's URL: {error}"));
-    let host = url.host_str().unwrap_or("localhost");
-    let port = url.port().unwrap_or(5432);
-    let jdbc = format!("jdbc:postgresql://{host}:{port}{}", url.path());
-    let password = url.password().unwrap_or_default().to_owned();
-    (jdbc, url.username().to_owned(), password)
 }

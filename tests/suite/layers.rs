@@ -127,8 +127,9 @@ fn folders() -> BTreeSet<String> {
                 continue;
             }
             let below = path.strip_prefix(&root).unwrap();
-            // Programs of others to compare with, and a sample in another language.
-            if below.starts_with("benches/peers") || below.starts_with("examples/jvm") {
+            // Programs of others to compare with, and programs in another language.
+            let foreign = ["benches/peers", "examples/jvm", "tests/engines"];
+            if foreign.iter().any(|place| below.starts_with(place)) {
                 continue;
             }
             found.insert(below.to_string_lossy().into_owned());

@@ -16,6 +16,7 @@ mod crash_points;
 mod database_away;
 mod demo;
 mod docs;
+mod engines;
 mod examples;
 mod faults;
 mod fleet;

@@ -1,0 +1,108 @@
+package jobwire.engines;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+
+/**
+ * The requests of tests. Parameters are in the query.
+ *
+ * <table>
+ * <caption>Requests</caption>
+ * <tr><td>GET /test/health</td><td>200 when the engine works</td></tr>
+ * <tr><td>POST /test/start</td><td>starts {@code count} instances of {@code process}, each in a
+ *   transaction of its own; other parameters become variables, numbers as numbers; answers the
+ *   ids</td></tr>
+ * <tr><td>POST /test/complete</td><td>completes the user tasks of {@code instance}</td></tr>
+ * <tr><td>POST /test/release</td><td>lets the held activities of {@code instance} end</td></tr>
+ * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
+ * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
+ * <tr><td>POST /jobwire/jobs/ID/execute</td><td>locks a job by the engine's own rules, runs it,
+ *   and answers what became of it; 404 if it is gone</td></tr>
+ * </table>
+ */
+public final class Requests {
+    private static final String JOBS = "/jobwire/jobs/";
+    private static final String EXECUTE = "/execute";
+
+    private final Engine engine;
+    private final Work work;
+    private final Settings settings;
+
+    /** Deploys the processes. */
+    public Requests(Engine engine, Work work, Settings settings) {
+        this.engine = engine;
+        this.work = work;
+        this.settings = settings;
+        Processes.AT_START.forEach(engine::deploy);
+    }
+
+    /** Answers a request; a failure of the engine becomes an answer with status 500. */
+    public Answer answer(String method, String path, Map<String, String> parameters) {
+        try {
+            if (method.equals("GET") && path.equals("/test/health")) {
+                return Answer.ok("{\"engine\":" + Answer.quoted(engine.name())
+                        + ",\"executor\":" + Answer.quoted(settings.executor().name()) + "}");
+            }
+            if (!method.equals("POST")) {
+                return Answer.error(405, method + " " + path + " is not supported");
+            }
+            if (path.startsWith(JOBS) && path.endsWith(EXECUTE)) {
+                String job = path.substring(JOBS.length(), path.length() - EXECUTE.length());
+                return engine.execute(job).map(Answer::ok)
+                        .orElseGet(() -> Answer.error(404, "there is no job " + job));
+            }
+            return Answer.ok(post(path, parameters));
+        } catch (IllegalArgumentException error) {
+            return Answer.error(400, error.toString());
+        } catch (RuntimeException error) {
+            return Answer.error(500, error.toString());
+        }
+    }
+
+    private String post(String path, Map<String, String> parameters) {
+        switch (path) {
+            case "/test/start" -> {
+                return start(parameters);
+            }
+            case "/test/complete" -> {
+                return "{\"completed\":" + engine.completeTasks(instance(parameters)) + "}";
+            }
+            case "/test/release" -> work.release(instance(parameters));
+            case "/test/suspend" -> engine.suspend(instance(parameters));
+            case "/test/activate" -> engine.activate(instance(parameters));
+            case "/test/deploy" -> engine.deploy(required(parameters, "process"));
+            default -> throw new IllegalArgumentException("there is no " + path);
+        }
+        return "{}";
+    }
+
+    private String start(Map<String, String> parameters) {
+        Map<String, String> rest = new LinkedHashMap<>(parameters);
+        String process = required(rest, "process");
+        rest.remove("process");
+        String count = rest.remove("count");
+        Map<String, Object> variables = new LinkedHashMap<>();
+        rest.forEach((name, value) -> variables.put(name, variable(value)));
+        return IntStream.range(0, count == null ? 1 : Integer.parseInt(count))
+                .mapToObj(number -> Answer.quoted(engine.start(process, variables)))
+                .collect(Collectors.joining(",", "[", "]"));
+    }
+
+    private static Object variable(String value) {
+        return value.matches("-?[0-9]{1,18}") ? (Object) Long.valueOf(value) : value;
+    }
+
+    private static String instance(Map<String, String> parameters) {
+        return required(parameters, "instance");
+    }
+
+    private static String required(Map<String, String> parameters, String name) {
+        String value = parameters.get(name);
+        if (value == null) {
+            throw new IllegalArgumentException("the parameter " + name + " is missing");
+        }
+        return value;
+    }
+}

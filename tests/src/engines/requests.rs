@@ -1,0 +1,106 @@
+//! Requests to an engine: those of tests (see `Requests.java`), and those of its REST.
+
+use std::time::Duration;
+
+use crate::engines::EngineServer;
+use crate::http::{Request, Response};
+
+/// The user `rest` with the password `secret`.
+const AUTHORIZATION: &str = "Basic cmVzdDpzZWNyZXQ=";
+
+/// A held job runs until the test releases it.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+impl EngineServer {
+    /// The user of its REST and the password.
+    pub const USER: (&'static str, &'static str) = ("rest", "secret");
+
+    /// Starts instances of a process, each in a transaction of its own, and returns their ids.
+    ///
+    /// # Panics
+    /// If the engine refuses.
+    pub async fn start_instances(
+        &self,
+        process: &str,
+        count: usize,
+        variables: &[(&str, &str)],
+    ) -> Vec<String> {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.append_pair("process", process);
+        query.append_pair("count", &count.to_string());
+        query.extend_pairs(variables);
+        let body = self.ask(&format!("/test/start?{}", query.finish())).await;
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
+    }
+
+    /// Starts one instance and returns its id.
+    pub async fn start_instance(&self, process: &str, variables: &[(&str, &str)]) -> String {
+        let mut ids = self.start_instances(process, 1, variables).await;
+        ids.pop().expect("one instance was started")
+    }
+
+    /// Deploys a process that is not deployed at the start.
+    pub async fn deploy(&self, process: &str) {
+        self.ask(&format!("/test/deploy?process={process}")).await;
+    }
+
+    /// Lets the held activities of an instance end.
+    pub async fn release(&self, instance: &str) {
+        self.ask(&format!("/test/release?instance={instance}"))
+            .await;
+    }
+
+    /// Suspends an instance.
+    pub async fn suspend(&self, instance: &str) {
+        self.ask(&format!("/test/suspend?instance={instance}"))
+            .await;
+    }
+
+    /// Activates a suspended instance.
+    pub async fn activate(&self, instance: &str) {
+        self.ask(&format!("/test/activate?instance={instance}"))
+            .await;
+    }
+
+    /// Completes the user tasks of an instance; the engine may refuse.
+    pub async fn complete_tasks(&self, instance: &str) -> Response {
+        self.send(self.post(&format!("/test/complete?instance={instance}")))
+            .await
+    }
+
+    /// Posts JSON to a path below its REST.
+    pub async fn rest_post(&self, path: &str, json: &str) -> Response {
+        let path = format!("{}{path}", self.rest());
+        self.send(self.post(&path).json(json)).await
+    }
+
+    /// Runs a job by its REST.
+    pub async fn execute(&self, job: &str) -> Response {
+        let path = format!("/management/jobs/{job}");
+        self.rest_post(&path, r#"{"action":"execute"}"#).await
+    }
+
+    /// Runs a job by the execution endpoint.
+    pub async fn execute_by_endpoint(&self, job: &str) -> Response {
+        self.send(self.post(&format!("/jobwire/jobs/{job}/execute")))
+            .await
+    }
+
+    fn post(&self, path: &str) -> Request {
+        Request::new("POST", &self.address(), path)
+            .header("Authorization", AUTHORIZATION)
+            .deadline(DEADLINE)
+    }
+
+    async fn send(&self, request: Request) -> Response {
+        let answer = request.send().await;
+        answer.unwrap_or_else(|error| panic!("the engine does not answer: {error}"))
+    }
+
+    /// Posts a request that the engine must not refuse, and returns the answer's text.
+    async fn ask(&self, path: &str) -> String {
+        let answer = self.send(self.post(path)).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+}

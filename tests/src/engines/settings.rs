@@ -1,0 +1,120 @@
+//! The settings of an engine.
+
+use std::time::Duration;
+
+use crate::engines::EngineProgram;
+use crate::jdbc::Jdbc;
+use crate::port;
+
+/// What runs the jobs of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobExecutor {
+    /// Nothing inside the engine.
+    Off,
+    /// The engine's own executor.
+    On,
+}
+
+/// Settings of an [`crate::EngineServer`]. By default the executor is off, and a connection of the
+/// engine waits two seconds for a lock, as the bridge requires.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    pub(crate) program: EngineProgram,
+    pub(crate) port: u16,
+    database: String,
+    executor: JobExecutor,
+    lock_timeout: Option<Duration>,
+    connections: u32,
+    zone: String,
+    properties: Vec<String>,
+}
+
+impl EngineSettings {
+    fn new(program: EngineProgram, database: &str) -> EngineSettings {
+        EngineSettings {
+            program,
+            port: port::free(),
+            database: database.to_owned(),
+            executor: JobExecutor::Off,
+            lock_timeout: Some(Duration::from_secs(2)),
+            connections: 20,
+            zone: "UTC".to_owned(),
+            properties: Vec::new(),
+        }
+    }
+
+    /// Returns the settings of Flowable 7 on the database of this URL.
+    #[must_use]
+    pub fn flowable7(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Flowable7, database)
+    }
+
+    /// Sets what runs the jobs.
+    #[must_use]
+    pub fn executor(mut self, executor: JobExecutor) -> EngineSettings {
+        self.executor = executor;
+        self
+    }
+
+    /// Sets how long a connection waits for a lock; `None` for ever.
+    #[must_use]
+    pub fn lock_timeout(mut self, timeout: Option<Duration>) -> EngineSettings {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// Sets the size of the engine's pool of connections: 20 by default.
+    #[must_use]
+    pub fn connections(mut self, connections: u32) -> EngineSettings {
+        self.connections = connections;
+        self
+    }
+
+    /// Sets the time zone of the Java virtual machine, such as `America/New_York`.
+    #[must_use]
+    pub fn zone(mut self, zone: &str) -> EngineSettings {
+        zone.clone_into(&mut self.zone);
+        self
+    }
+
+    /// Sets a property of Spring Boot, which the engines with REST read.
+    #[must_use]
+    pub fn property(mut self, name: &str, value: &str) -> EngineSettings {
+        self.properties.push(format!("--{name}={value}"));
+        self
+    }
+
+    /// Returns the options of the Java virtual machine.
+    pub(crate) fn java(&self) -> Vec<String> {
+        vec![format!("-Duser.timezone={}", self.zone)]
+    }
+
+    pub(crate) fn arguments(&self) -> &[String] {
+        &self.properties
+    }
+
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let Jdbc {
+            mut url,
+            user,
+            password,
+        } = Jdbc::of(&self.database);
+        url.push_str("?ApplicationName=engine");
+        if let Some(timeout) = self.lock_timeout {
+            let milliseconds = timeout.as_millis();
+            url = format!("{url}&options=-c%20lock_timeout={milliseconds}ms");
+        }
+        let executor = match self.executor {
+            JobExecutor::Off => "off",
+            JobExecutor::On => "on",
+        };
+        vec![
+            ("ENGINE_JDBC_URL", url),
+            ("ENGINE_DATABASE_USER", user),
+            ("ENGINE_DATABASE_PASSWORD", password),
+            ("ENGINE_CONNECTIONS", self.connections.to_string()),
+            ("ENGINE_PORT", self.port.to_string()),
+            ("ENGINE_EXECUTOR", executor.to_owned()),
+        ]
+    }
+}

@@ -1,0 +1,116 @@
+//! Rows of an engine's database, as the tests of engines read them.
+
+use std::time::Duration;
+
+use jobwire_tests::{EngineServer, EngineSettings, eventually, shared};
+use sqlx::PgPool;
+use sqlx::postgres::PgRow;
+use sqlx::types::chrono::NaiveDateTime;
+use sqlx::{AssertSqlSafe, FromRow, Row};
+
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// An engine and its database.
+pub(crate) struct World {
+    pub(crate) engine: EngineServer,
+    pub(crate) database: String,
+}
+
+impl World {
+    /// Starts an engine on a new database.
+    pub(crate) async fn start(settings: impl FnOnce(&str) -> EngineSettings) -> World {
+        let database = shared::postgres().await.create_database().await;
+        let engine = EngineServer::start(settings(&database)).await;
+        World { engine, database }
+    }
+
+    /// Connects to its database. A pool belongs to the runtime of one test.
+    pub(crate) async fn connect(&self) -> Rows {
+        Rows(PgPool::connect(&self.database).await.unwrap())
+    }
+}
+
+/// The columns of a job that the engines share.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub(crate) struct JobRow {
+    #[sqlx(rename = "id_")]
+    pub(crate) id: String,
+    #[sqlx(rename = "rev_")]
+    pub(crate) revision: i32,
+    #[sqlx(rename = "retries_")]
+    pub(crate) retries: Option<i32>,
+    #[sqlx(rename = "execution_id_")]
+    pub(crate) execution: Option<String>,
+    #[sqlx(rename = "lock_owner_")]
+    pub(crate) owner: Option<String>,
+    #[sqlx(rename = "lock_exp_time_")]
+    pub(crate) expiry: Option<NaiveDateTime>,
+    #[sqlx(rename = "duedate_")]
+    pub(crate) due: Option<NaiveDateTime>,
+}
+
+impl JobRow {
+    pub(crate) fn is_locked(&self) -> bool {
+        self.owner.is_some() || self.expiry.is_some()
+    }
+}
+
+/// The database of an engine.
+pub(crate) struct Rows(pub(crate) PgPool);
+
+impl Rows {
+    /// Runs a statement with one parameter, and returns how many rows it changed.
+    pub(crate) async fn change(&self, statement: &str, parameter: &str) -> u64 {
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(parameter);
+        query.execute(&self.0).await.unwrap().rows_affected()
+    }
+
+    /// Returns the rows of a query with one parameter.
+    pub(crate) async fn all(&self, query: &str, parameter: &str) -> Vec<PgRow> {
+        let query = sqlx::query(AssertSqlSafe(query)).bind(parameter);
+        query.fetch_all(&self.0).await.unwrap()
+    }
+
+    /// Returns the number that a query with one parameter counts.
+    pub(crate) async fn count(&self, query: &str, parameter: &str) -> i64 {
+        self.all(query, parameter).await[0].get(0)
+    }
+
+    /// Returns the jobs of an instance in a table of jobs with all of [`JobRow`]'s columns.
+    pub(crate) async fn jobs(&self, table: &str, instance: &str) -> Vec<JobRow> {
+        let query = format!(
+            "SELECT id_, rev_, retries_, execution_id_, lock_owner_, lock_exp_time_, duedate_
+             FROM {table} WHERE process_instance_id_ = $1 ORDER BY id_"
+        );
+        let query = sqlx::query_as(AssertSqlSafe(query)).bind(instance);
+        query.fetch_all(&self.0).await.unwrap()
+    }
+
+    /// Returns the one job of an instance in a table.
+    pub(crate) async fn job(&self, table: &str, instance: &str) -> JobRow {
+        let mut jobs = self.jobs(table, instance).await;
+        assert_eq!(jobs.len(), 1, "{jobs:#?}");
+        jobs.remove(0)
+    }
+
+    /// Returns the activities of an instance that ran, in the order of their starts.
+    pub(crate) async fn effects(&self, instance: &str) -> Vec<String> {
+        let query = "SELECT activity FROM jobwire_effect WHERE instance = $1 ORDER BY at";
+        let rows = self.all(query, instance).await;
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Waits until as many activities of an instance have started.
+    pub(crate) async fn until_started(&self, instance: &str, count: usize) {
+        eventually("the activity to start", SOON, || async {
+            (self.effects(instance).await.len() == count).then_some(())
+        })
+        .await;
+    }
+
+    /// Returns whether an instance has ended.
+    pub(crate) async fn ended(&self, instance: &str) -> bool {
+        let query = "SELECT count(*) FROM act_ru_execution WHERE proc_inst_id_ = $1";
+        self.count(query, instance).await == 0
+    }
+}
