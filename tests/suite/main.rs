@@ -33,6 +33,7 @@ mod package;
 mod program;
 mod promises;
 mod rules;
+mod several_databases;
 mod simulation;
 mod store_conformance;
 mod supervision;

@@ -18,6 +18,7 @@
 //!
 //! | file | |
 //! | --- | --- |
+//! | `args.rs`, `crew.rs` | the workloads as arguments; the nodes of a run |
 //! | `run.rs` | one run: the part that all workloads share |
 //! | `clients.rs`, `plan.rs` | the clients that create jobs; which jobs, and when |
 //! | `arriving.rs` | creating while nodes run |
@@ -26,15 +27,18 @@
 //! | `refusal.rs`, `check.rs` | workloads that can't be measured; the checks of a run |
 //! | `resources.rs` | the cost of a run, from the files of the next two lines |
 //! | `observer.rs`, `rows.rs` | the database's own counters; its row versions |
-//! | `groups.rs`, `processors.rs` | which processes belong to which part; their processor time |
+//! | `groups.rs` | which processes belong to which part |
+//! | `processes.rs`, `processors.rs` | the processes of this machine; their processor time |
 //! | `percentiles.rs`, `report.rs`, `series.rs` | the results |
 
+mod args;
 mod arriving;
 mod backlog;
 mod burst;
 mod check;
 mod clients;
 mod continuous;
+mod crew;
 mod drain;
 mod exclusive;
 mod fleet;
@@ -44,6 +48,7 @@ pub(crate) mod node;
 mod observer;
 mod percentiles;
 mod plan;
+mod processes;
 mod processors;
 mod refusal;
 mod report;
@@ -62,10 +67,11 @@ use std::sync::Arc;
 use jobwire_core::NewJob;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::bench::{BenchArgs, Workload};
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::signals::Signals;
+pub use args::BenchArgs;
+use args::Workload;
 use series::{By, Series};
 
 /// The handler type of a bench's jobs.

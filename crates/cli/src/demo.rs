@@ -12,6 +12,7 @@
 //! end reports the results; if it does not add up, the exit code is 1.
 
 mod account;
+mod args;
 mod event_log;
 mod ledger;
 mod permits;
@@ -20,13 +21,13 @@ mod replay;
 mod speed;
 mod stage;
 
+pub use args::DemoArgs;
 pub use speed::Speed;
 
 use account::Account;
 use event_log::Event;
 use stage::Stage;
 
-use crate::commands::demo::DemoArgs;
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use jobwire_core::{HandlerOptions, Handlers};
 
 use crate::error::Error;
+use crate::settings::Settings;
 
 pub use http::{AllowList, BadHost};
 
@@ -44,6 +45,16 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
         Arc::new(event::EventHandler),
     );
     handlers
+}
+
+/// Returns the built-in handlers, configured by the settings.
+///
+/// # Errors
+/// When an entry of `http_allow_hosts` is invalid.
+pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
+    let http_allow_hosts = AllowList::parse(&settings.http_allow_hosts)
+        .map_err(|bad| Error::Usage(bad.to_string()))?;
+    Ok(built_in(&BuiltIn { http_allow_hosts }))
 }
 
 /// Allows row locks for jobs of these types.

@@ -5,6 +5,7 @@
 //! source, the value and the remedy. Passwords in URLs are never shown. docs/reference/settings.md
 //! is generated from the table.
 
+mod allow_list;
 mod broker;
 mod check;
 mod environment;
@@ -23,6 +24,8 @@ use std::time::Duration;
 use jobwire_core::transport::Plaintext;
 use jobwire_core::{LaneOrder, LaneShare};
 
+pub(crate) use allow_list::canonical;
+pub use allow_list::{AllowList, BadHost};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;

@@ -41,6 +41,7 @@ use crate::producer::commit_hook::CommitHook;
 use crate::runtime::supervisor::Supervisor;
 use crate::store::error::StoreError;
 use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
@@ -63,6 +64,7 @@ use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
 use crate::worker::served::Served;
 use crate::worker::signals::Signals;
+use crate::worker::slot_pool::SlotPool;
 use crate::worker::slots::Slots;
 use crate::worker::suspects::Suspects;
 
@@ -92,6 +94,12 @@ pub enum StartError {
         /// Its transport.
         transport: String,
     },
+    /// Two nodes of one slot pool use one transport.
+    #[error(
+        "another node of this slot pool uses the same transport, and the hints of its database would reach this node; \
+         give each node a transport of its own, with a prefix of its own"
+    )]
+    SharedTransport,
 }
 
 /// Builds a [`Node`].
@@ -102,6 +110,7 @@ pub struct NodeBuilder {
     handlers: Handlers,
     options: NodeOptions,
     hook: Option<CommitHook>,
+    slots: Option<SlotPool>,
     id: NodeId,
 }
 
@@ -191,6 +200,15 @@ impl NodeBuilder {
         self
     }
 
+    /// Takes the slots of running jobs from this pool, which nodes of other databases in this
+    /// process share. Default: slots of its own, as many as
+    /// [`concurrency`](NodeOptions::concurrency). Each node of a pool needs a transport of its own,
+    /// with other names of queues or topics: a hint reaches only the database it came from.
+    pub fn slots(mut self, slots: &SlotPool) -> Self {
+        self.slots = Some(slots.clone());
+        self
+    }
+
     /// Starts the node.
     ///
     /// # Errors
@@ -210,17 +228,29 @@ impl NodeBuilder {
         Ok(())
     }
 
+    /// Takes a share of the slots.
+    fn join(&mut self) -> Result<Slots, StartError> {
+        let concurrency = self.options.concurrency;
+        let pool = self.slots.take();
+        let pool = pool.unwrap_or_else(|| SlotPool::new(concurrency));
+        self.options.concurrency = concurrency.min(pool.slots());
+        let share = pool.join(concurrency, &self.transport);
+        share.map(Slots::new).ok_or(StartError::SharedTransport)
+    }
+
     /// Returns the data that the parts of the node share, and the receivers of outcomes and own
     /// hints.
-    fn share(self) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
+    fn share(self, slots: Slots) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
             transport,
             handlers,
             options,
             hook,
+            slots: _,
             id,
         } = self;
+        let gauges = Gauges::new(options.database.clone());
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
@@ -229,12 +259,19 @@ impl NodeBuilder {
         let context = Arc::new(NodeContext {
             id,
             hook: Arc::new(hook),
-            served: Served::new(handlers, options.scope.clone()),
+            served: Served::new(
+                handlers,
+                options.scope.clone(),
+                gauges.of_node(m::TYPES_CLOSED),
+            ),
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
-            slots: Slots::new(options.concurrency),
+            slots,
             refused: RefusedOutcomes::default(),
-            leases: Arc::new(LeaseBook::new(options.lease)),
+            leases: Arc::new(LeaseBook::new(
+                options.lease,
+                gauges.of_node(m::JOBS_IN_FLIGHT),
+            )),
             instances: HeldInstances::default(),
             cached_metrics: CachedMetrics::new(),
             inbox,
@@ -244,7 +281,8 @@ impl NodeBuilder {
             signals: Signals::default(),
             leadership: Leadership::none(),
             fleet: Fleet::default(),
-            reports: Reports::default(),
+            reports: Reports::new(gauges.clone()),
+            gauges,
             store,
             transport,
             options,
@@ -289,12 +327,14 @@ impl Node {
             handlers: Handlers::default(),
             options: NodeOptions::default(),
             hook: None,
+            slots: None,
             id: NodeId::generate(),
         }
     }
 
-    async fn start(builder: NodeBuilder) -> Result<Self, StartError> {
+    async fn start(mut builder: NodeBuilder) -> Result<Self, StartError> {
         builder.options.validate().map_err(StartError::Options)?;
+        let slots = builder.join()?;
         builder.store.check().await?.ready()?;
         let id = builder.id;
         let (mut process_lock, mut alive) = (None, None);
@@ -308,10 +348,9 @@ impl Node {
         // Before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
-        let (context, queue, own_hints) = builder.share();
+        let (context, queue, own_hints) = builder.share(slots);
         context.store.write_node(&context.membership()).await?;
         let draining = context.signals.draining.clone();
-        gauge!(m::SLOTS).set(context.options.concurrency as f64);
         gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => context.store.name(),
             "transport" => context.transport.name())
         .set(1.0);
@@ -402,7 +441,6 @@ impl Node {
         context.signals.ended.cancel();
         self.keepers.join(Duration::from_secs(30)).await;
         context.hook.close(Duration::from_secs(5)).await;
-        gauge!(m::SLOTS).set(0.0);
         if context.jobs.is_empty()
             && let Some(lock) = self.alone.0.take()
         {

@@ -141,8 +141,8 @@ pub use jobwire_core::{
     HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job,
     JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane,
     LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId,
-    NodeOptions, Outcome, Repeat, RetryPolicy, Running, SqlStore, Stop, Store, StoreError,
-    TransactionHook, Transport, Verdict,
+    NodeOptions, Outcome, Repeat, RetryPolicy, Running, SlotPool, SqlStore, Stop, Store,
+    StoreError, TransactionHook, Transport, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
@@ -257,6 +257,7 @@ mod pages {
         timers = "docs/guides/timers.md",
         exclusive_jobs = "docs/guides/exclusive-jobs.md",
         lanes = "docs/guides/lanes.md",
+        several_databases = "docs/guides/several-databases.md",
         middleware = "docs/guides/middleware.md",
         operating_jobs = "docs/guides/operating-jobs.md",
         testing_handlers = "docs/guides/testing-handlers.md",

@@ -7,16 +7,31 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use tokio::time::Instant;
 
 use super::clients::{Commits, Hints};
+use super::crew::Crew;
 use super::report::{Report, seconds};
 use super::run::Run;
 use super::series::Series;
 use super::{job, make};
-use crate::commands::bench::BacklogArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// Arguments of `backlog`.
+#[derive(Clone, Debug, Args)]
+pub struct BacklogArgs {
+    /// Jobs that wait, one run for each number, separated by commas
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10_000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub waiting: Vec<u32>,
+    /// How many of them to measure; the others run too
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub jobs: u32,
+    /// Node processes
+    #[command(flatten)]
+    pub crew: Crew,
+}
 
 /// Minimum of the time that the servers get to finish their work; the time that filling took, if
 /// longer.

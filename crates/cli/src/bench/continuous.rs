@@ -2,15 +2,43 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use tokio::time::Instant;
 
 use super::arriving::Arriving;
+use super::crew::Crew;
 use super::plan::Plan;
 use super::report::Report;
 use super::{MOST_JOBS, now};
-use crate::commands::bench::ContinuousArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// The default number of clients of `continuous`.
+pub(super) const CLIENTS: u16 = 4;
+/// The default number of jobs in a transaction of `continuous`.
+pub(super) const BATCH: u32 = 100;
+/// The default number of jobs that may wait in `continuous`.
+pub(super) const AHEAD: u32 = 20_000;
+
+/// Arguments of `continuous`.
+#[derive(Clone, Debug, Args)]
+pub struct ContinuousArgs {
+    /// How long to create jobs, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+    /// Jobs that may wait before the clients pause
+    #[arg(long, value_name = "N", default_value_t = AHEAD, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ahead: u32,
+    /// Clients that create them, each on its own connection
+    #[arg(long, value_name = "N", default_value_t = CLIENTS, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub clients: u16,
+    /// Jobs in a transaction
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// Node processes
+    #[command(flatten)]
+    pub crew: Crew,
+}
 
 pub(super) async fn run(settings: &Settings, args: &ContinuousArgs) -> Result<Report, Error> {
     let ContinuousArgs {

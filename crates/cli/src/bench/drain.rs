@@ -1,13 +1,29 @@
 //! Jobs that wait already: measures the time until all have run.
 
+use clap::Args;
+
 use super::clients::{Commits, Hints};
+use super::crew::Crew;
 use super::report::{Report, seconds};
 use super::resources::Cost;
 use super::run::{Finished, Run};
 use super::{Make, job, make, now};
-use crate::commands::bench::DrainArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// Arguments of `drain`.
+#[derive(Clone, Debug, Args)]
+pub struct DrainArgs {
+    /// Jobs to run
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub jobs: u32,
+    /// Node processes
+    #[command(flatten)]
+    pub crew: Crew,
+    /// Delete every hint before the nodes start: the sweeper hints the jobs again
+    #[arg(long)]
+    pub lose_hints: bool,
+}
 
 pub(super) async fn run(settings: &Settings, args: &DrainArgs) -> Result<Report, Error> {
     let (hints, of) = if args.lose_hints {

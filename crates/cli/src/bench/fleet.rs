@@ -1,14 +1,42 @@
 //! The same load for fleets of several sizes: shows whether nodes slow each other down.
 
+use clap::{Args, ValueEnum};
+
 use super::clients::Hints;
-use super::continuous;
+use super::continuous::{self, AHEAD, BATCH, CLIENTS, ContinuousArgs};
+use super::crew::Crew;
 use super::drain::Drained;
 use super::refusal::{refuse_embedded, refuse_lonely};
 use super::series::Series;
 use super::{job, make};
-use crate::commands::bench::{AHEAD, BATCH, CLIENTS, ContinuousArgs, Crew, FleetArgs, Load};
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// The load of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// As `bench drain`
+    Drain,
+    /// As `bench continuous`
+    Continuous,
+}
+
+/// Arguments of `fleet`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetArgs {
+    /// Node processes, one run for each number, separated by commas; ratios are to the first
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub nodes: Vec<u16>,
+    /// The load
+    #[arg(long, value_enum, default_value_t = Load::Drain)]
+    pub load: Load,
+    /// Jobs to run, with `--load drain`
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub jobs: u32,
+    /// How long to create jobs, in seconds, with `--load continuous`
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+}
 
 pub(super) async fn run(
     settings: &Settings,

@@ -3,7 +3,7 @@
 use jobwire_core::store::postgres::address::host_elsewhere;
 use jobwire_core::transport::is_loopback;
 
-use super::processors::processes;
+use super::processes::processes;
 use crate::settings::{SecretUrl, Settings};
 
 /// The names of the executables.

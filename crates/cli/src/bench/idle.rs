@@ -2,15 +2,26 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::report::{measured, say};
 use super::resources::mebibytes;
 use super::run::Run;
-use crate::commands::bench::IdleArgs;
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
+
+/// Arguments of `idle`.
+#[derive(Clone, Debug, Args)]
+pub struct IdleArgs {
+    /// Node processes that idle
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub nodes: u16,
+    /// How long to measure, in seconds, after ten seconds to settle
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+}
 
 /// The wait before the measurement, in which new nodes discover each other.
 const SETTLING: Duration = Duration::from_secs(10);

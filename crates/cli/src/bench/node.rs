@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::Args;
 use jobwire_core::{Handlers, Hint, JobFilter, JobState, Lane, Outcome, Running, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -11,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::wire::Told;
 use super::{EXCLUSIVE, Payload, TYPE, now};
-use crate::commands::bench::NodeArgs;
 use crate::connect::{self, Database};
 use crate::error::Error;
 use crate::handlers::hold_by_row;
@@ -19,6 +20,20 @@ use crate::nodes::NodeHere;
 use crate::output;
 use crate::settings::Settings;
 use crate::signals::Signals;
+
+/// Arguments of a node of a bench.
+#[derive(Clone, Debug, Args)]
+pub struct NodeArgs {
+    /// Address that receives the report of each start
+    #[arg(long, value_name = "ADDRESS")]
+    pub report: SocketAddr,
+    /// Start when the input ends
+    #[arg(long)]
+    pub held: bool,
+    /// Start with the hints of all waiting jobs
+    #[arg(long)]
+    pub adopt: bool,
+}
 
 /// Maximum number of reports that wait to be sent.
 const BUFFER: usize = 100_000;

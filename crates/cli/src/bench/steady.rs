@@ -3,15 +3,30 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::arriving::Arriving;
+use super::crew::Crew;
 use super::report::Report;
 use super::{MOST_JOBS, job, now};
-use crate::commands::bench::SteadyArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// Arguments of `steady`.
+#[derive(Clone, Debug, Args)]
+pub struct SteadyArgs {
+    /// Jobs a second
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate: u32,
+    /// How long to measure, in seconds, after two seconds to warm up
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+    /// Node processes
+    #[command(flatten)]
+    pub crew: Crew,
+}
 
 /// The warm-up at the same rate, in seconds.
 const WARM_UP: u32 = 2;

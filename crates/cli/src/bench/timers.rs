@@ -3,15 +3,33 @@
 use std::time::Duration;
 
 use chrono::DateTime;
+use clap::Args;
 use jobwire_core::NewJob;
 
 use super::clients::{Commits, Hints};
+use super::crew::Crew;
 use super::report::{Report, seconds};
 use super::run::Run;
 use super::{Payload, TYPE, make, now};
-use crate::commands::bench::TimersArgs;
 use crate::error::Error;
 use crate::settings::Settings;
+
+/// Arguments of `timers`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TimersArgs {
+    /// Jobs with a due date
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub jobs: u32,
+    /// Seconds until the first is due [default: 10, and one for every 10,000 jobs]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub ahead: Option<u32>,
+    /// Seconds over which the due dates are spread evenly; 0: all are due at one moment
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3_600))]
+    pub spread: u32,
+    /// Node processes
+    #[command(flatten)]
+    pub crew: Crew,
+}
 
 /// Number of jobs that even a slow machine creates in a second.
 const CREATED_A_SECOND: u32 = 10_000;

@@ -13,7 +13,7 @@ use jobwire_core::{Handlers, Node, Store, Transport};
 
 use crate::connect::{self, Database};
 use crate::error::Error;
-use crate::handlers::{self, AllowList, BuiltIn};
+use crate::handlers;
 use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::{http, output};
@@ -70,16 +70,6 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
     }
 }
 
-/// Returns the built-in handlers, configured by the settings.
-///
-/// # Errors
-/// When an entry of `http_allow_hosts` is invalid.
-pub fn built_in(settings: &Settings) -> Result<Handlers, Error> {
-    let http_allow_hosts = AllowList::parse(&settings.http_allow_hosts)
-        .map_err(|bad| Error::Usage(bad.to_string()))?;
-    Ok(handlers::built_in(&BuiltIn { http_allow_hosts }))
-}
-
 async fn start(settings: &Settings, additions: Additions) -> Result<Started, Error> {
     let listener = http::listen(settings).await?;
     let metrics = http::metrics::install()?;
@@ -92,7 +82,7 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
     if let Some(wrap) = additions.store {
         store = wrap(store);
     }
-    let mut handlers = built_in(settings)?;
+    let mut handlers = handlers::configured(settings)?;
     handlers.extend(&additions.handlers);
     handlers::hold_by_row(&mut handlers, &settings.row_lock_types)?;
     let node = Node::on(store, transport.clone())

@@ -101,7 +101,7 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
             .iter()
             .filter(|node| node.lives())
             .count();
-        let served: Arc<[String]> = super::run::built_in(&settings)?.types().into();
+        let served: Arc<[String]> = crate::handlers::configured(&settings)?.types().into();
         store.sweepable(&served.into()).await.map(|counted| Report {
             counted,
             nodes,

@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::commands::demo::DemoArgs;
 use crate::connect::{Creator, Database};
 use crate::error::Error;
 
 use super::Speed;
 use super::account::Account;
+use super::args::DemoArgs;
 use super::event_log::Event;
 use super::ledger::{self, Clock};
 use super::progress::Progress;

@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::commands::demo::DemoArgs;
-use crate::commands::run::built_in;
 use crate::connect::{self, Database, Outlet};
 use crate::error::Error;
+use crate::handlers::configured;
 use crate::nodes::{NodeHere, Processes};
 use crate::settings::{SecretUrl, Settings};
 
+use super::args::DemoArgs;
 use super::ledger::{self, Clock};
 
 /// See the [module](self).
@@ -98,7 +98,7 @@ impl Stage {
         &mut self,
         add: impl FnOnce(&mut Handlers),
     ) -> Result<CommitHook, Error> {
-        let mut handlers = built_in(&self.settings)?;
+        let mut handlers = configured(&self.settings)?;
         add(&mut handlers);
         let node = NodeHere::start(&self.settings, &self.database, handlers).await?;
         let hook = node.hook();

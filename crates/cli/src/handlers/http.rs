@@ -22,7 +22,6 @@
 //! never at a private one (`resolver`); no redirects; no proxies from the environment; at most 8
 //! KiB of an answer are read, and its first 1,000 characters are kept, escaped.
 
-mod allow;
 mod request;
 mod resolver;
 
@@ -38,7 +37,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
 use serde_json::Value;
 
-pub use allow::{AllowList, BadHost};
+pub use crate::settings::{AllowList, BadHost};
 use request::Request;
 use resolver::{PrivateAddress, PublicResolver};
 

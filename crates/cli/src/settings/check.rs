@@ -8,9 +8,7 @@ use jobwire_core::store::postgres::address::connect_options;
 use jobwire_core::transport::Plaintext;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::handlers::AllowList;
-
-use super::{Mistake, SecretUrl, Settings, broker};
+use super::{AllowList, Mistake, SecretUrl, Settings, broker};
 
 /// Returns all mistakes.
 pub(super) fn check(settings: &Settings) -> Vec<Mistake> {

@@ -12,7 +12,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::producer::commit_hook::Cause;
@@ -20,6 +19,7 @@ use crate::store::{MovedTimers, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::next_timer::Asker;
+use crate::worker::slot_pool::Slot;
 
 /// Maximum number of timers moved in one statement.
 const BATCH: i64 = 1_000;
@@ -104,11 +104,11 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
     }
 }
 
-/// Returns a few slots of a node that runs nothing. Returns none if it runs jobs, because another
-/// node may be less busy.
-fn free_slots(node: &NodeContext) -> Vec<OwnedSemaphorePermit> {
-    let slots = &node.slots;
-    let idle = slots.free() == node.options.concurrency;
+/// Returns a few slots of a process that runs nothing. Returns none if it runs jobs, because
+/// another node may be less busy.
+fn free_slots(node: &NodeContext) -> Vec<Slot> {
+    let slots = &node.slots.of_node;
+    let idle = slots.is_idle();
     if !idle || !node.leases.healthy() || node.served.types().is_empty() {
         return Vec::new();
     }

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use metrics::gauge;
+use metrics::Gauge;
 use tokio::time::Instant;
 
 use crate::job::Lane;
@@ -37,7 +37,7 @@ impl UnservedLanes {
     pub(crate) fn begin(&mut self, node: &NodeContext) {
         self.not_before = Some(Instant::now() + node.options.sweep_interval);
         for lane in node.fleet.lanes() {
-            gauge!(m::UNRECEIVED, "lane" => label::lane(&lane)).set(0.0);
+            gauge(node, &lane).set(0.0);
         }
     }
 
@@ -57,7 +57,7 @@ impl UnservedLanes {
         };
         let distance = (started.elapsed() * DISTANCE).max(node.options.sweep_interval * 3);
         self.not_before = Some(Instant::now() + distance.min(Duration::from_secs(3600)));
-        self.end_all_but(found.iter().map(|backlog| &backlog.lane));
+        self.end_all_but(node, found.iter().map(|backlog| &backlog.lane));
         for backlog in found {
             if !self.named.contains(&backlog.lane) {
                 tracing::warn!(
@@ -68,22 +68,31 @@ impl UnservedLanes {
                 self.named.push(backlog.lane.clone());
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
-            gauge!(m::UNRECEIVED, "lane" => label::lane(&backlog.lane)).set(backlog.jobs as f64);
+            gauge(node, &backlog.lane).set(backlog.jobs as f64);
         }
     }
 
     /// Clears the reports, because no job waits or another node leads.
-    pub(crate) fn end(&mut self) {
-        self.end_all_but(std::iter::empty());
+    pub(crate) fn end(&mut self, node: &NodeContext) {
+        self.end_all_but(node, std::iter::empty());
     }
 
-    fn end_all_but<'a>(&mut self, found: impl Iterator<Item = &'a Lane> + Clone) {
+    fn end_all_but<'a>(
+        &mut self,
+        node: &NodeContext,
+        found: impl Iterator<Item = &'a Lane> + Clone,
+    ) {
         self.named.retain(|lane| {
             let stays = found.clone().any(|l| l == lane);
             if !stays {
-                gauge!(m::UNRECEIVED, "lane" => label::lane(lane)).set(0.0);
+                gauge(node, lane).set(0.0);
             }
             stays
         });
     }
+}
+
+fn gauge(node: &NodeContext, lane: &Lane) -> Gauge {
+    let lane = label::lane(lane).to_string();
+    node.gauges.of_lane(m::UNRECEIVED, lane)
 }

@@ -15,7 +15,6 @@ use crate::hint::Hint;
 use crate::job::JobId;
 use crate::job::query::JobView;
 use crate::store::Refusal;
-use crate::store::error::StoreError;
 use crate::worker::executor;
 use crate::worker::release;
 use crate::worker::stages::Stages;
@@ -50,7 +49,8 @@ impl NodeBuilder {
         self.store.check().await?.ready()?;
         self.options.concurrency = 1;
         let owns_hook = self.hook.is_none();
-        let (node, queue, _) = self.share();
+        let slots = self.join()?;
+        let (node, queue, _) = self.share(slots);
         // The node drains from the start: the next jobs are for other nodes.
         node.signals.draining.cancel();
         let mut keepers = super::keep(&node, queue);
@@ -73,8 +73,7 @@ impl NodeBuilder {
                     committed_at: None,
                     locked_at: Utc::now(),
                 };
-                let slot = node.slots.of_node.clone().acquire_owned().await;
-                let slot = slot.map_err(|e| StoreError::Config(e.to_string()))?;
+                let slot = node.slots.of_node.take().await;
                 executor::start(&node, job, sent, stages, slot);
                 node.jobs.close();
                 tokio::select! {

@@ -19,7 +19,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use metrics::{counter, histogram};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
 use crate::job::{JobId, LockToken};
@@ -32,6 +32,7 @@ use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
+use crate::worker::slot_pool::Slot;
 use committed::{Committed, batch_outcome, end_of, next_instances};
 use stuck::{Refused, keep_trying};
 
@@ -146,9 +147,9 @@ struct Batch {
     failed: Vec<Failure>,
     released: Vec<LockToken>,
     /// The slots of the jobs that are done.
-    slots_of_done: Vec<OwnedSemaphorePermit>,
+    slots_of_done: Vec<Slot>,
     /// The slots of the other jobs.
-    slots: Vec<OwnedSemaphorePermit>,
+    slots: Vec<Slot>,
     /// Attempts to count when the result of the commit is known.
     attempts: Vec<Attempt>,
 }

@@ -50,7 +50,7 @@ use chrono::Utc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use metrics::counter;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::hint::{Body, Hint};
@@ -64,6 +64,7 @@ use crate::worker::cached_metrics::LaneMetrics;
 use crate::worker::context::NodeContext;
 use crate::worker::held_hints::Returned;
 use crate::worker::own_hints::{OWN_HINTS, OwnHint, OwnHints};
+use crate::worker::slot_pool::Slot;
 use lock_size::{LOCK_BATCH, LockSize};
 use pending::{Arrival, Pending, Waiting};
 use schedule::Schedule;
@@ -100,6 +101,8 @@ struct Consumer {
     metrics: Vec<Arc<LaneMetrics>>,
     /// Messages that are not settled yet.
     undecided: HashMap<Ticket, Unsettled>,
+    /// The slot that the consumer has waited for, for the next job.
+    slot: Option<Slot>,
     /// Messages to settle because all their hints were forwarded on arrival.
     passed_on: Vec<Ticket>,
     returned: Returned,
@@ -131,7 +134,7 @@ struct Unsettled {
 struct Batch {
     hints: Vec<Hint>,
     of: Vec<Arrival>,
-    slots: Vec<OwnedSemaphorePermit>,
+    slots: Vec<Slot>,
 }
 
 impl Batch {
@@ -207,6 +210,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         node,
         receiver,
         undecided: HashMap::new(),
+        slot: None,
         passed_on: Vec::new(),
         returned: Returned::default(),
         receive_after: None,
@@ -261,6 +265,8 @@ impl Consumer {
             let mut struck = self.struck.clone();
             struck.mark_unchanged();
             if self.startable() == 0 {
+                self.slot = None;
+                self.node.slots.of_node.wants_none();
                 let rescued = self.pending.rescued();
                 tokio::select! {
                     biased;
@@ -285,6 +291,7 @@ impl Consumer {
             }
             if !self.node.leases.healthy() {
                 // While leases cannot be renewed, further locks would be lost, too.
+                self.slot = None;
                 self.wait_for_renewals(own_hints).await;
                 continue;
             }
@@ -443,20 +450,24 @@ impl Consumer {
     /// Waits until a slot is free and returns true. After [`LET_GO`] requeues the hints, waits on
     /// without them and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
-        let slots = self.node.slots.of_node.clone();
-        if slots.available_permits() > 0 {
+        let node = self.node.clone();
+        let slots = &node.slots.of_node;
+        if self.slot.is_some() || slots.free() > 0 {
             return true;
         }
-        let draining = self.node.signals.draining.clone();
+        let draining = node.signals.draining.clone();
         let patience = tokio::time::sleep(LET_GO);
-        let slot = slots.acquire();
+        let slot = slots.take();
         tokio::pin!(patience, slot);
         loop {
             tokio::select! {
                 // Receiving comes last, so that steady arrivals do not hide a free slot.
                 biased;
                 () = draining.cancelled() => return false,
-                permit = &mut slot => return permit.is_ok(),
+                slot = &mut slot => {
+                    self.slot = Some(slot);
+                    return true;
+                }
                 () = &mut patience => break,
                 () = self.receive(), if self.has_room() => self.decide_markers().await,
             }
@@ -591,7 +602,7 @@ impl Consumer {
         let node = &self.node;
         let wanted = self.startable().min(self.lock_size.limit());
         wanted > 0
-            && wanted <= node.slots.free()
+            && wanted <= node.slots.of_node.free()
             && !self.pending.has_markers()
             && node.leases.healthy()
             && !node.signals.draining.is_cancelled()
@@ -694,7 +705,7 @@ impl Consumer {
     /// jobs hold go to `held`.
     fn next_batch(&mut self, held: &mut Batch) -> Option<Batch> {
         let mut batch = Batch::default();
-        let mut free = None;
+        let mut free = self.slot.take();
         let most = self.lock_size.limit();
         while batch.hints.len() < most && batch.hints.len() + held.hints.len() < LOCK_BATCH {
             let room = self.rescue_room();
@@ -703,7 +714,7 @@ impl Consumer {
                 break;
             }
             let slot = free.take();
-            let slot = slot.or_else(|| self.node.slots.try_take());
+            let slot = slot.or_else(|| self.node.slots.of_node.try_take());
             let Some(slot) = slot else { break };
             let lane = self.schedule.next(|lane| pending.waits(lane, room));
             let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane, room)) else {

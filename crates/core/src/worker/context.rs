@@ -12,6 +12,7 @@ use crate::job::{LockToken, NodeId};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::allowance::Allowance;
 use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
+use crate::telemetry::gauges::Gauges;
 use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::finished::Finished;
@@ -60,6 +61,7 @@ pub(crate) struct NodeContext {
     pub(crate) leadership: Leadership,
     pub(crate) fleet: Fleet,
     pub(crate) reports: Reports,
+    pub(crate) gauges: Gauges,
 }
 
 impl NodeContext {
@@ -75,7 +77,7 @@ impl NodeContext {
     pub(crate) fn free_slots(&self) -> u32 {
         let takes_work = !self.signals.draining.is_cancelled() && self.leases.healthy();
         if takes_work && !self.suspects.any() {
-            u32::try_from(self.slots.free()).unwrap_or(u32::MAX)
+            u32::try_from(self.slots.of_node.free()).unwrap_or(u32::MAX)
         } else {
             0
         }

@@ -25,7 +25,6 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrics::counter;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use self::admit::admit;
@@ -46,6 +45,7 @@ use crate::worker::finished::{Ending, Finished, Outcomes};
 use crate::worker::lease_book::Lease;
 use crate::worker::quarantine::{self, Admission};
 use crate::worker::release;
+use crate::worker::slot_pool::Slot;
 use crate::worker::stages::Stages;
 
 /// Starts a locked job on a slot.
@@ -54,7 +54,7 @@ pub(crate) fn start(
     locked: LockedJob,
     sent: Instant,
     stages: Stages,
-    slot: OwnedSemaphorePermit,
+    slot: Slot,
 ) {
     if let Some(lease) = hold(node, &locked, sent) {
         start_under(node, locked, lease, stages, slot, Outcomes::OfNode);
@@ -68,7 +68,7 @@ pub(crate) fn start_unhinted(
     jobs: Vec<LockedJob>,
     source: &'static str,
     sent: Instant,
-    slots: impl Iterator<Item = OwnedSemaphorePermit>,
+    slots: impl Iterator<Item = Slot>,
 ) {
     counter!(m::JOBS_LOCKED, "source" => source).increment(jobs.len() as u64);
     let stages = Stages {
@@ -89,7 +89,7 @@ pub(crate) fn start_at_once(
     locked: LockedJob,
     sent: Instant,
     stages: Stages,
-    slot: OwnedSemaphorePermit,
+    slot: Slot,
 ) {
     let Some(lease) = hold(node, &locked, sent) else {
         return;
@@ -123,7 +123,7 @@ pub(crate) fn start_under(
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
-    slot: OwnedSemaphorePermit,
+    slot: Slot,
     outcomes: Outcomes,
 ) -> Arc<Job> {
     let (job, life) = life(node, locked, lease, stages, slot, outcomes);
@@ -137,7 +137,7 @@ fn life(
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
-    slot: OwnedSemaphorePermit,
+    slot: Slot,
     outcomes: Outcomes,
 ) -> (Arc<Job>, BoxFuture<'static, ()>) {
     let held = locked.held();
@@ -180,11 +180,6 @@ fn life(
         }
     });
     (started, life)
-}
-
-/// Returns one of the slots. A suspect had all slots of the node; the next job needs one.
-fn one_of(mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
-    slots.split(1).unwrap_or(slots)
 }
 
 /// Runs a job to its ending: admits it, and repeats the attempt while the database fails it.
@@ -264,7 +259,7 @@ pub(crate) async fn follow_up(
     node: &Arc<NodeContext>,
     settled: BatchOutcome,
     sent: Instant,
-    mut slots: Vec<OwnedSemaphorePermit>,
+    mut slots: Vec<Slot>,
 ) {
     node.hook.publish(Cause::Handoff, settled.ready);
     node.hook.timer_set(settled.timer);
@@ -276,13 +271,11 @@ pub(crate) async fn follow_up(
     let locked_at = Utc::now();
     for next in settled.next {
         crash_point!("hand-over-taken");
-        // Each of these jobs follows one that ended, which normally left its slot.
+        // Each of these jobs follows one that ended, which normally left its slot. A suspect left
+        // all slots of the process.
         let slot = match slots.pop() {
-            Some(slot) => one_of(slot),
-            None => match node.slots.of_node.clone().acquire_owned().await {
-                Ok(slot) => slot,
-                Err(_) => return,
-            },
+            Some(slot) => slot.into_one(),
+            None => node.slots.of_node.take().await,
         };
         counter!(m::JOBS_LOCKED, "source" => "hand-over").increment(1);
         let stages = Stages {

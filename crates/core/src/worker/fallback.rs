@@ -46,7 +46,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::hint::Marker;
@@ -58,6 +58,7 @@ use crate::worker::consumer::lock_size::LockSize;
 use crate::worker::consumer::schedule::Schedule;
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
+use crate::worker::slot_pool::Slot;
 use cursor::Cursor;
 use pace::Pace;
 use watch::{Seen, Step, Watch};
@@ -125,7 +126,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
     let mut offered = claimer.node.hook.offered();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let slots = claimer.node.slots.of_node.clone();
+    let node = claimer.node.clone();
     loop {
         let (claims, at) = (claimer.claims(), claimer.pace.at());
         let slot = tokio::select! {
@@ -152,7 +153,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
                 claimer.pace.hurry(Instant::now());
                 continue;
             }
-            slot = slot_at(&slots, at), if claims => slot,
+            slot = slot_at(&node, at), if claims => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;
@@ -173,9 +174,9 @@ async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
 }
 
 /// Waits until `at`, then returns a free slot. Cancel-safe.
-async fn slot_at(slots: &Arc<Semaphore>, at: Instant) -> Option<OwnedSemaphorePermit> {
+async fn slot_at(node: &NodeContext, at: Instant) -> Slot {
     tokio::time::sleep_until(at).await;
-    slots.clone().acquire_owned().await.ok()
+    node.slots.of_node.take().await
 }
 
 impl Claimer {
@@ -289,15 +290,15 @@ impl Claimer {
     }
 
     /// Claims a page of each lane that gets slots.
-    async fn take_some(&mut self, first: Option<OwnedSemaphorePermit>) {
+    async fn take_some(&mut self, first: Option<Slot>) {
         if !self.node.leases.healthy() {
             // While leases cannot be renewed, further locks would be lost, too.
             self.pace.put_off(Instant::now());
             return;
         }
-        let mut slots: Vec<OwnedSemaphorePermit> = first.into_iter().collect();
+        let mut slots: Vec<Slot> = first.into_iter().collect();
         while slots.len() < PAGE
-            && let Some(slot) = self.node.slots.try_take()
+            && let Some(slot) = self.node.slots.of_node.try_take()
         {
             slots.push(slot);
         }
@@ -336,7 +337,7 @@ impl Claimer {
         &mut self,
         at: usize,
         share: usize,
-        slots: &mut Vec<OwnedSemaphorePermit>,
+        slots: &mut Vec<Slot>,
     ) -> Result<usize, StoreError> {
         let node = self.node.clone();
         let now = Instant::now();
@@ -371,11 +372,7 @@ impl Claimer {
 
     /// Claims a suspect of a lane, unless this node has one. The suspect waits until nothing else
     /// runs, and the node takes nothing meanwhile.
-    async fn take_suspect(
-        &mut self,
-        at: usize,
-        slots: &mut Vec<OwnedSemaphorePermit>,
-    ) -> Result<(), StoreError> {
+    async fn take_suspect(&mut self, at: usize, slots: &mut Vec<Slot>) -> Result<(), StoreError> {
         let node = self.node.clone();
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(());
@@ -402,7 +399,7 @@ impl Claimer {
         &mut self,
         at: usize,
         share: usize,
-        slots: &mut Vec<OwnedSemaphorePermit>,
+        slots: &mut Vec<Slot>,
     ) -> Result<(), StoreError> {
         let node = self.node.clone();
         let share = share - self.take_rescued(at, share, slots).await?;
@@ -447,7 +444,7 @@ impl Claimer {
 async fn claim_page(
     node: &Arc<NodeContext>,
     page: &ClaimPage,
-    slots: &mut Vec<OwnedSemaphorePermit>,
+    slots: &mut Vec<Slot>,
     size: &mut LockSize,
     told: &mut LogThrottle,
 ) -> Result<(usize, Option<JobId>), StoreError> {

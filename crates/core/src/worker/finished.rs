@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::job::{Job, LockToken, LockedJob};
 use crate::store::{BatchOutcome, Completion, Failure};
+use crate::worker::slot_pool::Slot;
 
 /// How an attempt ended.
 #[allow(
@@ -51,10 +52,10 @@ pub(crate) struct Finished {
     pub(crate) finished_at: Instant,
     /// The slot of an exclusive job, kept for the next job of its instance, or the slots of a
     /// suspect. Held until the outcome is committed.
-    pub(crate) slot: Option<OwnedSemaphorePermit>,
+    pub(crate) slot: Option<Slot>,
     /// The slot of any other job, held until the completer accepts the outcome. So the node locks
     /// no more jobs while outcomes are committed more slowly than jobs end.
-    pub(crate) kept: Option<OwnedSemaphorePermit>,
+    pub(crate) kept: Option<Slot>,
 }
 
 impl Finished {

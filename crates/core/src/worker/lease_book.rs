@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use metrics::{Gauge, counter, gauge};
+use metrics::{Gauge, counter};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -99,8 +99,7 @@ pub(crate) struct LeaseBook {
 }
 
 impl LeaseBook {
-    pub(crate) fn new(length: Duration) -> Self {
-        let in_flight = gauge!(m::JOBS_IN_FLIGHT);
+    pub(crate) fn new(length: Duration, in_flight: Gauge) -> Self {
         in_flight.set(0.0);
         Self {
             entries: Mutex::default(),
@@ -416,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_seen_to_otherwise_is_not_started() {
-        let book = LeaseBook::new(Duration::from_secs(10));
+        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
         let late = held(1);
         assert!(book.hold(late.clone(), 0, Instant::now()).is_none());
         assert!(!book.trusts(&late));
@@ -433,7 +432,7 @@ mod tests {
     /// The row lock becomes a lease later, and a look that began before may see this lease.
     #[test]
     fn a_row_that_is_held_while_a_look_is_open_is_known_to_it() {
-        let book = LeaseBook::new(Duration::from_secs(10));
+        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
         assert!(book.begin_look().is_some());
         let row = held(7);
         book.hold_row(row.clone(), Instant::now(), Duration::from_secs(1));
@@ -444,7 +443,7 @@ mod tests {
 
     #[test]
     fn trust_starts_before_the_statement_and_ends_with_the_lease() {
-        let book = LeaseBook::new(Duration::from_secs(10));
+        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
         let fresh = held(1);
         hold(&book, fresh.clone(), Instant::now());
         assert!(book.trusts(&fresh));
@@ -458,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_job_is_asked_to_stop_before_its_lease_ends() {
-        let book = LeaseBook::new(Duration::from_secs(12));
+        let book = LeaseBook::new(Duration::from_secs(12), Gauge::noop());
         let sent = Instant::now() - Duration::from_secs(11);
         let lease = hold(&book, held(1), sent);
         book.expire();
@@ -467,7 +466,7 @@ mod tests {
 
     #[test]
     fn jobs_with_a_strike_are_counted_while_they_are_held() {
-        let book = LeaseBook::new(Duration::from_secs(10));
+        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
         let struck = held(1);
         for fence in [1, 2] {
             let again = LockToken {
@@ -493,7 +492,7 @@ mod tests {
 
     #[test]
     fn an_old_lock_does_not_forget_a_newer_one_on_the_same_job() {
-        let book = LeaseBook::new(Duration::from_secs(10));
+        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
         let old = held(1);
         let new = LockToken {
             fence: Fence(2),
@@ -506,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_not_renewed_is_lost_unless_its_row_was_busy() {
-        let book = LeaseBook::new(Duration::from_secs(9));
+        let book = LeaseBook::new(Duration::from_secs(9), Gauge::noop());
         let (kept, gone, busy) = (held(1), held(2), held(3));
         let sent = Instant::now() - Duration::from_secs(4);
         hold(&book, kept.clone(), sent);

@@ -99,7 +99,7 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let slot = if takes_work && served && fresh {
-            node.slots.try_take()
+            node.slots.of_node.try_take()
         } else {
             None
         };

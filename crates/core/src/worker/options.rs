@@ -12,7 +12,9 @@ use crate::store::RowTerms;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeOptions {
-    /// The maximum number of jobs that run at once. Default 64.
+    /// The maximum number of jobs that run at once. Nodes that share a
+    /// [`SlotPool`](crate::SlotPool) run at most as many as it has slots. Default
+    /// 64.
     pub concurrency: usize,
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over that
     /// much later, plus one sweep. Default 30 s, at least 1 s.
@@ -46,6 +48,10 @@ pub struct NodeOptions {
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
+    /// The name of the database, for a process with nodes of several databases: the label
+    /// `database` of the node's gauges. Without it the gauges have no such label, and two nodes
+    /// overwrite each other's. Default: none.
+    pub database: Option<String>,
     /// The options of the commit hook.
     pub hook: HookOptions,
 }
@@ -64,6 +70,7 @@ crate::setters! {
         lane_order: LaneOrder,
         scope: Scope,
         host: String,
+        database: Option<String>,
         hook: HookOptions,
     }
 }
@@ -83,6 +90,7 @@ impl Default for NodeOptions {
             lane_order: LaneOrder::default(),
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
+            database: None,
             hook: HookOptions::default(),
         }
     }

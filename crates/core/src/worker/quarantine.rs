@@ -3,7 +3,7 @@
 //!
 //! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
 //! the lease. Most of these jobs are innocent, so the first strike changes nothing. A job with
-//! two strikes runs **alone**: the node takes nothing new, lets running jobs end, notes in
+//! two strikes runs **alone** in its process: the process takes nothing new, lets running jobs end, notes in
 //! the lease that the job runs alone, and then starts it. From then on only a death while the job
 //! runs alone counts, so a job that only waited beside a killer gets no more strikes. At
 //! [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a dead
@@ -18,13 +18,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::job::{Job, LockToken};
 use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
+use crate::worker::slot_pool::Slot;
 use crate::worker::suspects::{Suspect, is_suspect};
 
 /// The decision whether a locked job may start.
@@ -34,9 +33,9 @@ use crate::worker::suspects::{Suspect, is_suspect};
 )]
 pub(crate) enum Admission {
     /// The job starts, on these slots.
-    Start(OwnedSemaphorePermit, Option<Suspect>),
+    Start(Slot, Option<Suspect>),
     /// The job does not start and ends like this.
-    End(Ending, Option<OwnedSemaphorePermit>),
+    End(Ending, Option<Slot>),
 }
 
 /// Admits an innocent job at once, and a suspect when it is alone. A job with
@@ -47,7 +46,7 @@ pub(crate) async fn admit(
     strikes: i32,
     held: &LockToken,
     lease: &Lease,
-    slot: OwnedSemaphorePermit,
+    slot: Slot,
 ) -> Admission {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
     if limit == 0 || !is_suspect(strikes) {
@@ -63,14 +62,13 @@ pub(crate) async fn admit(
         job = %held.id, job_type = %job.job_type, strikes,
         "the nodes that held this job died; it waits to run alone"
     );
-    let slots = u32::try_from(node.options.concurrency).unwrap_or(u32::MAX);
+    let slots = &node.slots.of_node;
     let wait = async {
-        let all = node.slots.of_node.clone().acquire_many_owned(slots);
-        match tokio::time::timeout(node.options.lease, all).await {
-            Ok(all) => all.map(|all| (all, true)),
+        match tokio::time::timeout(node.options.lease, slots.take_all()).await {
+            Ok(all) => (all, true),
             // Requested only after the first request ended, because that one gathers every slot
             // that becomes free.
-            Err(_) => (node.slots.of_node.clone().acquire_owned().await).map(|one| (one, false)),
+            Err(_) => (slots.take().await, false),
         }
     };
     let waited = tokio::select! {
@@ -78,7 +76,7 @@ pub(crate) async fn admit(
         () = lease.stop.token().cancelled() => None,
         // A suspect that cannot start is released now and not held until the end of the shutdown.
         () = node.signals.draining.cancelled() => None,
-        waited = wait => waited.ok(),
+        waited = wait => Some(waited),
     };
     match waited {
         Some((slots, true)) => match note(node, held).await {

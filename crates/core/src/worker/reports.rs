@@ -4,22 +4,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use metrics::gauge;
-
 use crate::job::Lane;
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
 
 /// The reports of a node's parts.
-#[derive(Default)]
 pub(crate) struct Reports {
     problems: Mutex<BTreeMap<&'static str, String>>,
     /// Lines about jobs, of which anybody may create many.
     pub(crate) throttled_lines: ThrottledLines,
     claimed: Mutex<BTreeSet<Lane>>,
+    gauges: Gauges,
 }
 
 impl Reports {
+    /// Returns the reports of a node with these gauges.
+    pub(crate) fn new(gauges: Gauges) -> Self {
+        Self {
+            problems: Mutex::default(),
+            throttled_lines: ThrottledLines::default(),
+            claimed: Mutex::default(),
+            gauges,
+        }
+    }
+
     /// Records the problem of a part, or that it has none.
     pub(crate) fn part(&self, part: &'static str, problem: Option<String>) {
         let mut problems = self.problems();
@@ -52,6 +61,7 @@ impl Reports {
             claimed.remove(lane);
         }
         drop(claimed);
-        gauge!(m::CLAIMING, "lane" => lane.0.clone()).set(f64::from(u8::from(claims)));
+        let gauge = self.gauges.of_lane(m::CLAIMING, lane.0.clone());
+        gauge.set(f64::from(u8::from(claims)));
     }
 }

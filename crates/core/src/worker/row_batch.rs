@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{counter, histogram};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::hint::{Hint, Ready};
@@ -32,6 +32,7 @@ use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished, Outcomes};
+use crate::worker::slot_pool::Slot;
 use crate::worker::stages::Stages;
 
 /// The time from the lock statement until jobs that have not ended get leases.
@@ -43,7 +44,7 @@ pub(crate) fn start(
     sent: Instant,
     at_most: Duration,
     count: usize,
-    jobs: impl Iterator<Item = (LockedJob, Stages, OwnedSemaphorePermit)>,
+    jobs: impl Iterator<Item = (LockedJob, Stages, Slot)>,
 ) {
     let (sender, outcomes) = mpsc::channel(count.max(1));
     let mut batch = Batch {

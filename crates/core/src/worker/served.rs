@@ -17,11 +17,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use metrics::gauge;
+use metrics::Gauge;
 use tokio::sync::watch;
 
 use crate::job::scope::Scope;
-use crate::telemetry::metrics as m;
 use crate::worker::handler::{Handlers, Registration};
 
 /// Maximum number of outcomes of one type that wait while the type is open.
@@ -37,6 +36,8 @@ pub(crate) struct Served {
     now: Mutex<Now>,
     /// Grows with every change.
     revision: watch::Sender<i64>,
+    /// The number of closed types.
+    closed: Gauge,
 }
 
 struct Now {
@@ -62,7 +63,7 @@ pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
     /// Creates the state of a node with these handlers and this scope.
-    pub(crate) fn new(handlers: Handlers, scope: Scope) -> Self {
+    pub(crate) fn new(handlers: Handlers, scope: Scope, closed: Gauge) -> Self {
         let all: Arc<[String]> = handlers.types().into();
         let now = Now {
             open: all.clone(),
@@ -72,11 +73,12 @@ impl Served {
             waiting: HashMap::new(),
             total: 0,
         };
-        gauge!(m::TYPES_CLOSED).set(0.0);
+        closed.set(0.0);
         Self {
             handlers: RwLock::new(handlers),
             now: Mutex::new(now),
             revision: watch::Sender::new(1),
+            closed,
         }
     }
 
@@ -191,7 +193,7 @@ impl Served {
         let closed = |job_type: &String| now.waiting.get(job_type).is_some_and(|of| of.closed);
         let open: Arc<[String]> = now.all.iter().filter(|t| !closed(t)).cloned().collect();
         now.open = open;
-        gauge!(m::TYPES_CLOSED).set((now.all.len() - now.open.len()) as f64);
+        self.closed.set((now.all.len() - now.open.len()) as f64);
         self.revision.send_modify(|revision| *revision += 1);
     }
 
@@ -214,7 +216,7 @@ mod tests {
         for job_type in types {
             handlers.add(job_type, |_: Running<()>| async { Ok(Outcome::Done) });
         }
-        Served::new(handlers, Scope::default())
+        Served::new(handlers, Scope::default(), Gauge::noop())
     }
 
     #[test]

@@ -1,35 +1,28 @@
-//! The slots of a node: room for its running jobs, in total and by type.
+//! The slots of a node: its share of the process's slots, and the slots of types with a limit of
+//! their own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+
+use crate::worker::slot_pool::Share;
 
 /// The slots of a node.
 pub(crate) struct Slots {
     /// The slots of all types together.
-    pub(crate) of_node: Arc<Semaphore>,
+    pub(crate) of_node: Share,
     /// The slots of the types that have a limit of their own and were run.
     of_types: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl Slots {
-    /// Returns the slots of a node that runs at most `concurrency` jobs at once.
-    pub(crate) fn new(concurrency: usize) -> Self {
+    /// Returns the slots of a node with this share.
+    pub(crate) fn new(of_node: Share) -> Self {
         Self {
-            of_node: Arc::new(Semaphore::new(concurrency)),
+            of_node,
             of_types: Mutex::default(),
         }
-    }
-
-    /// Returns the number of free slots.
-    pub(crate) fn free(&self) -> usize {
-        self.of_node.available_permits()
-    }
-
-    /// Takes a slot if one is free.
-    pub(crate) fn try_take(&self) -> Option<OwnedSemaphorePermit> {
-        self.of_node.clone().try_acquire_owned().ok()
     }
 
     /// Returns the slots of a type, of which at most `limit` jobs run at once.

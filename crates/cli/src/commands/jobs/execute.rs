@@ -9,9 +9,9 @@ use serde_json::json;
 use std::sync::Arc;
 
 use super::operate::no_such_job;
-use crate::commands::run::built_in;
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
+use crate::handlers::configured;
 use crate::output;
 use crate::settings::Settings;
 use crate::signals::Signals;
@@ -27,7 +27,7 @@ pub(super) async fn execute(
     let Some((view, ..)) = store.get(id).await? else {
         return Err(no_such_job(id));
     };
-    let handlers = built_in(settings)?;
+    let handlers = configured(settings)?;
     if handlers.get(&view.job_type).is_none() {
         return Err(Error::Failed(format!(
             "this program has no handler for the type `{}`, only for {}; execute the job in the program that has one",

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::allow::canonical;
+use crate::settings::canonical;
 
 /// A name that resolves to an address of the operator's own networks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -127,7 +127,7 @@ pub(super) fn all_ready(rows: &[PgRow]) -> Result<Vec<Ready>, StoreError> {
     rows.iter().map(ready).collect()
 }
 
-/// Reads one line of a job list; `operate.rs` has the columns.
+/// Reads one line of a job list; `find.rs` has the columns.
 pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
     let state: &str = row.try_get("state")?;
     Ok(JobView {

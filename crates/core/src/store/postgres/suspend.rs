@@ -1,15 +1,17 @@
 //! Suspending and activating (protocol rule 27).
 
+use futures_util::FutureExt;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
 use super::sql::{moved_columns, ready_columns, unlocked};
-use super::{aside, decode, exclusive};
+use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
-use crate::job::JobId;
+use crate::job::{JobId, JobState};
 use crate::store::error::StoreError;
+use crate::store::poison::{Activated, Found, found_page};
 use crate::store::{Suspended, SuspensionScope};
 
 /// True if this job belongs to the scope `$1` with the value `$2`.
@@ -281,4 +283,44 @@ pub(super) async fn waited(
         .fetch_all(pool)
         .await?;
     decode::all_ready(&rows)
+}
+
+impl PgStore {
+    /// Ends a suspension. If the database refuses that, brings its jobs back in parts first.
+    pub(super) async fn end_suspension(
+        &self,
+        scope: &SuspensionScope,
+    ) -> Result<Option<Vec<Ready>>, StoreError> {
+        let (line, pool) = (&self.line, &self.line.pool);
+        let whole = async move {
+            let end = || activate(line, scope);
+            Ok(Activated::AtOnce(self.run("activate", end).await?))
+        };
+        let found = |_| {
+            let put_aside = || async {
+                let rows = put_aside(pool, scope).await?;
+                Ok(Found::of(rows, i64::MAX))
+            };
+            self.run("activate", put_aside).boxed()
+        };
+        let state = JobState::Suspended;
+        let activated = found_page(self, "activate", state, whole, found, |these| {
+            let part = async move {
+                let bring_back = || bring_back(pool, scope, &these);
+                Ok(Activated::InParts(self.run("activate", bring_back).await?))
+            };
+            part.boxed()
+        });
+        match activated.await? {
+            Activated::AtOnce(ready) => Ok(ready),
+            // The suspension ends in the transaction that brings back the remaining rows, so it
+            // leaves none.
+            Activated::InParts(mut ready) => {
+                let end = || activate(line, scope);
+                let rest = self.run("activate", end).await?;
+                ready.extend(rest.into_iter().flatten());
+                Ok(Some(ready))
+            }
+        }
+    }
 }

@@ -1,9 +1,13 @@
 //! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
+use std::future::Future;
+
+use futures_util::FutureExt;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
+use super::PgStore;
 use super::aside;
 use super::begin::begin_part;
 use super::decode;
@@ -11,8 +15,9 @@ use super::hot::HotLine;
 use super::line::Line;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
-use crate::job::{Fence, JobId, Lane, LockedJob};
+use crate::job::{Fence, JobId, JobState, Lane, LockedJob};
 use crate::store::error::StoreError;
+use crate::store::poison::{Found, found_page};
 use crate::store::{LockTerms, MovedTimers};
 
 /// All steps after the first one read by the given keys. A join with `due` reads the whole table,
@@ -200,4 +205,28 @@ fn moved(
         }
     }
     Ok(result)
+}
+
+impl PgStore {
+    /// Moves due timers with the statement `whole`. If the database refuses it, moves them in parts
+    /// and locks none of them.
+    pub(super) async fn timers(
+        &self,
+        whole: impl Future<Output = Result<MovedTimers, StoreError>> + Send,
+    ) -> Result<MovedTimers, StoreError> {
+        let (line, pool) = (&self.line, &self.line.pool);
+        let statement = "move_due_timers";
+        let found = |at_most| {
+            let find = move || async move { Ok(Found::of(due(pool, at_most).await?, at_most)) };
+            self.run(statement, find).boxed()
+        };
+        found_page(self, statement, JobState::Timer, whole, found, |these| {
+            let part = async move {
+                let move_these = || move_these(line, &these);
+                self.run(statement, move_these).await
+            };
+            part.boxed()
+        })
+        .await
+    }
 }

@@ -206,7 +206,7 @@ pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreErro
     Ok(found.into_iter().map(|(_, ready)| ready).collect())
 }
 
-/// Reads one line of a job list; see `operate.rs` for the columns.
+/// Reads one line of a job list; see `find.rs` for the columns.
 pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
     let state: &str = row.try_get("state")?;
     Ok(JobView {

@@ -76,7 +76,7 @@ impl AllowList {
 }
 
 /// Returns a name in the form that is compared: lower case, without the final dot.
-pub(super) fn canonical(name: &str) -> String {
+pub(crate) fn canonical(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 

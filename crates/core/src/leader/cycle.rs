@@ -1,0 +1,280 @@
+//! The leader cycle, and what the leader does with its report: it addresses rescued jobs, hints
+//! unhinted ones, and lets the sweeper go on.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use metrics::counter;
+use tokio::time::Instant;
+
+use super::{Leader, rescue};
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::producer::commit_hook::Cause;
+use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
+use crate::telemetry::metrics as m;
+use crate::worker::next_timer::Asker;
+
+/// Maximum number of expired leases and of unhinted jobs in one cycle. A full cycle is followed by
+/// another at once.
+const PAGE: i64 = 5_000;
+
+/// The pause after which a leader whose row is locked asks again.
+const ROW_LOCKED: Duration = Duration::from_millis(100);
+
+impl Leader {
+    pub(super) async fn turn(&mut self) {
+        let node = self.node.clone();
+        if self.leads() {
+            let health = node.transport.publisher().health();
+            // The leader resigns only if another node lives; otherwise no node would lead.
+            let others = node
+                .fleet
+                .hears_others(node.id, node.options.sweep_interval * 3);
+            if self
+                .publish_watch
+                .makes_room(Instant::now(), health.can_publish(), others)
+            {
+                tracing::warn!(
+                    node = %node.id,
+                    problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),
+                    "this node cannot publish hints; it resigns so that another node may lead"
+                );
+                self.resign().await;
+                self.next_turn = Instant::now() + self.interval() * 3;
+                return;
+            }
+        }
+        let patience = node.options.renewal_period();
+        // A leader has to check this only after a failed cycle: an outage in which leases end fails
+        // at least one.
+        let may_be_away = self.failed || !self.leads();
+        let away = may_be_away && self.clock.is_unanswered_for(patience);
+        let waits = self.clock.is_doubted() || away;
+        let turn = LeaderCycle {
+            node: node.id,
+            lease: node.options.leader_lease(),
+            transport: node.transport.name(),
+            reset_at_most: if waits { 0 } else { PAGE },
+            clock: self.clock.window(),
+            grace: patience,
+            services: node.fleet.services(),
+            again_after: node.options.sweep_interval,
+            hint_at_most: PAGE,
+        };
+        node.leadership.next_timer.asks(Asker::LeaderCycle);
+        let sent = Instant::now();
+        let taken = node.store.run_leader_cycle(&turn).await;
+        self.failed = taken.is_err();
+        if let Ok(outcome) = &taken {
+            if let CycleOutcome::Follows { remaining, .. } = outcome {
+                // The leader's last cycle was answered when its lease began.
+                let age = turn.lease.saturating_sub(*remaining);
+                self.clock.answered_before(age);
+            }
+            if away && self.clock.is_unanswered_for(patience) {
+                // The outage may have lasted until leases expired, so living nodes renew first
+                // (protocol rule 25).
+                self.clock.doubt_for(patience);
+            }
+            self.clock.answered();
+        }
+        match taken {
+            Ok(CycleOutcome::Leads(report)) => {
+                self.leads_until = sent + turn.lease;
+                node.reports.part("leader", None);
+                self.led(*report, sent).await;
+                // The longer interval of an idle fleet must not outlast the leader's lease.
+                self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
+                // Work that waits for the end of the doubt continues then.
+                if let Some(end) = self.clock.doubted_until() {
+                    self.next_turn = self.next_turn.min(end);
+                }
+            }
+            Ok(CycleOutcome::Follows { leader, .. })
+                if leader == node.id && self.leads() && Instant::now() < self.leads_until =>
+            {
+                // Another node asks at this moment, or a transaction has locked the leader's row.
+                self.next_turn = Instant::now() + ROW_LOCKED;
+            }
+            Ok(CycleOutcome::Follows { remaining, .. }) => {
+                node.reports.part("leader", None);
+                self.follow();
+                let remaining = remaining + Duration::from_millis(50);
+                self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
+            }
+            Err(error) => {
+                let message = if self.term.is_some() {
+                    "the leader cycle failed; trying again"
+                } else {
+                    "could not ask the database which node leads; trying again"
+                };
+                tracing::warn!(%error, "{message}");
+                node.reports.part("leader", Some(error.to_string()));
+                if Instant::now() >= self.leads_until {
+                    // Beats of a leader without a lease would keep other nodes from asking.
+                    self.follow();
+                }
+                // Another node may lead soon; this node learns it in its next cycle.
+                self.next_turn = Instant::now() + Duration::from_secs(1).min(self.interval());
+            }
+        }
+    }
+
+    async fn led(&mut self, report: CycleReport, sent: Instant) {
+        let node = self.node.clone();
+        if self.term != Some(report.term) {
+            tracing::info!(node = %node.id, term = report.term, "this node leads");
+            crash_point!("term-begun");
+            self.term = Some(report.term);
+            node.gauges.of_node(m::LEADER).set(1.0);
+            node.leadership.leads.send_replace(true);
+            self.announce();
+            self.unreceived.begin(&node);
+            self.free_instances().await;
+        }
+        if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
+            counter!(m::CLOCK_JUMPS).increment(1);
+            tracing::warn!(
+                seconds = jump.num_milliseconds() as f64 / 1e3,
+                wait = node.options.lease.as_secs_f64(),
+                "the database's clock jumped, or its answer was late by as much; no job is taken \
+                 over until all nodes have renewed their leases"
+            );
+        }
+        node.leadership
+            .next_timer
+            .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
+        // Leases are counted exactly. Executable jobs are counted up to a limit; beyond it their
+        // number is an estimate that may be too small, so some jobs are assumed to wait.
+        let waits = report.executable > report.leased.min(COUNT_LIMIT);
+        self.busy = report.leased > 0 || report.executable > 0;
+        self.next_turn = Instant::now() + self.interval();
+        let gauges = &node.gauges;
+        gauges.of_node(m::EXECUTABLE).set(report.executable as f64);
+        gauges.of_node(m::TIMERS).set(report.timers as f64);
+        gauges
+            .of_node(m::DEAD_LETTERS)
+            .set(report.dead_letters as f64);
+        gauges.of_node(m::LEASED).set(report.leased as f64);
+        let oldest = report
+            .oldest_ready_at
+            .map_or(0.0, |at| (report.now - at).as_seconds_f64().max(0.0));
+        gauges.of_node(m::OLDEST_AGE).set(oldest);
+
+        let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
+        if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
+            self.next_turn = Instant::now();
+        }
+        self.rescue(report.rescued);
+        self.hint_new(report.unhinted);
+        if node.transport.is_single_node() && !self.alone_pass_done {
+            // Jobs that this cycle has marked became ready after it began, and their hints are on
+            // their way.
+            let before = report.now - chrono::Duration::microseconds(1);
+            self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
+        } else if waits {
+            self.sweeper
+                .send_markers(&node, report.now, report.horizon)
+                .await;
+        }
+        if waits {
+            self.unreceived.look(&node).await;
+        } else {
+            self.unreceived.end(&node);
+        }
+    }
+
+    /// Sends the jobs of dead holders to nodes that start them before waiting jobs.
+    fn rescue(&self, rescued: Vec<Rescued>) {
+        if rescued.is_empty() {
+            return;
+        }
+        let node = &self.node;
+        counter!(m::SWEPT, "class" => "expired").increment(rescued.len() as u64);
+        let dead: HashSet<_> = rescued.iter().filter_map(|rescued| rescued.owner).collect();
+        tracing::info!(
+            jobs = rescued.len(),
+            holders = list_of(&dead),
+            "leases expired; other nodes take their jobs over"
+        );
+        crash_point!("turn-taken");
+        node.fleet.note(node.id, node.beat());
+        rescue::send(node, rescued, &dead);
+    }
+
+    /// Hints jobs that were created without a hint.
+    fn hint_new(&self, found: Vec<Ready>) {
+        if found.is_empty() {
+            return;
+        }
+        let node = &self.node;
+        counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
+        tracing::info!(
+            jobs = found.len(),
+            "jobs were created without a hint; they are hinted"
+        );
+        crash_point!("turn-taken");
+        // Hints of lanes that this node receives are tried here first, up to the number of free
+        // slots.
+        let mut room = node.free_slots();
+        let try_here = |ready: Ready| {
+            if room == 0 || !node.options.receives(&ready.lane) {
+                return Some(ready);
+            }
+            room -= 1;
+            node.inbox.try_here(ready)
+        };
+        let rest = found.into_iter().filter_map(try_here).collect();
+        node.hook.publish(Cause::Sweep, rest);
+    }
+
+    /// Frees instances whose holder is gone, and hints their next jobs. Completions free their
+    /// instance themselves; this finds the ones that other programs left held.
+    async fn free_instances(&self) {
+        match self.node.store.free_instances().await {
+            Ok(ready) if !ready.is_empty() => {
+                counter!(m::SWEPT, "class" => "instance").increment(ready.len() as u64);
+                tracing::warn!(
+                    jobs = ready.len(),
+                    "process instances were held by jobs that are gone; their next jobs are hinted"
+                );
+                self.node.hook.publish(Cause::Sweep, ready);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "could not look for leftover instance locks"),
+        }
+    }
+
+    /// Looks for unhinted jobs after another process has written to the embedded database.
+    pub(super) async fn look(&mut self, last: &mut Option<i64>) {
+        let Ok(version) = self.node.store.data_version().await else {
+            return;
+        };
+        if *last != version {
+            *last = version;
+            if self.leads() {
+                self.hint_unhinted().await;
+            }
+        }
+    }
+
+    pub(super) async fn hint_unhinted(&mut self) {
+        match self.node.store.unhinted(PAGE).await {
+            Ok(found) if !found.is_empty() => {
+                counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
+                self.node.hook.publish(Cause::Sweep, found);
+                self.busy = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "could not look for jobs without a hint"),
+        }
+    }
+}
+
+/// Formats node ids for the log.
+fn list_of(nodes: &HashSet<NodeId>) -> String {
+    let mut ids: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    ids.sort_unstable();
+    ids.join(", ")
+}

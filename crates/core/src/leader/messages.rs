@@ -1,0 +1,141 @@
+//! What the node does with the control messages that it receives.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{BETWEEN_BEATS, Leader, rescue};
+use crate::fleet::Beat;
+use crate::job::NodeId;
+use crate::transport::Control;
+use crate::worker::forward;
+use crate::worker::held_hints::Question;
+
+/// The minimum time between two searches for unhinted jobs that a control message asks for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
+impl Leader {
+    /// Returns whether the sender has a row. Messages of other senders are ignored, and the rows
+    /// are read again.
+    fn is_from_member(&mut self, id: NodeId) -> bool {
+        let is_member = self.node.fleet.knows(id);
+        if !is_member {
+            self.members.read_soon();
+        }
+        is_member
+    }
+
+    pub(super) async fn hear(&mut self, message: Control) {
+        let node = self.node.clone();
+        if let Some(sender) = message.sender()
+            && !self.is_from_member(sender)
+            && !matches!(message, Control::NodeAlive { .. })
+        {
+            return;
+        }
+        match message {
+            Control::LeaderAlive {
+                node: leader,
+                now,
+                age,
+                doubt,
+                ..
+            } if leader != node.id && !self.leads() => {
+                if let Some(doubt) = doubt {
+                    self.clock.leader_doubts(doubt, node.options.lease);
+                }
+                if let Some(now) = now {
+                    let lease = node.options.lease;
+                    let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
+                    if let Some(jump) = jump {
+                        let seconds = jump.num_milliseconds() as f64 / 1e3;
+                        tracing::info!(
+                            seconds,
+                            "the leader's beat shows that the database's clock jumped"
+                        );
+                    }
+                }
+                if !self.failed {
+                    // While the leader sends beats, this node need not ask.
+                    self.next_turn = Instant::now() + node.options.sweep_interval;
+                }
+            }
+            Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
+            Control::Forwarded { node: to, jobs } if to == node.id => forward::receive(&node, jobs),
+            Control::LeaderLeaves { node: leader } if leader != node.id => {
+                // Spreads the followers over 50 ms; the ids are random.
+                let (spread, _) = node.id.0.as_u64_pair();
+                self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
+            }
+            Control::TimerSet { due } if self.leads() => {
+                node.leadership.next_timer.earlier(self.clock.now(), due);
+            }
+            Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
+                self.sweeper.marker_back(&node, &lane, marker).await;
+            }
+            Control::WhichHeld {
+                node: to,
+                question,
+                lane,
+                within,
+            } => node.inbox.questions.ask(Question {
+                to,
+                number: question,
+                lane,
+                within,
+            }),
+            Control::Held {
+                node: from,
+                to,
+                question,
+                jobs,
+                last,
+            } if self.leads() && to == node.id => {
+                let sweeper = &mut self.sweeper;
+                sweeper.answered(&node, from, question, jobs, last).await;
+            }
+            Control::NodeAlive {
+                node: id,
+                free,
+                speaks,
+                row: revision,
+                ..
+            } => {
+                let beat = Beat {
+                    revision,
+                    free,
+                    speaks,
+                };
+                let noted = node.fleet.note(id, beat);
+                if noted.read_rows {
+                    self.members.read_soon();
+                }
+                if noted.is_new && id != node.id {
+                    // The beat tells the new node which node leads and that this node lives. One
+                    // beat answers many new nodes.
+                    self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
+                }
+            }
+            Control::NodeLeaves { node: id } => {
+                node.fleet.forget(id);
+                self.sweeper.left(id);
+            }
+            Control::Look if self.leads() => {
+                // Everyone who may publish can ask. Requests that come too often wait for a cycle,
+                // which looks as well.
+                let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);
+                match next.filter(|next| *next > Instant::now()) {
+                    Some(next) => self.next_turn = self.next_turn.min(next),
+                    None => {
+                        self.hint_unhinted().await;
+                        self.looked = Some(Instant::now());
+                    }
+                }
+            }
+            Control::Cancel { job } if node.leases.cancel(job) => {
+                tracing::info!(%job, "a running job was asked to stop by an operator");
+            }
+            _ => {}
+        }
+    }
+}

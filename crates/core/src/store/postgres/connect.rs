@@ -1,0 +1,143 @@
+//! Connecting: three sets of connections, each for its own statements.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection, PgConnection};
+use tokio::sync::Semaphore;
+
+use super::fences::Fences;
+use super::hot::HotLine;
+use super::lately::Lately;
+use super::line::{Line, Suspicion};
+use super::session::{Commits, Isolation, Plans};
+use super::{PgOptions, PgStore, address, row_locks, session};
+use crate::store::Result;
+use crate::store::error::StoreError;
+use crate::store::poison::Refusals;
+use crate::store::presence::{Address, Presence};
+
+impl PgStore {
+    /// Connects with default options.
+    ///
+    /// # Errors
+    /// Fails if the URL can't be read, if it leads to another machine without verified TLS, or if
+    /// the server refuses the connection.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, PgOptions::default()).await
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// Fails if the URL can't be read, if it leads to another machine without verified TLS
+    /// ([`PgOptions::plaintext`]), or if the server refuses the connection.
+    pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
+        let connect = address::connect_options(url, options.plaintext)?;
+        // Poolers refuse unknown start-up parameters, such as this one. Jobwire does not need it.
+        let connect = connect.application_name("jobwire").extra_float_digits(None);
+        let presence = Presence::of(match connect.get_socket() {
+            Some(path) => Address::Socket(path.display().to_string()),
+            None => Address::Tcp(connect.get_host().to_owned(), connect.get_port()),
+        });
+        let suspicion = Suspicion::default();
+        let within = options.statement_timeout + Duration::from_secs(2);
+        let silence = match options.idle_in_transaction_timeout {
+            Duration::ZERO => row_locks::SILENCE,
+            limit => limit.min(row_locks::SILENCE),
+        };
+        let (fences, isolation) = (Arc::<Fences>::default(), Arc::<Mutex<Isolation>>::default());
+        let line = |size, plans, commits, silence| {
+            let session: Arc<str> =
+                session::settings(options.statement_timeout, silence, plans, commits).into();
+            let (fences, told) = (fences.clone(), isolation.clone());
+            let pool = PgPoolOptions::new()
+                .after_connect(move |connection, _| {
+                    let (session, fences, told) = (session.clone(), fences.clone(), told.clone());
+                    Box::pin(async move {
+                        let (server, isolation) = session::begin(connection, &session).await?;
+                        *told.lock().unwrap_or_else(PoisonError::into_inner) = isolation;
+                        fences.connected(connection, server).await
+                    })
+                })
+                .max_connections(size)
+                .acquire_timeout(options.acquire_timeout)
+                // A ping before every statement would double the round trips. A broken connection
+                // fails at its next statement, which is tried again.
+                .test_before_acquire(false)
+                .max_lifetime(None)
+                .idle_timeout(None);
+            Line {
+                pool: suspicion.watch(pool).connect_lazy_with(connect.clone()),
+                suspicion: suspicion.clone(),
+                within,
+            }
+        };
+        // Two connections lock and two complete. All but one may hold rows, each time for a tenth
+        // of a second: with one fewer, a drain with row locks was a tenth slower.
+        let hot = (options.max_connections / 2).clamp(1, 4);
+        let rest = options.max_connections.max(hot + 2) - hot;
+        let hot_commits = if options.durable_locks {
+            Commits::AsConfigured
+        } else {
+            Commits::Soon
+        };
+        let store = Self {
+            // One connection is enough and stays open. The second one is for when the first gets no
+            // answer.
+            renewals: line(
+                2,
+                Plans::Fresh,
+                Commits::AsConfigured,
+                options.idle_in_transaction_timeout,
+            ),
+            hot: HotLine::new(line(hot, Plans::Kept, hot_commits, silence), hot_commits),
+            line: line(
+                rest,
+                Plans::Fresh,
+                Commits::AsConfigured,
+                options.idle_in_transaction_timeout,
+            ),
+            suspended: Lately::default(),
+            rows_stay_locked: Lately::default(),
+            turns: Arc::new(Semaphore::new(rest as usize - 1)),
+            row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
+            silence,
+            fences,
+            isolation,
+            refusals: Refusals::default(),
+            presence,
+        };
+        // Report a wrong address or password, or an error of the server, at once. The pool would
+        // retry until its timeout and lose the reason.
+        let first = async {
+            let mut first = PgConnection::connect_with(&connect).await?;
+            let (_, isolation) = session::begin(&mut first, "").await?;
+            first.close().await?;
+            Ok::<_, sqlx::Error>(isolation)
+        };
+        let isolation = tokio::time::timeout(options.acquire_timeout, first)
+            .await
+            .map_err(|_| StoreError::Timeout(options.acquire_timeout))??;
+        *store.told_isolation() = isolation;
+        Ok(store)
+    }
+
+    pub(super) fn told_isolation(&self) -> MutexGuard<'_, Isolation> {
+        self.isolation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the connections for locks and completions. They stay open, even if the server runs out
+    /// of connections later.
+    pub(super) async fn open_hot(&self) -> Result<()> {
+        let locks = self.hot.lend().await?;
+        if self.hot.line().pool.options().get_max_connections() > 1 {
+            self.hot.lend().await?.keep();
+        }
+        locks.keep();
+        Ok(())
+    }
+}

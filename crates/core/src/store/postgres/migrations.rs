@@ -1,0 +1,53 @@
+//! The migrations of the schema.
+
+use sqlx::migrate::Migrator;
+
+use super::PgStore;
+use crate::store::error::StoreError;
+use crate::store::{Result, SCHEMA_VERSION};
+
+static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
+
+/// Returns the migrations, with their history in Jobwire's own schema. Newer migrations in the
+/// database are accepted here: [`Store::check`] decides by `schema_version` whether this program
+/// works with them.
+#[must_use]
+pub fn migrator() -> Migrator {
+    Migrator {
+        ignore_missing: true,
+        table_name: "jobwire.migration".into(),
+        create_schemas: vec!["jobwire".into()].into(),
+        migrations: MIGRATOR.migrations.clone(),
+        ..Migrator::DEFAULT
+    }
+}
+
+impl PgStore {
+    /// Migrates the schema to this program's version.
+    ///
+    /// # Errors
+    /// Fails if the database refuses a migration. Each migration is one transaction.
+    pub async fn migrate(&self) -> Result<()> {
+        migrator()
+            .run(&self.line.pool)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+
+    /// Migrates the schema down to a version; 0 removes everything.
+    ///
+    /// # Errors
+    /// Fails if the database refuses a migration.
+    pub async fn migrate_down(&self, version: i64) -> Result<()> {
+        migrator()
+            .undo(&self.line.pool, version)
+            .await
+            .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+}
+
+/// The schema version of this program's newest migration.
+const _: () = assert!(
+    SCHEMA_VERSION == 3,
+    "add the migration's row to schema_version"
+);

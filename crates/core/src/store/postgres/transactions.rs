@@ -1,0 +1,85 @@
+//! Transactions that applications and handlers share with the store.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use sqlx::{PgConnection, Postgres};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{PgStore, begin, complete, exclusive, insert};
+use crate::hint::Ready;
+use crate::job::NodeId;
+use crate::job::new_job::NewJob;
+use crate::store::{BatchOutcome, Completion, Created, Handoff, Origin, Result, SqlStore};
+use crate::telemetry::metrics as m;
+
+#[async_trait]
+impl SqlStore for PgStore {
+    type Db = Postgres;
+
+    fn deadline(&self) -> Duration {
+        self.line.within
+    }
+
+    fn suspect_connections(&self) {
+        self.line.suspect();
+    }
+
+    fn line_ends(&self) -> BoxFuture<'static, ()> {
+        Box::pin(self.line.ends())
+    }
+
+    async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
+        let turn = self.turns.clone().acquire_owned();
+        match tokio::time::timeout(self.line.pool.options().get_acquire_timeout(), turn).await {
+            // The semaphore is never closed.
+            Ok(turn) => Ok(turn.ok()),
+            Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
+        }
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
+        let isolation = *self.told_isolation();
+        begin::begin_creating(&self.line, isolation).await
+    }
+
+    async fn ensure_intact(&self, connection: &mut PgConnection) -> Result<()> {
+        begin::ensure_intact(connection).await
+    }
+
+    async fn commit(&self, transaction: sqlx::Transaction<'static, Postgres>) -> Result<()> {
+        Ok(begin::commit_intact(transaction).await?)
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut PgConnection,
+        jobs: Vec<NewJob>,
+        origin: Origin,
+    ) -> Result<Created> {
+        let started = Instant::now();
+        let created = insert::insert(connection, jobs, origin).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "insert")
+            .record(started.elapsed().as_secs_f64());
+        created
+    }
+
+    async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
+        self.run("next_of", || async {
+            let mut connection = self.line.pool.acquire().await?;
+            exclusive::next(&mut connection, instances).await
+        })
+        .await
+    }
+
+    async fn complete_in(
+        &self,
+        connection: &mut PgConnection,
+        owner: NodeId,
+        completion: &Completion,
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
+        complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
+    }
+}

@@ -1,0 +1,66 @@
+//! Transactions that applications and handlers share with the store.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::{SqliteStore, complete, insert};
+use crate::job::NodeId;
+use crate::job::new_job::NewJob;
+use crate::store::error::StoreError;
+use crate::store::{BatchOutcome, Completion, Created, Handoff, Origin, Result, SqlStore};
+use crate::telemetry::metrics as m;
+
+#[async_trait]
+impl SqlStore for SqliteStore {
+    type Db = Sqlite;
+
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
+        tokio::time::timeout(self.deadline, self.write())
+            .await
+            .unwrap_or(Err(StoreError::Timeout(self.deadline)))
+    }
+
+    /// A failed statement is undone and leaves its transaction open, unless SQLite ends the
+    /// transaction. Then `BEGIN` succeeds, and the owner of the connection rolls that transaction
+    /// back.
+    async fn ensure_intact(&self, connection: &mut SqliteConnection) -> Result<()> {
+        match sqlx::raw_sql("BEGIN").execute(connection).await {
+            Ok(_) => Err(StoreError::TransactionFailed),
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn commit(&self, mut transaction: sqlx::Transaction<'static, Sqlite>) -> Result<()> {
+        self.ensure_intact(&mut transaction).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    async fn insert(
+        &self,
+        connection: &mut SqliteConnection,
+        jobs: Vec<NewJob>,
+        origin: Origin,
+    ) -> Result<Created> {
+        let started = Instant::now();
+        let created = insert::insert(connection, jobs, origin).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "insert")
+            .record(started.elapsed().as_secs_f64());
+        created
+    }
+
+    async fn complete_in(
+        &self,
+        connection: &mut SqliteConnection,
+        owner: NodeId,
+        completion: &Completion,
+        then: &Handoff,
+    ) -> Result<BatchOutcome> {
+        complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
+    }
+}

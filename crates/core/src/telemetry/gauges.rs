@@ -1,0 +1,39 @@
+//! The gauges of one node.
+//!
+//! Counters and histograms of several nodes in one process add up. Gauges do not: the last node to
+//! write would win. So each node that has a [`database`](crate::NodeOptions::database) name writes
+//! gauges of its own, with the label `database`.
+
+use metrics::{Gauge, Label, gauge};
+
+/// Creates the gauges of one node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gauges {
+    database: Option<String>,
+}
+
+impl Gauges {
+    /// Returns the gauges of a node of this database, if it has a name.
+    pub(crate) fn new(database: Option<String>) -> Self {
+        Self { database }
+    }
+
+    /// Returns a gauge of the node.
+    pub(crate) fn of_node(&self, name: &'static str) -> Gauge {
+        gauge!(name, self.labels())
+    }
+
+    /// Returns a gauge of a lane of the node.
+    pub(crate) fn of_lane(&self, name: &'static str, lane: String) -> Gauge {
+        let mut labels = vec![Label::new("lane", lane)];
+        labels.extend(self.labels());
+        gauge!(name, labels)
+    }
+
+    fn labels(&self) -> Vec<Label> {
+        let database = self.database.iter();
+        database
+            .map(|database| Label::new("database", database.clone()))
+            .collect()
+    }
+}
