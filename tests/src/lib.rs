@@ -23,7 +23,7 @@
 //! | a disk to fill | [`SmallDisk::mount`] |
 //! | a check of a history of jobs | [`history::Checker`] |
 //! | all faults at once | [`chaos::run`] |
-//! | a process engine (Flowable) with a database of its own | [`EngineServer::start`] |
+//! | a process engine: Flowable, Camunda, Activiti | [`EngineServer::start`] |
 //! | the sample for Spring | [`SpringSample::compile`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!

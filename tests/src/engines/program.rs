@@ -1,14 +1,20 @@
 //! The programs of `tests/engines`.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::kafka_jars;
 
 /// An engine and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineProgram {
-    /// Flowable 7, with REST on Spring Boot.
+    /// Flowable 7, with REST on Spring Boot, and the execution endpoint.
     Flowable7,
+    /// Flowable 8, with the execution endpoint alone.
+    Flowable8,
+    /// Camunda 7, with REST on Spring Boot.
+    Camunda7,
+    /// Activiti 7, with the execution endpoint alone.
+    Activiti7,
 }
 
 impl EngineProgram {
@@ -17,13 +23,18 @@ impl EngineProgram {
     pub fn name(self) -> &'static str {
         match self {
             EngineProgram::Flowable7 => "flowable7",
+            EngineProgram::Flowable8 => "flowable8",
+            EngineProgram::Camunda7 => "camunda7",
+            EngineProgram::Activiti7 => "activiti7",
         }
     }
 
-    /// Returns the path below which its REST stands.
-    pub(crate) fn rest(self) -> &'static str {
+    /// Returns the path below which its REST stands; `None` without REST.
+    pub(crate) fn rest(self) -> Option<&'static str> {
         match self {
-            EngineProgram::Flowable7 => "/process-api",
+            EngineProgram::Flowable7 => Some("/process-api"),
+            EngineProgram::Camunda7 => Some("/engine-rest"),
+            EngineProgram::Flowable8 | EngineProgram::Activiti7 => None,
         }
     }
 
@@ -32,10 +43,10 @@ impl EngineProgram {
     }
 
     /// Returns its class path. The first call builds it.
-    pub(crate) async fn class_path(self) -> String {
+    pub(crate) async fn class_path(self) -> PathBuf {
         let build = move || kafka_jars::fetch(&["engine", self.name()]);
         let built = tokio::task::spawn_blocking(build).await;
         let jars = built.expect("its failure is a panic, reported above");
-        Path::new(&jars).join("*").display().to_string()
+        jars.join("*")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engines::EngineServer;
+use crate::engines::{EngineProgram, EngineServer};
 use crate::http::{Request, Response};
 
 /// The user `rest` with the password `secret`.
@@ -68,16 +68,26 @@ impl EngineServer {
             .await
     }
 
-    /// Posts JSON to a path below its REST.
-    pub async fn rest_post(&self, path: &str, json: &str) -> Response {
-        let path = format!("{}{path}", self.rest());
-        self.send(self.post(&path).json(json)).await
+    /// Sends JSON to a path below its REST.
+    ///
+    /// # Panics
+    /// If the engine has no REST or does not answer.
+    pub async fn rest(&self, method: &str, path: &str, json: &str) -> Response {
+        let path = format!("{}{path}", self.rest_path());
+        let request = Request::new(method, &self.address(), &path).json(json);
+        self.send(authorized(request)).await
     }
 
     /// Runs a job by its REST.
+    ///
+    /// # Panics
+    /// As [`EngineServer::rest`].
     pub async fn execute(&self, job: &str) -> Response {
-        let path = format!("/management/jobs/{job}");
-        self.rest_post(&path, r#"{"action":"execute"}"#).await
+        let (path, body) = match self.program() {
+            EngineProgram::Camunda7 => (format!("/job/{job}/execute"), "{}"),
+            _ => (format!("/management/jobs/{job}"), r#"{"action":"execute"}"#),
+        };
+        self.rest("POST", &path, body).await
     }
 
     /// Runs a job by the execution endpoint.
@@ -87,9 +97,7 @@ impl EngineServer {
     }
 
     fn post(&self, path: &str) -> Request {
-        Request::new("POST", &self.address(), path)
-            .header("Authorization", AUTHORIZATION)
-            .deadline(DEADLINE)
+        authorized(Request::new("POST", &self.address(), path))
     }
 
     async fn send(&self, request: Request) -> Response {
@@ -103,4 +111,9 @@ impl EngineServer {
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.body
     }
+}
+
+fn authorized(request: Request) -> Request {
+    let request = request.header("Authorization", AUTHORIZATION);
+    request.deadline(DEADLINE)
 }

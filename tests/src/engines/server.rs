@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::engines::EngineSettings;
+use crate::engines::{EngineProgram, EngineSettings};
 use crate::{Scratch, Server, Signal, eventually, http, kafka_jars};
 
 /// Spring and a new schema take ten seconds on two cores, and much longer on a busy machine.
@@ -54,7 +54,8 @@ impl EngineServer {
             .arg("-XX:+ExitOnOutOfMemoryError")
             .arg(format!("-Djava.io.tmpdir={}", scratch.path().display()))
             .args(settings.java())
-            .args(["-cp", &program.class_path().await])
+            .arg("-cp")
+            .arg(program.class_path().await)
             .arg(program.main_class())
             .args(settings.arguments())
             .envs(settings.environment());
@@ -71,9 +72,12 @@ impl EngineServer {
     }
 
     /// Returns the URL below which its REST stands, such as `http://127.0.0.1:15000/process-api`.
+    ///
+    /// # Panics
+    /// If the engine has no REST.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}{}", self.address(), self.settings.program.rest())
+        format!("http://{}{}", self.address(), self.rest_path())
     }
 
     /// Returns the URL of the execution endpoint: a job runs by `POST /jobs/ID/execute` below it.
@@ -94,8 +98,17 @@ impl EngineServer {
         self.settings.port.to_string()
     }
 
-    pub(crate) fn rest(&self) -> &'static str {
-        self.settings.program.rest()
+    /// Returns which engine it is.
+    #[must_use]
+    pub fn program(&self) -> EngineProgram {
+        self.settings.program
+    }
+
+    /// Returns the path below which its REST stands.
+    pub(crate) fn rest_path(&self) -> &'static str {
+        let program = self.settings.program;
+        let rest = program.rest();
+        rest.unwrap_or_else(|| panic!("{} has no REST", program.name()))
     }
 
     /// Stops it in an orderly way.

@@ -13,6 +13,8 @@ pub enum JobExecutor {
     Off,
     /// The engine's own executor.
     On,
+    /// Activiti's message-queue mode, with a queue that loses every message.
+    MessageQueue,
 }
 
 /// Settings of an [`crate::EngineServer`]. By default the executor is off, and a connection of the
@@ -26,6 +28,8 @@ pub struct EngineSettings {
     lock_timeout: Option<Duration>,
     connections: u32,
     zone: String,
+    lock_time: Duration,
+    reset_interval: Duration,
     properties: Vec<String>,
 }
 
@@ -39,6 +43,8 @@ impl EngineSettings {
             lock_timeout: Some(Duration::from_secs(2)),
             connections: 20,
             zone: "UTC".to_owned(),
+            lock_time: Duration::from_secs(300),
+            reset_interval: Duration::from_secs(60),
             properties: Vec::new(),
         }
     }
@@ -47,6 +53,24 @@ impl EngineSettings {
     #[must_use]
     pub fn flowable7(database: &str) -> EngineSettings {
         EngineSettings::new(EngineProgram::Flowable7, database)
+    }
+
+    /// Returns the settings of Flowable 8 on the database of this URL.
+    #[must_use]
+    pub fn flowable8(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Flowable8, database)
+    }
+
+    /// Returns the settings of Camunda 7 on the database of this URL.
+    #[must_use]
+    pub fn camunda7(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Camunda7, database)
+    }
+
+    /// Returns the settings of Activiti 7 on the database of this URL.
+    #[must_use]
+    pub fn activiti7(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Activiti7, database)
     }
 
     /// Sets what runs the jobs.
@@ -74,6 +98,15 @@ impl EngineSettings {
     #[must_use]
     pub fn zone(mut self, zone: &str) -> EngineSettings {
         zone.clone_into(&mut self.zone);
+        self
+    }
+
+    /// Sets how long Activiti's executor locks a job, and how often it resets expired locks and
+    /// looks for due timers: five minutes and one minute by default.
+    #[must_use]
+    pub fn activiti_locks(mut self, time: Duration, reset_interval: Duration) -> EngineSettings {
+        self.lock_time = time;
+        self.reset_interval = reset_interval;
         self
     }
 
@@ -107,6 +140,7 @@ impl EngineSettings {
         let executor = match self.executor {
             JobExecutor::Off => "off",
             JobExecutor::On => "on",
+            JobExecutor::MessageQueue => "message-queue",
         };
         vec![
             ("ENGINE_JDBC_URL", url),
@@ -115,6 +149,11 @@ impl EngineSettings {
             ("ENGINE_CONNECTIONS", self.connections.to_string()),
             ("ENGINE_PORT", self.port.to_string()),
             ("ENGINE_EXECUTOR", executor.to_owned()),
+            ("ENGINE_LOCK_MILLIS", self.lock_time.as_millis().to_string()),
+            (
+                "ENGINE_RESET_MILLIS",
+                self.reset_interval.as_millis().to_string(),
+            ),
         ]
     }
 }

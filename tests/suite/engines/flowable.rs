@@ -1,18 +1,30 @@
 //! Flowable 7 with its executor off, over its REST. All tests share one engine.
 
-use crate::engines::rows::{Rows, World};
+mod counts;
+mod endpoint;
+mod execute;
+mod moves;
+mod revisions;
+
 use jobwire_tests::{EngineServer, EngineSettings};
 use sqlx::Row;
 use sqlx::types::chrono::NaiveDateTime;
 use tokio::sync::OnceCell;
 
+use crate::engines::rows::{Rows, World};
+
 const JOB: &str = "act_ru_job";
 const TIMER: &str = "act_ru_timer_job";
 const SUSPENDED: &str = "act_ru_suspended_job";
+const DEAD: &str = "act_ru_deadletter_job";
 
 /// Locks a job as a node of Flowable does.
 const LOCK: &str = "UPDATE act_ru_job SET lock_owner_ = 'somebody',
     lock_exp_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
+
+/// Locks an instance as a node of Flowable does.
+const LOCK_INSTANCE: &str = "UPDATE act_ru_execution SET lock_owner_ = 'somebody',
+    lock_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
 
 /// The shared engine, and the database.
 async fn flowable() -> (&'static EngineServer, Rows) {

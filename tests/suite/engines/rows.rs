@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use jobwire_tests::http::Response;
 use jobwire_tests::{EngineServer, EngineSettings, eventually, shared};
+use serde_json::Value;
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 use sqlx::types::chrono::NaiveDateTime;
@@ -28,6 +30,13 @@ impl World {
     pub(crate) async fn connect(&self) -> Rows {
         Rows(PgPool::connect(&self.database).await.unwrap())
     }
+}
+
+/// What became of a job, by the answer of the execution endpoint.
+pub(crate) fn state(answer: &Response) -> String {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    body["state"].as_str().unwrap().to_owned()
 }
 
 /// The columns of a job that the engines share.

@@ -44,7 +44,7 @@ final class Effects {
         this.node = node;
         try (Connection connection = database.getConnection();
                 Statement statement = connection.createStatement()) {
-            // Several nodes may start at once, and IF NOT EXISTS does not wait for another's CREATE.
+            // IF NOT EXISTS does not wait for another node that creates the table.
             statement.execute("SELECT pg_advisory_lock(hashtext('jobwire_effect'))");
             statement.execute(CREATE);
             statement.execute("SELECT pg_advisory_unlock(hashtext('jobwire_effect'))");

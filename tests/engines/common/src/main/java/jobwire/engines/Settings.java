@@ -11,9 +11,12 @@ import java.util.Optional;
  * <tr><td>ENGINE_DATABASE_USER, ENGINE_DATABASE_PASSWORD</td><td>postgres, empty</td></tr>
  * <tr><td>ENGINE_CONNECTIONS</td><td>the size of the engine's pool; 20</td></tr>
  * <tr><td>ENGINE_PORT</td><td>the port on 127.0.0.1; 8080</td></tr>
- * <tr><td>ENGINE_BASE</td><td>the first part of the path of the engine's REST, if it has one</td></tr>
+ * <tr><td>ENGINE_BASE</td><td>the path of the engine's REST, if it has one</td></tr>
  * <tr><td>ENGINE_USER, ENGINE_PASSWORD</td><td>basic authentication; rest, secret</td></tr>
  * <tr><td>ENGINE_EXECUTOR</td><td>off, on or message-queue; off</td></tr>
+ * <tr><td>ENGINE_LOCK_MILLIS</td><td>how long the engine's executor locks a job, if it can be set
+ *   here; 300000</td></tr>
+ * <tr><td>ENGINE_RESET_MILLIS</td><td>how often it resets expired locks; 60000</td></tr>
  * </table>
  *
  * @param node the name of this program in the table of effects
@@ -28,6 +31,8 @@ public record Settings(
         String user,
         String password,
         Executor executor,
+        int lockMillis,
+        int resetMillis,
         String node) {
 
     /** Reads the environment. */
@@ -44,6 +49,8 @@ public record Settings(
                 variable("ENGINE_USER", "rest"),
                 variable("ENGINE_PASSWORD", "secret"),
                 Executor.named(variable("ENGINE_EXECUTOR", "off")),
+                Integer.parseInt(variable("ENGINE_LOCK_MILLIS", "300000")),
+                Integer.parseInt(variable("ENGINE_RESET_MILLIS", "60000")),
                 Integer.toString(port));
     }
 

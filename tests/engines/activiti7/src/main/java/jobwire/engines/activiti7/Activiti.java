@@ -1,27 +1,27 @@
-package jobwire.engines.flowable7;
+package jobwire.engines.activiti7;
 
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import jobwire.engines.Engine;
 import jobwire.engines.Processes;
-import org.flowable.engine.ProcessEngine;
-import org.flowable.engine.RuntimeService;
-import org.flowable.task.api.Task;
+import org.activiti.engine.ProcessEngine;
+import org.activiti.engine.RuntimeService;
+import org.activiti.engine.task.Task;
 
-/** Flowable, as the requests of tests see it. */
-final class Flowable implements Engine {
+/** Activiti, as the requests of tests see it. */
+final class Activiti implements Engine {
     private final ProcessEngine engine;
     private final RuntimeService runtime;
 
-    Flowable(ProcessEngine engine) {
+    Activiti(ProcessEngine engine) {
         this.engine = engine;
         this.runtime = engine.getRuntimeService();
     }
 
     @Override
     public String name() {
-        return "Flowable " + ProcessEngine.VERSION;
+        return "Activiti " + ProcessEngine.VERSION;
     }
 
     @Override

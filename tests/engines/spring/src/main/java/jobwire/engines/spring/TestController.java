@@ -1,4 +1,4 @@
-package jobwire.engines.flowable7;
+package jobwire.engines.spring;
 
 import jakarta.servlet.http.HttpServletRequest;
 import java.util.Map;

@@ -1,4 +1,4 @@
-package jobwire.engines.flowable7;
+package jobwire.engines.flowable;
 
 import java.util.Optional;
 import jobwire.engines.Answer;
@@ -55,6 +55,7 @@ final class JobExecution {
     private static String state(String name, AbstractRuntimeJobEntity job) {
         String message = job.getExceptionMessage();
         return "{\"state\":" + Answer.quoted(name)
+                + ",\"id\":" + Answer.quoted(job.getId())
                 + ",\"retries\":" + job.getRetries()
                 + ",\"message\":" + (message == null ? "null" : Answer.quoted(message)) + "}";
     }

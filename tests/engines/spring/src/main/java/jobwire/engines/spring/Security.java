@@ -1,4 +1,4 @@
-package jobwire.engines.flowable7;
+package jobwire.engines.spring;
 
 import static org.springframework.security.config.Customizer.withDefaults;
 
@@ -16,6 +16,9 @@ import org.springframework.security.web.servlet.util.matcher.PathPatternRequestM
 /** Basic authentication for all requests but those of tests. */
 @Configuration
 class Security {
+    private static final PathPatternRequestMatcher OF_TESTS =
+            PathPatternRequestMatcher.withDefaults().matcher("/test/**");
+
     @Bean
     UserDetailsService users(Settings settings) {
         return new InMemoryUserDetailsManager(User.withUsername(settings.user())
@@ -31,7 +34,7 @@ class Security {
                         sessions -> sessions.sessionCreationPolicy(SessionCreationPolicy.STATELESS))
                 .httpBasic(withDefaults())
                 .authorizeHttpRequests(requests -> requests
-                        .requestMatchers(PathPatternRequestMatcher.withDefaults().matcher("/test/**"))
+                        .requestMatchers(OF_TESTS)
                         .permitAll()
                         .anyRequest()
                         .authenticated())

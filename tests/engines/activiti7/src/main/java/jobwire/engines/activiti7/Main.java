@@ -1,0 +1,40 @@
+package jobwire.engines.activiti7;
+
+import java.io.IOException;
+import java.util.Map;
+import jobwire.engines.Executor;
+import jobwire.engines.Http;
+import jobwire.engines.Pool;
+import jobwire.engines.Requests;
+import jobwire.engines.Settings;
+import jobwire.engines.Work;
+import org.activiti.engine.ProcessEngine;
+import org.activiti.engine.ProcessEngineConfiguration;
+import org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration;
+
+/** Activiti 7 without Spring. Only the execution endpoint runs jobs. */
+public final class Main {
+    private Main() {}
+
+    /** Starts the program. */
+    public static void main(String[] arguments) throws IOException {
+        Settings settings = Settings.fromEnvironment();
+        Work work = new Work(settings);
+        StandaloneProcessEngineConfiguration configuration =
+                new StandaloneProcessEngineConfiguration();
+        configuration.setDataSource(Pool.open(settings, "engine", settings.connections()));
+        configuration.setDatabaseSchemaUpdate(ProcessEngineConfiguration.DB_SCHEMA_UPDATE_TRUE);
+        configuration.setBeans(Map.of("work", work));
+        configuration.setAsyncExecutorActivate(settings.executor() != Executor.OFF);
+        // A message leaves by a manager of jobs of the user's. There is none: each one is lost.
+        configuration.setAsyncExecutorMessageQueueMode(
+                settings.executor() == Executor.MESSAGE_QUEUE);
+        configuration.setAsyncExecutorAsyncJobLockTimeInMillis(settings.lockMillis());
+        configuration.setAsyncExecutorTimerLockTimeInMillis(settings.lockMillis());
+        configuration.setAsyncExecutorResetExpiredJobsInterval(settings.resetMillis());
+        configuration.setAsyncExecutorDefaultTimerJobAcquireWaitTime(settings.resetMillis());
+        ProcessEngine engine = configuration.buildProcessEngine();
+        Runtime.getRuntime().addShutdownHook(new Thread(engine::close));
+        Http.serve(new Requests(new Activiti(engine), work, settings), settings);
+    }
+}

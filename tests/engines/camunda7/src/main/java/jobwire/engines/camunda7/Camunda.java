@@ -1,0 +1,57 @@
+package jobwire.engines.camunda7;
+
+import java.util.List;
+import java.util.Map;
+import jobwire.engines.Engine;
+import jobwire.engines.Processes;
+import org.camunda.bpm.engine.ProcessEngine;
+import org.camunda.bpm.engine.RuntimeService;
+import org.camunda.bpm.engine.task.Task;
+
+/** Camunda, as the requests of tests see it. Its REST is the only way to run a job. */
+final class Camunda implements Engine {
+    private final ProcessEngine engine;
+    private final RuntimeService runtime;
+
+    Camunda(ProcessEngine engine) {
+        this.engine = engine;
+        this.runtime = engine.getRuntimeService();
+    }
+
+    @Override
+    public String name() {
+        return "Camunda " + ProcessEngine.class.getPackage().getImplementationVersion();
+    }
+
+    @Override
+    public void deploy(String process) {
+        engine.getRepositoryService().createDeployment()
+                .name(process)
+                .addString(Processes.resource(process), Processes.text(process))
+                .enableDuplicateFiltering(true)
+                .deploy();
+    }
+
+    @Override
+    public String start(String process, Map<String, Object> variables) {
+        return runtime.startProcessInstanceByKey(process, variables).getId();
+    }
+
+    @Override
+    public int completeTasks(String instance) {
+        List<Task> tasks =
+                engine.getTaskService().createTaskQuery().processInstanceId(instance).list();
+        tasks.forEach(task -> engine.getTaskService().complete(task.getId()));
+        return tasks.size();
+    }
+
+    @Override
+    public void suspend(String instance) {
+        runtime.suspendProcessInstanceById(instance);
+    }
+
+    @Override
+    public void activate(String instance) {
+        runtime.activateProcessInstanceById(instance);
+    }
+}
