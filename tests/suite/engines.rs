@@ -5,5 +5,6 @@
 //! its artifacts. The tests of other engines and other settings are long:
 //! `scripts/test engines:: --ignored`.
 
+mod bridge;
 mod flowable;
 mod rows;

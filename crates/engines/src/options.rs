@@ -23,6 +23,16 @@ pub enum Credentials {
     Bearer(String),
 }
 
+impl Credentials {
+    /// Returns the credentials of a user with a password.
+    pub fn basic(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self::Basic {
+            user: user.into(),
+            password: password.into(),
+        }
+    }
+}
+
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -285,7 +285,7 @@ mod tests {
                 "StrongUuidGenerator",
             ),
             (
-                |p| drop(p.other_scopes.insert("cmmn".to_owned(), 3)),
+                |p| p.other_scopes = [("cmmn".to_owned(), 3)].into(),
                 "3 jobs",
             ),
             (|p| p.unknown_zone = true, "engine_zone"),

@@ -1,0 +1,7 @@
+//! The bridge to Flowable, on the real engine with its executor off.
+
+mod faults;
+mod flowable;
+mod processes;
+mod rescue;
+mod store;
