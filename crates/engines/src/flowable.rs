@@ -10,8 +10,9 @@
 //!
 //! Rules that all statements keep:
 //!
-//! * **`REV_` of a job is never written.** The engine deletes a job `WHERE REV_ =` the value that it
-//!   has read, so a change during an execution would make the execution fail after its effects.
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine deletes a
+//!   job `WHERE REV_ =` the value that it has read, so a change during an execution would make the
+//!   execution fail after its effects.
 //! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
 //!   Two executions that meet at a join can block each other without an end, because the engine
 //!   records the failure over a second connection.

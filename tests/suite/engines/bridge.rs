@@ -5,3 +5,4 @@ mod flowable;
 mod processes;
 mod rescue;
 mod store;
+mod timers;
