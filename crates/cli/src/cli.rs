@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
+    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
 };
 use crate::error::Error;
 use crate::logging;
@@ -35,6 +35,8 @@ pub enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check database, broker, rights, versions and clock, and show what to do
     Doctor(doctor::DoctorArgs),
+    /// Run the jobs of a process engine, such as Flowable, in its own database
+    Engine(engine::EngineArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
@@ -51,6 +53,17 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Show the settings in effect and their sources
     Config(config::ConfigArgs),
+}
+
+impl Command {
+    /// Returns whether the command runs a node until it is stopped.
+    fn runs_a_node(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Engine(args) => args.runs_a_node(),
+            _ => false,
+        }
+    }
 }
 
 /// Returns the command line, with a flag for every setting.
@@ -104,7 +117,7 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
             .collect(),
         flags: flags::found(matches),
     })?;
-    logging::start(&settings, matches!(cli.command, Command::Run(_)));
+    logging::start(&settings, cli.command.runs_a_node());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -121,6 +134,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Demo(args) => demo::run(settings, args).await,
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Doctor(args) => doctor::run(settings, args).await,
+        Command::Engine(args) => engine::run(settings, args).await,
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,

@@ -32,6 +32,7 @@
 //! | --- | --- |
 //! | [`store`] | the store of every engine |
 //! | [`handler`] | the handler that lets the engine execute a job |
+//! | [`examine`] | the examination of an engine, for `jobwire doctor` |
 //! | [`feed`] | hints new jobs while a node of this process leads |
 //! | [`flowable`] | the rules of Flowable's tables |
 //! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
@@ -43,6 +44,7 @@ mod calls;
 mod connection;
 pub mod coordination;
 mod dialect;
+pub mod examine;
 pub mod feed;
 pub mod flowable;
 pub mod handler;

@@ -97,7 +97,8 @@ pub struct EngineOptions {
     pub max_connections: u32,
     /// The time after which the server ends a statement. Default 15 s.
     pub statement_timeout: Duration,
-    /// Where connections without verified TLS are allowed. Default: this machine.
+    /// Where connections without verified TLS are allowed, to the database and to the engine.
+    /// Default: this machine.
     pub plaintext: Plaintext,
 }
 

@@ -122,6 +122,14 @@ impl EngineStore {
         &self.0.lines.rest.pool
     }
 
+    /// Checks that the tables are those of a supported engine. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    pub async fn probe(&self) -> Result<()> {
+        self.0.dialect.probe(self.pool()).await
+    }
+
     /// Creates the schema `jobwire_engine`, in which nodes and the leader stand.
     ///
     /// # Errors
@@ -148,6 +156,12 @@ impl EngineStore {
         let released = self.0.dialect.release_all(self.pool()).await?;
         schema::remove(self.pool()).await?;
         Ok(released)
+    }
+
+    /// Asks the engine over REST for its version.
+    pub(crate) async fn ask_engine(&self) -> Answer {
+        let path = format!("{}/engine", self.0.rest.management());
+        self.0.rest.get(&path).await
     }
 
     /// Records whether a tap reports the new jobs of this engine.

@@ -3,6 +3,7 @@
 mod faults;
 mod flowable;
 mod processes;
+mod program;
 mod rescue;
 mod store;
 mod timers;

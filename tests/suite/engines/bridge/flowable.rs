@@ -47,7 +47,6 @@ pub(super) fn job_id(id: &str) -> JobId {
 
 /// A node of Jobwire in this process.
 pub(super) struct Bridge {
-    pub(super) store: EngineStore,
     node: Node,
     feed: Feed,
     transport: Arc<dyn Transport>,
@@ -78,9 +77,8 @@ impl Bridge {
             .start()
             .await
             .unwrap();
-        let feed = Feed::start(store.clone(), hook);
+        let feed = Feed::start(store, hook);
         Bridge {
-            store,
             node,
             feed,
             transport,
