@@ -55,17 +55,6 @@ pub enum Command {
     Config(config::ConfigArgs),
 }
 
-impl Command {
-    /// Returns whether the command runs a node until it is stopped.
-    fn runs_a_node(&self) -> bool {
-        match self {
-            Self::Run(_) => true,
-            Self::Engine(args) => args.runs_a_node(),
-            _ => false,
-        }
-    }
-}
-
 /// Returns the command line, with a flag for every setting.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -117,7 +106,13 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
             .collect(),
         flags: flags::found(matches),
     })?;
-    logging::start(&settings, cli.command.runs_a_node());
+    let filter = match &cli.command {
+        Command::Run(_) => None,
+        Command::Engine(args) if args.runs_a_node() => None,
+        Command::Demo(_) => Some(logging::DEMO),
+        _ => Some(logging::QUIET),
+    };
+    logging::start(&settings, filter);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

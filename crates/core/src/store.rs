@@ -47,7 +47,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::rule::{self, LaneRule};
@@ -230,6 +230,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
             "the store `{}` does not support a dry run of the sweeper",
             self.name()
         )))
+    }
+
+    /// Counts the unlocked executable jobs that no living node takes, by type, at most `limit` types,
+    /// those with most jobs first. A job counts if no node serves its type, or none takes its
+    /// deployment, category or tenant. Reads every executable job. A store that does not support
+    /// this returns no type.
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        let _ = (services, limit);
+        Ok(Vec::new())
     }
 
     /// Frees instances whose holder no longer has a lease. Returns the jobs that became ready.

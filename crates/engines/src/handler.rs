@@ -68,7 +68,7 @@ pub fn handlers(store: &EngineStore) -> Result<Handlers, jobwire_core::StoreErro
 
 #[async_trait]
 impl Handler for Execute {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         let Some(id) = engine_id(job.job.id) else {
             return Err(HandlerError::unrecoverable(
                 "the job's id is none of the engine",
@@ -175,7 +175,7 @@ impl Execute {
         sent: Instant,
         timed_out: bool,
         reason: String,
-    ) -> HandlerResult {
+    ) -> HandlerResult<Outcome> {
         let id = job.job.id;
         tracing::warn!(
             job = %id, reason,

@@ -41,7 +41,7 @@ impl Clients {
     pub(super) async fn open(settings: &Settings, count: u16, hints: Hints) -> Result<Self, Error> {
         let mut settings = settings.clone();
         settings.database_connections = settings.database_connections.max(u32::from(count));
-        let database = Database::connect(&settings).await?;
+        let database = Database::connect(&settings, true).await?;
         let (outlet, hook) = match hints {
             Hints::Sent => {
                 let outlet = Outlet::open(&settings).await?;

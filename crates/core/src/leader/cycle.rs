@@ -131,6 +131,7 @@ impl Leader {
             node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
+            self.unserved.begin(&node);
             self.free_instances().await;
         }
         if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
@@ -180,8 +181,10 @@ impl Leader {
         }
         if waits {
             self.unreceived.look(&node).await;
+            self.unserved.look(&node).await;
         } else {
             self.unreceived.end(&node);
+            self.unserved.end(&node);
         }
     }
 

@@ -144,7 +144,7 @@ impl NodeOptions {
         check(
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
-            "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
+            "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still wait to be published would be doubled",
         );
         check(
             self.claim_after

@@ -29,7 +29,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         );
         return;
     }
-    let database = match Database::connect(settings).await {
+    let database = match Database::connect(settings, false).await {
         Ok(database) => database,
         Err(error) => return findings.error("database", error),
     };

@@ -12,7 +12,7 @@ use super::{
     suspend, timers,
 };
 use crate::hint::{Hint, Ready};
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -312,6 +312,13 @@ impl Store for PgStore {
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         self.run("sweepable", || {
             orphans::sweepable(&self.line.pool, services)
+        })
+        .await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        self.run("unserved_types", || {
+            orphans::unserved_types(&self.line.pool, services, limit)
         })
         .await
     }
