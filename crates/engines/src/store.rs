@@ -559,7 +559,10 @@ impl Store for EngineStore {
                 transport,
                 remaining,
             } => {
-                self.set_leading(None);
+                // The row names this node while one of its own statements has locked it.
+                if leader != turn.node {
+                    self.set_leading(None);
+                }
                 return Ok(CycleOutcome::Follows {
                     leader,
                     transport,
