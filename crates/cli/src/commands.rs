@@ -13,3 +13,4 @@ pub mod nodes;
 pub mod order;
 pub mod run;
 pub mod sweep;
+pub mod tap;

@@ -34,6 +34,7 @@ mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod sweeping;
+pub mod tap;
 pub mod transaction;
 
 use std::any::Any;
@@ -74,6 +75,7 @@ pub use sweeping::{
     COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
     OrphanPage, OrphanQuery, Rescued,
 };
+pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
 
 /// The result of a store's methods.
@@ -186,6 +188,23 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Marks and returns jobs that have never had a hint, without a leader cycle.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;
+
+    /// Opens the commit tap, which reports the jobs of plain SQL. At most one is open for a
+    /// database: the leader's. Optional for a store.
+    async fn tap(&self) -> Result<TapOffer> {
+        Ok(TapOffer::NotSetUp(format!(
+            "the store `{}` has no commit tap",
+            self.name()
+        )))
+    }
+
+    /// Marks those of these jobs that are visible and never had a hint. They then count as hinted,
+    /// so the leader cycle does not hint them again. Waits for no row. Optional for a store without
+    /// a [`tap`](Self::tap).
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        let _ = jobs;
+        Ok(Marked::default())
+    }
 
     /// Returns a number that changes when another connection writes, if reading it costs next to
     /// nothing (SQLite). `None` if the store has no such number.
@@ -443,11 +462,11 @@ pub enum Fate {
 }
 
 text_enum! {
-    /// What hints a new job: the creating process or the sweeper (protocol rule 20).
+    /// What hints a new job: the creating process or the leader (protocol rule 20).
     Origin {
         /// The creating process, after its transaction has committed.
         Hook = "hook",
-        /// The sweeper (later: the tap).
+        /// The commit tap, or the leader cycle.
         Sql = "sql",
     }
 }

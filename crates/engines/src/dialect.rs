@@ -11,7 +11,7 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
 use sqlx::PgPool;
@@ -161,6 +161,10 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         node: NodeId,
         report: bool,
     ) -> Result<Vec<Ready>, StoreError>;
+
+    /// Returns the hints of these jobs, as far as they are visible: of unlocked ones to publish, and
+    /// which are locked.
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError>;
 
     /// Returns jobs whose hint was lost. See [`Store::orphans`](jobwire_core::Store::orphans).
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError>;

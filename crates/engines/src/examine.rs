@@ -78,6 +78,7 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     findings.push(lock_timeout(pool).await?);
     findings.push(statistics(pool).await?);
     findings.extend(publications(pool).await?);
+    findings.extend(tap(store).await?);
     findings.push(rest(store).await);
     findings.extend(waiting(pool, &store.options().zone).await?);
     Ok(findings)
@@ -227,12 +228,12 @@ async fn statistics(pool: &PgPool) -> Result<Finding, StoreError> {
     })
 }
 
-/// Publications that make the engine's own UPDATEs fail: one that publishes updates without the key
-/// or with a condition.
+/// Publications that make the engine's updates of executions fail: one that publishes updates
+/// without the key or with a condition. The tap's own examination looks at the tables of jobs.
 const PUBLICATIONS: &str = "
 SELECT p.pubname::text, c.relname::text FROM pg_publication p
     JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid
-WHERE c.oid IN (to_regclass('act_ru_job'), to_regclass('act_ru_timer_job'), to_regclass('act_ru_execution'))
+WHERE c.oid = to_regclass('act_ru_execution')
   AND (p.pubupdate OR p.pubdelete)
   AND (r.prqual IS NOT NULL OR (r.prattrs IS NOT NULL AND NOT (
       (SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id_') = ANY (r.prattrs::smallint[]))))
@@ -261,6 +262,18 @@ async fn publications(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
         ));
     }
     Ok(findings)
+}
+
+async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
+    let missing = store.examine_tap().await?;
+    if missing.is_empty() {
+        return Ok(vec![Finding::fine("tap", "the commit tap can be used")]);
+    }
+    // Without a tap the leader looks for new jobs every second.
+    let told = missing.into_iter();
+    Ok(told
+        .map(|missing| Finding::bad(Level::Remark, "tap", missing.found, missing.remedy))
+        .collect())
 }
 
 async fn rest(store: &EngineStore) -> Finding {

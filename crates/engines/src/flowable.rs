@@ -43,7 +43,7 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
 use sqlx::PgPool;
@@ -182,6 +182,10 @@ impl Dialect for Flowable {
         report: bool,
     ) -> Result<Vec<Ready>, StoreError> {
         self.look_for_new(pool, engine, node, report).await
+    }
+
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+        self.hints_of_jobs(pool, jobs).await
     }
 
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {

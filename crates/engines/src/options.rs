@@ -88,8 +88,6 @@ pub struct EngineOptions {
     /// How long the jobs of a dead node wait at most for transactions that began while the node
     /// held them: the engine may still execute such a job. Default 10 min.
     pub takeover_patience: Duration,
-    /// How often new jobs are looked for while no tap reports them. Default 1 s.
-    pub look_every: Duration,
     /// Whether the node may cancel a statement of the engine that waits for a lock which an idle
     /// transaction of the same engine holds. Default: no.
     pub watchdog: bool,
@@ -114,7 +112,6 @@ jobwire_core::setters! {
         answer_within: Duration,
         unknown_for: Duration,
         takeover_patience: Duration,
-        look_every: Duration,
         watchdog: bool,
         max_connections: u32,
         statement_timeout: Duration,
@@ -137,7 +134,6 @@ impl EngineOptions {
             answer_within: Duration::from_secs(60),
             unknown_for: Duration::from_secs(3_600),
             takeover_patience: Duration::from_secs(600),
-            look_every: Duration::from_secs(1),
             watchdog: false,
             max_connections: 8,
             statement_timeout: Duration::from_secs(15),

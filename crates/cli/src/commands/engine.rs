@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use jobwire_core::{CommitHook, Node, Store, Transport};
-use jobwire_engines::{EngineStore, Feed, handlers};
+use jobwire_core::store::TapMode;
+use jobwire_core::{Node, Store, Transport};
+use jobwire_engines::{EngineStore, handlers};
 
 use crate::connect;
 use crate::error::Error;
@@ -82,7 +83,13 @@ async fn init(settings: &Settings) -> Result<(), Error> {
     store.probe().await?;
     store.init().await?;
     store.check().await?.ready()?;
+    let tap = store.create_tap().await;
     store.close().await;
+    if let Err(error) = tap {
+        output::line(format_args!(
+            "remark {error}\n       -> until then new jobs are looked for every second"
+        ))?;
+    }
     output::line(format_args!(
         "the schema `jobwire_engine` is ready beside the tables of `{}`; next: jobwire engine run",
         settings.engine_name
@@ -109,7 +116,6 @@ async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
 /// The parts that are stopped at the end.
 struct Started {
     node: Node,
-    feed: Feed,
     store: EngineStore,
     transport: Arc<dyn Transport>,
 }
@@ -134,19 +140,17 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     let metrics = http::metrics::install()?;
     let store = connect(settings).await?;
     let transport = connect::transport(settings).await?;
-    let hook = CommitHook::start(transport.publisher(), settings.hook_options());
     let lane = store.options().lane.clone();
     let options = settings
         .node_options()
         .lanes(vec![lane.into()])
+        .tap(TapMode::On)
         .concurrency(settings.engine_concurrency.min(settings.concurrency));
     let node = Node::builder(store.clone(), transport.clone())
         .handlers(handlers(&store)?)
-        .hook(hook.clone())
         .options(options)
         .start()
         .await?;
-    let feed = Feed::start(store.clone(), hook);
     let address = listener.as_ref().and_then(|l| l.local_addr().ok());
     if let Some(listener) = listener {
         let endpoints = http::Node {
@@ -166,14 +170,12 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     ))?;
     Ok(Started {
         node,
-        feed,
         store,
         transport,
     })
 }
 
 async fn stop(started: Started) {
-    started.feed.stop().await;
     started.node.stop().await;
     started.transport.close(Duration::from_secs(5)).await;
     started.store.close().await;
