@@ -6,6 +6,7 @@
 //! `scripts/test --long engines::`.
 
 mod activiti;
+mod bridge;
 mod camunda;
 mod endpoint;
 mod flowable;

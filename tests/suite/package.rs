@@ -7,11 +7,12 @@ use std::process::Command;
 use crate::docs::root;
 
 /// The crates that are published, from the inside out.
-const PUBLISHED: [&str; 6] = [
+const PUBLISHED: [&str; 7] = [
     "jobwire-tap",
     "jobwire-core",
     "jobwire-amqp",
     "jobwire-kafka",
+    "jobwire-engines",
     "jobwire",
     "jobwire-cli",
 ];

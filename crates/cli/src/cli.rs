@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep, tap,
+    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
+    tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -35,6 +36,8 @@ pub enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check database, broker, rights, versions and clock, and show what to do
     Doctor(doctor::DoctorArgs),
+    /// Run the jobs of a process engine, such as Flowable, in its own database
+    Engine(engine::EngineArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
@@ -106,8 +109,9 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
             .collect(),
         flags: flags::found(matches),
     })?;
-    let filter = match cli.command {
+    let filter = match &cli.command {
         Command::Run(_) => None,
+        Command::Engine(args) if args.runs_a_node() => None,
         Command::Demo(_) => Some(logging::DEMO),
         _ => Some(logging::QUIET),
     };
@@ -128,6 +132,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Demo(args) => demo::run(settings, args).await,
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Doctor(args) => doctor::run(settings, args).await,
+        Command::Engine(args) => engine::run(settings, args).await,
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod engine;
 pub mod enqueue;
 pub mod jobs;
 pub mod lanes;

@@ -37,8 +37,8 @@ pub struct Node {
     pub health: HealthWatch,
     /// Its metrics.
     pub metrics: PrometheusHandle,
-    /// Its database.
-    pub database: Database,
+    /// Its database; `None` for that of an engine.
+    pub database: Option<Database>,
 }
 
 /// Listens on the configured address. If the default address is in use, listens on a free port.
@@ -76,7 +76,7 @@ pub async fn serve(listener: TcpListener, node: Node) {
 }
 
 async fn render(State(node): State<Node>) -> Response {
-    metrics::observe_process(&node.database);
+    metrics::observe_process(node.database.as_ref());
     // Reading removes batches that have not been refused again for a long time.
     let _ = node.health.stuck();
     let headers = [(

@@ -8,6 +8,7 @@
 mod allow_list;
 mod broker;
 mod check;
+mod engine;
 mod environment;
 mod file;
 pub mod flags;
@@ -207,6 +208,30 @@ settings! {
         "How long a node may have no free slot before it gives its partitions to other nodes until it has one.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
         "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics must exist already.";
+    engine_database_url: SecretUrl = "", "engine-database" "URL",
+        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md.";
+    engine_url: SecretUrl = "", "engine" "URL",
+        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest.";
+    engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
+        "File with a bearer token for the engine's REST interface, instead of a user in `engine_url`.";
+    engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
+        "Where the engine and its database may be used without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+    engine_name: String = "flowable", "engine-name" "NAME",
+        "The name of the engine, which tells several engines in one database apart.";
+    engine_schema: String = "", "engine-schema" "NAME",
+        "The schema of the engine's tables; by default the first one of the role's search path that has them.";
+    engine_zone: String = "UTC", "engine-zone" "ZONE",
+        "The time zone of the engine's JVM, such as `UTC` or `Europe/Berlin`: the engine writes due dates and lock times in it.";
+    engine_lane: String = "flowable", "engine-lane" "LANE",
+        "The lane of the hints of the engine's jobs.";
+    engine_concurrency: usize = "8", "engine-concurrency" "N",
+        "Maximum number of jobs that the engine executes at once for one node. Must be smaller than the engine's connection pool: a failing job takes two connections.";
+    engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
+        "How long an execution may take to answer. After that the job stays locked until its row moves.";
+    engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
+        "How long the jobs of a dead node wait at most for transactions of the engine that may still execute them.";
+    engine_watchdog: bool = "false", "engine-watchdog" "BOOL",
+        "Whether a node may cancel statements of the engine that wait for an idle transaction of the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
     log: String = "info", "log" "FILTER",
         "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";
     log_format: LogFormat = "text", "log-format" "FORMAT",

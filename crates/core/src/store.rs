@@ -14,7 +14,8 @@
 //!   leader cycle wait for no row at all.
 
 pub(crate) mod allowance;
-mod answer;
+#[doc(hidden)]
+pub mod answer;
 mod batch_outcome;
 pub(crate) mod created;
 mod decode;
@@ -26,7 +27,8 @@ mod operating;
 mod poison;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod presence;
+#[doc(hidden)]
+pub mod presence;
 mod process_lock;
 mod row_locks;
 mod schema;

@@ -10,7 +10,7 @@ use crate::telemetry::metrics as m;
 /// Waits for an answer for at most `within`. Calls `suspect`, so that connections are replaced, if
 /// no answer came (before this connection is dropped), or if the server is read-only: the address
 /// may lead to the primary by now.
-pub(crate) async fn answer_within<T>(
+pub async fn answer_within<T>(
     within: Duration,
     suspect: impl FnOnce(),
     question: impl Future<Output = Result<T>>,
@@ -35,7 +35,7 @@ pub(crate) async fn answer_within<T>(
 const CONFLICT_ATTEMPTS: u32 = 4;
 
 /// Runs one transition with a deadline, measures it, and retries it after a conflict.
-pub(super) async fn measured<T, F, Fut>(
+pub async fn measured<T, F, Fut>(
     statement: &'static str,
     deadline: Duration,
     transition: F,

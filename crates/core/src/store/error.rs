@@ -138,7 +138,9 @@ impl StoreError {
         }
     }
 
-    pub(crate) fn sqlstate(&self) -> Option<String> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<String> {
         match self.of_client()? {
             sqlx::Error::Database(e) => e.code().map(|c| c.into_owned()),
             _ => None,
@@ -175,7 +177,9 @@ impl StoreError {
     }
 
     /// Returns whether a row stayed locked for longer than the statement waits.
-    pub(crate) fn is_lock_timeout(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
         self.sqlstate().as_deref() == Some("55P03")
     }
 
@@ -206,8 +210,9 @@ impl StoreError {
 
     /// Returns whether the server shuts down or can't be reached. A slow statement and a full pool
     /// do not count.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn is_absence(&self) -> bool {
+    pub fn is_absence(&self) -> bool {
         match self.of_client() {
             Some(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
             _ => self.server_is_away(),

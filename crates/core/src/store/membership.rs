@@ -85,7 +85,8 @@ pub fn services_of(nodes: &[NodeView]) -> Services {
 
 impl Membership {
     /// Rejects values that the tables refuse, with a message that names the field.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), StoreError> {
         let named = |names: &Names| names.iter().flatten().map(String::len).collect::<Vec<_>>();
         let kinds = [
             ("types", self.types.iter().map(String::len).collect()),

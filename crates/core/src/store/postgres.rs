@@ -32,7 +32,8 @@ mod insert;
 mod lanes;
 mod lately;
 mod leader_cycle;
-mod line;
+#[doc(hidden)]
+pub mod line;
 mod lock;
 mod membership;
 mod migrations;
@@ -65,6 +66,8 @@ use super::poison::Refusals;
 use super::presence::Presence;
 
 pub use jobwire_tap::{About, Finding};
+#[doc(hidden)]
+pub use tap::address as tap_address;
 pub use tap::publication as tap_publication;
 
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).

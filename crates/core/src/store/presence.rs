@@ -18,7 +18,7 @@ const LASTS: Duration = Duration::from_secs(1);
 
 /// Where the database listens.
 #[derive(Clone, Debug)]
-pub(super) enum Address {
+pub enum Address {
     /// A host and its port.
     Tcp(String, u16),
     /// A socket of this machine.
@@ -62,7 +62,7 @@ impl Address {
 
 /// Whether the last statement reached the database. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Presence {
+pub struct Presence {
     address: Arc<Address>,
     gone: Arc<Mutex<Option<Instant>>>,
     /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
@@ -73,7 +73,7 @@ pub(super) struct Presence {
 type Asked = (Instant, Option<String>);
 
 impl Presence {
-    pub(super) fn of(address: Address) -> Self {
+    pub fn of(address: Address) -> Self {
         Self {
             address: Arc::new(address),
             gone: Arc::default(),
@@ -87,7 +87,7 @@ impl Presence {
     }
 
     /// Records the result of a statement.
-    pub(super) fn note<T>(&self, answer: &Result<T, StoreError>) {
+    pub fn note<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) => {
                 if let Some(since) = self.gone().take() {
@@ -124,7 +124,7 @@ impl Presence {
 
     /// Returns why the database does not answer, or `None` if it does. Asks `question` unless the last
     /// answer is younger than a second.
-    pub(super) async fn absence(
+    pub async fn absence(
         &self,
         question: impl Future<Output = Result<(), StoreError>>,
     ) -> Option<String> {

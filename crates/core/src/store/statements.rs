@@ -114,18 +114,6 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         std::future::ready(Ok(Succession::Unknown))
     }
 
-    /// Opens the commit tap.
-    fn offer_tap(&self) -> impl Future<Output = Result<TapOffer>> + Send {
-        let none = TapOffer::NotSetUp(format!("the store `{}` has no commit tap", Self::NAME));
-        std::future::ready(Ok(none))
-    }
-
-    /// Marks those of these jobs that are visible and never had a hint.
-    fn mark_jobs(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
-        let _ = jobs;
-        std::future::ready(Ok(Marked::default()))
-    }
-
     /// Closes every connection.
     fn disconnect(&self) -> impl Future<Output = ()> + Send;
 }

@@ -26,7 +26,7 @@ use crate::store::error::StoreError;
 
 /// The times from which connections are trusted. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Suspicion {
+pub struct Suspicion {
     /// Connections that were open then are closed.
     raised: Moment,
     /// Connections that were idle then are pinged.
@@ -57,12 +57,12 @@ impl Moment {
 
 impl Suspicion {
     /// Returns whether a connection of this age and idle time may be used without a ping.
-    pub(super) fn believes_in(&self, age: Duration, idle: Duration) -> bool {
+    pub fn believes_in(&self, age: Duration, idle: Duration) -> bool {
         !self.raised.has_met(age) && !self.doubted.has_met(idle)
     }
 
     /// Makes the pool close suspected connections and ping doubted ones.
-    pub(super) fn watch(&self, pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
+    pub fn watch(&self, pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
         let (taken, given_back) = (self.clone(), self.clone());
         pool.before_acquire(move |connection, known| {
             let suspected = taken.raised.has_met(known.age);
@@ -78,15 +78,15 @@ impl Suspicion {
 
 /// Connections for one purpose, and the deadline of their statements. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Line {
-    pub(super) pool: PgPool,
-    pub(super) suspicion: Suspicion,
-    pub(super) within: Duration,
+pub struct Line {
+    pub pool: PgPool,
+    pub suspicion: Suspicion,
+    pub within: Duration,
 }
 
 impl Line {
     /// Suspects all connections that are open now.
-    pub(super) fn suspect(&self) {
+    pub fn suspect(&self) {
         self.suspicion.raised.is_now();
     }
 
@@ -97,7 +97,7 @@ impl Line {
 
     /// Completes when the connections that are open now have been suspected, and the longest time
     /// for an answer has passed since.
-    pub(super) fn ends(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn ends(&self) -> impl Future<Output = ()> + Send + 'static {
         let (mut raised, within) = (self.suspicion.raised.0.subscribe(), self.within);
         async move {
             if raised.changed().await.is_err() {
@@ -110,7 +110,7 @@ impl Line {
 
     /// Waits for an answer until the deadline. The connections are suspected before this one is
     /// returned.
-    pub(super) async fn answer<T>(
+    pub async fn answer<T>(
         &self,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {

@@ -40,7 +40,7 @@ pub fn publication() -> PgPublication {
 }
 
 /// Returns the address of these options, for a connection that sqlx does not make.
-pub(super) fn address(options: &PgConnectOptions) -> Address {
+pub fn address(options: &PgConnectOptions) -> Address {
     let user = options.get_username();
     let database = options.get_database().unwrap_or(user);
     let host = match options.get_socket() {

@@ -1,0 +1,68 @@
+//! Transactions of the engine, as the server's statistics show them.
+//!
+//! An execution is one transaction of the engine. It begins with the read of the job, and it is
+//! open until the execution has ended. So an execution that gave no answer has ended when no
+//! transaction is open that began around its request.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::StoreError;
+use sqlx::{PgPool, Row};
+
+/// The sessions of others in this database. Backups and consoles are no engines.
+macro_rules! other_transactions {
+    () => {
+        "pg_stat_activity a
+        WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+          AND a.application_name <> 'jobwire' AND a.application_name NOT LIKE 'pg\\_%' AND a.application_name <> 'psql'"
+    };
+}
+pub(crate) use other_transactions;
+
+/// The time around a request in which its transaction begins: the clocks differ a little, and a
+/// request may wait for a connection of the engine's pool.
+const BEFORE: Duration = Duration::from_secs(2);
+const AFTER: Duration = Duration::from_secs(40);
+
+const OPEN: &str = concat!(
+    "
+SELECT count(*) FILTER (WHERE a.xact_start BETWEEN $1 AND $2),
+    count(*) FILTER (WHERE a.state IS NULL AND a.backend_type IS NULL)
+FROM ",
+    other_transactions!()
+);
+
+/// Whether a transaction is open that began around a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// One is open.
+    Open,
+    /// None is open.
+    Quiet,
+    /// The role can't see the transactions of others.
+    Hidden,
+}
+
+/// Returns whether a transaction is open that began around a request at `sent`, by the database's
+/// clock.
+pub(crate) async fn around(pool: &PgPool, sent: DateTime<Utc>) -> Result<Activity, StoreError> {
+    let row = sqlx::query(OPEN)
+        .bind(sent - BEFORE)
+        .bind(sent + AFTER)
+        .fetch_one(pool)
+        .await?;
+    let (open, hidden): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(match (open, hidden) {
+        (1.., _) => Activity::Open,
+        (_, 1..) => Activity::Hidden,
+        _ => Activity::Quiet,
+    })
+}
+
+/// Returns the database's clock.
+pub(crate) async fn clock(pool: &PgPool) -> Result<DateTime<Utc>, StoreError> {
+    Ok(sqlx::query_scalar("SELECT clock_timestamp()")
+        .fetch_one(pool)
+        .await?)
+}

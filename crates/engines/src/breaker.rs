@@ -1,0 +1,146 @@
+//! The circuit breaker: while the engine can't be reached, no execution is tried and no attempt is
+//! spent.
+//!
+//! ```text
+//!             several failures in a row                 a second has passed
+//!   closed ─────────────────────────────► open ────────────────────────────► one trial
+//!      ▲                                    ▲                                    │
+//!      └──────────── an answer ─────────────┴───────────── a failure ────────────┘
+//! ```
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The number of failures in a row that open the breaker.
+const FAILURES: u32 = 3;
+/// The bounds of the pause before a trial.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Whether the engine can be reached. Shared by all executions of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Breaker(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    failures: u32,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    since: Instant,
+    trial_at: Instant,
+    pause: Duration,
+    reason: String,
+}
+
+impl Breaker {
+    /// A poisoned lock means that a thread panicked between whole operations; the state is still
+    /// right.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the next trial may be made; `None` if a call may be made now.
+    pub(crate) fn wait(&self) -> Option<Instant> {
+        let mut state = self.state();
+        let open = state.open.as_mut()?;
+        let now = Instant::now();
+        if now < open.trial_at {
+            return Some(open.trial_at);
+        }
+        // This call is the trial; the others wait for its result.
+        open.trial_at = now + open.pause;
+        None
+    }
+
+    /// Records that the engine answered.
+    pub(crate) fn answered(&self) {
+        let mut state = self.state();
+        state.failures = 0;
+        if let Some(open) = state.open.take() {
+            let seconds = open.since.elapsed().as_millis() as f64 / 1e3;
+            tracing::info!(seconds, "the engine answers again");
+        }
+    }
+
+    /// Records that the engine could not be reached, or can't execute anything.
+    pub(crate) fn failed(&self, reason: &str) {
+        let mut state = self.state();
+        state.failures = state.failures.saturating_add(1);
+        let now = Instant::now();
+        if let Some(open) = &mut state.open {
+            open.pause = (open.pause * 2).min(LONGEST_PAUSE);
+            open.trial_at = now + open.pause;
+            reason.clone_into(&mut open.reason);
+            return;
+        }
+        if state.failures < FAILURES {
+            return;
+        }
+        tracing::warn!(
+            reason,
+            "the engine can't execute jobs; they wait, and no attempt is spent"
+        );
+        state.open = Some(Open {
+            since: now,
+            trial_at: now + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Returns why the engine can't be reached.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let state = self.state();
+        state.open.as_ref().map(|open| {
+            format!(
+                "the engine has executed nothing for {} s: {}",
+                open.since.elapsed().as_secs(),
+                open.reason
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_open_it_and_one_trial_at_a_time_is_made() {
+        let breaker = Breaker::default();
+        for _ in 1..FAILURES {
+            breaker.failed("refused");
+            assert!(breaker.wait().is_none());
+        }
+        breaker.failed("refused");
+        let trial = breaker.wait().expect("open");
+        assert!(
+            breaker
+                .problem()
+                .is_some_and(|said| said.contains("refused"))
+        );
+        tokio::time::sleep_until(trial).await;
+        assert!(breaker.wait().is_none(), "the trial");
+        assert!(breaker.wait().is_some(), "no second one");
+        breaker.failed("refused again");
+        tokio::time::sleep(LONGEST_PAUSE).await;
+        assert!(breaker.wait().is_none());
+        breaker.answered();
+        assert!(breaker.wait().is_none() && breaker.problem().is_none());
+    }
+
+    #[test]
+    fn an_answer_between_failures_keeps_it_closed() {
+        let breaker = Breaker::default();
+        for _ in 0..10 {
+            breaker.failed("reset");
+            breaker.answered();
+        }
+        assert!(breaker.problem().is_none());
+    }
+}

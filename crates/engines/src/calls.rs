@@ -1,0 +1,76 @@
+//! The executions that are under way from this process: which lock each was sent under, and
+//! whether it was answered.
+//!
+//! The engine goes on with an execution whose caller stops waiting. So a lock under which an
+//! execution was sent and not answered must not be released: another node would execute the job
+//! beside it. Such a lock is left to expire ([`rescue`](crate::flowable)).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jobwire_core::Fence;
+
+/// How long an unanswered execution is remembered: until its lock has expired for certain.
+const REMEMBERED: Duration = Duration::from_secs(24 * 3_600);
+/// Maximum number of remembered executions. The oldest give way.
+const MOST: usize = 100_000;
+
+/// The executions without an answer, by the fence of their lock.
+#[derive(Debug, Default)]
+pub(crate) struct Calls(Mutex<HashMap<Fence, Instant>>);
+
+impl Calls {
+    /// A poisoned lock means that a thread panicked between whole operations; the map is still
+    /// right.
+    fn open(&self) -> MutexGuard<'_, HashMap<Fence, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that an execution is about to be sent under this lock.
+    pub(crate) fn sent(&self, fence: Fence) {
+        let mut open = self.open();
+        if open.len() >= MOST {
+            open.retain(|_, sent| sent.elapsed() < REMEMBERED);
+            let oldest = open.iter().min_by_key(|(_, sent)| **sent).map(|(f, _)| *f);
+            if let Some(oldest) = oldest.filter(|_| open.len() >= MOST) {
+                open.remove(&oldest);
+            }
+        }
+        open.insert(fence, Instant::now());
+    }
+
+    /// Records that the engine has certainly ended the execution.
+    pub(crate) fn answered(&self, fence: Fence) {
+        self.open().remove(&fence);
+    }
+
+    /// Returns whether an execution under this lock was sent and not answered.
+    pub(crate) fn is_open(&self, fence: Fence) -> bool {
+        self.open().contains_key(&fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_execution_is_open_from_its_request_to_its_answer() {
+        let (calls, fence) = (Calls::default(), Fence::new(7));
+        assert!(!calls.is_open(fence));
+        calls.sent(fence);
+        assert!(calls.is_open(fence));
+        calls.answered(fence);
+        assert!(!calls.is_open(fence));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let calls = Calls::default();
+        for number in 0..(MOST as i64 + 10) {
+            calls.sent(Fence::new(number));
+        }
+        assert_eq!(calls.open().len(), MOST);
+    }
+}

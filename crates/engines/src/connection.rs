@@ -1,0 +1,171 @@
+//! The connections to the engine's database.
+//!
+//! Statements of ours never wait long for a row that the engine has locked: they skip locked rows,
+//! and `lock_timeout` bounds the waits that remain, such as those of a foreign key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::StoreError;
+use jobwire_core::store::postgres::line::{Line, Suspicion};
+use jobwire_core::store::postgres::{address, tap_address};
+use jobwire_core::store::presence::{Address, Presence};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::options::EngineOptions;
+use crate::tap::TapAddress;
+
+/// The name of our connections. It tells them from those of the engine.
+pub(crate) const APPLICATION: &str = "jobwire";
+/// How long a statement waits for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a transaction of ours may be silent, such as that of a frozen node.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// The connections, by purpose. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Lines {
+    /// For locks and outcomes, which find every row by a key: their plans are kept.
+    pub(crate) hot: Line,
+    /// For renewals, which never queue behind jobs.
+    pub(crate) renewals: Line,
+    /// For all other statements.
+    pub(crate) rest: Line,
+    pub(crate) presence: Presence,
+    /// For the connection of the tap, which is none of the pools'.
+    pub(crate) address: TapAddress,
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Connects once, to report a wrong address at once. The pools open further connections.
+    pub(crate) async fn connect(url: &str, options: &EngineOptions) -> Result<Self, StoreError> {
+        let connect = address::connect_options(url, options.plaintext)?;
+        let connect = connect
+            .application_name(APPLICATION)
+            .extra_float_digits(None);
+        let presence = Presence::of(match connect.get_socket() {
+            Some(path) => Address::Socket(path.display().to_string()),
+            None => Address::Tcp(connect.get_host().to_owned(), connect.get_port()),
+        });
+        let first = async {
+            let mut first = PgConnection::connect_with(&connect).await?;
+            let session = session(options, Plans::Fresh)?;
+            first
+                .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(session)))
+                .await?;
+            first.close().await?;
+            Ok::<_, StoreError>(())
+        };
+        tokio::time::timeout(ACQUIRE_TIMEOUT, first)
+            .await
+            .map_err(|_| StoreError::Timeout(ACQUIRE_TIMEOUT))??;
+        let suspicion = Suspicion::default();
+        let line = |size, plans| line(&connect, options, &suspicion, size, plans);
+        let hot = (options.max_connections / 2).clamp(2, 4);
+        Ok(Self {
+            hot: line(hot, Plans::Kept)?,
+            renewals: line(2, Plans::Fresh)?,
+            rest: line(
+                options.max_connections.saturating_sub(hot).max(2),
+                Plans::Fresh,
+            )?,
+            presence,
+            address: Arc::new(tap_address(&connect)),
+        })
+    }
+
+    /// Closes every connection.
+    pub(crate) async fn close(&self) {
+        for line in [&self.renewals, &self.hot, &self.rest] {
+            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
+        }
+    }
+}
+
+fn line(
+    connect: &PgConnectOptions,
+    options: &EngineOptions,
+    suspicion: &Suspicion,
+    size: u32,
+    plans: Plans,
+) -> Result<Line, StoreError> {
+    let session: Arc<str> = session(options, plans)?.into();
+    let pool = PgPoolOptions::new()
+        .after_connect(move |connection, _| {
+            let session = session.clone();
+            Box::pin(async move {
+                connection
+                    .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(session.to_string())))
+                    .await?;
+                Ok(())
+            })
+        })
+        .max_connections(size)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .max_lifetime(None)
+        .idle_timeout(None);
+    Ok(Line {
+        pool: suspicion.watch(pool).connect_lazy_with(connect.clone()),
+        suspicion: suspicion.clone(),
+        within: options.statement_timeout + Duration::from_secs(2),
+    })
+}
+
+/// How long a plan is kept.
+#[derive(Clone, Copy)]
+enum Plans {
+    /// A new plan for each execution.
+    Fresh,
+    /// One plan for all executions, for statements that find every row by a key.
+    Kept,
+}
+
+/// Returns the statements that set up a connection.
+fn session(options: &EngineOptions, plans: Plans) -> Result<String, StoreError> {
+    let plans = match plans {
+        Plans::Fresh => "SET plan_cache_mode = force_custom_plan",
+        Plans::Kept => "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off",
+    };
+    let schema = match &options.schema {
+        Some(schema) => format!("SET search_path = {}; ", quoted(schema)?),
+        None => String::new(),
+    };
+    Ok(format!(
+        "{schema}SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+         {plans}; SET jit = off; SET default_transaction_isolation = 'read committed'",
+        options.statement_timeout.as_millis(),
+        LOCK_TIMEOUT.as_millis(),
+        SILENCE.as_millis(),
+    ))
+}
+
+/// Returns the name of a schema as SQL writes it.
+fn quoted(schema: &str) -> Result<String, StoreError> {
+    if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
+        return Err(StoreError::Config(format!(
+            "the engine's schema `{}` is not a name of PostgreSQL: use 1 to 63 bytes",
+            schema.escape_debug()
+        )));
+    }
+    Ok(format!("\"{}\"", schema.replace('"', "\"\"")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_cannot_leave_its_quotes() {
+        assert_eq!(quoted("a\"; DROP").ok().as_deref(), Some("\"a\"\"; DROP\""));
+        assert!(quoted("").is_err() && quoted(&"x".repeat(64)).is_err());
+    }
+}

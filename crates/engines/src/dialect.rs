@@ -1,0 +1,199 @@
+//! The dialect of an engine: the rules of its job tables, as statements.
+//!
+//! [`EngineStore`](crate::EngineStore) is the store of every engine. What differs between engines
+//! stands behind this trait, one implementation for each.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use jobwire_core::hint::Ready;
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::{LockToken, LockedJob};
+use jobwire_core::store::{
+    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+};
+use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
+use sqlx::PgPool;
+
+use crate::connection::Lines;
+
+/// A lock whose job has ended its run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settling {
+    pub(crate) held: LockToken,
+    /// The execution gave no answer, so the engine may still run the job: the lock stays until it
+    /// expires.
+    pub(crate) unanswered: bool,
+}
+
+/// What became of a job, as its rows show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fate {
+    /// The engine has executed it, or deleted it otherwise.
+    Done,
+    /// The engine has counted a failure; the job waits for its next attempt.
+    Retry,
+    /// The engine has no attempt left for it.
+    DeadLetter,
+    /// Its instance is suspended.
+    Suspended,
+    /// The engine has rolled back without a trace. The lock is released, and the job is ready.
+    Released,
+    /// The engine may still run it. The lock stays until it expires.
+    Unknown,
+    /// The lock is another's.
+    Lost,
+    /// A transaction of the engine has locked a row. Nothing was changed.
+    Busy,
+}
+
+impl Fate {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry => "retry",
+            Self::DeadLetter => "dead-letter",
+            Self::Suspended => "suspended",
+            Self::Released => "released",
+            Self::Unknown => "unknown",
+            Self::Lost => "lost-lock",
+            Self::Busy => "busy",
+        }
+    }
+}
+
+/// The result of settling a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    pub(crate) fates: Vec<(JobId, Fate)>,
+    /// The next jobs of the instances that were left, locked for the same node.
+    pub(crate) next: Vec<LockedJob>,
+    /// Jobs that are ready and were not locked.
+    pub(crate) ready: Vec<Ready>,
+    /// The earliest due date that the engine wrote for a failed job.
+    pub(crate) timer: Option<DateTime<Utc>>,
+}
+
+/// A job whose expired lock was cleared.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    pub(crate) ready: Ready,
+    pub(crate) job_type: String,
+    /// The node that held it; `None` for a node of the engine.
+    pub(crate) owner: Option<NodeId>,
+}
+
+/// The numbers of jobs, each exact up to [`COUNT_LIMIT`](jobwire_core::store::COUNT_LIMIT).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Backlog {
+    pub(crate) leased: i64,
+    pub(crate) executable: i64,
+    pub(crate) timers: i64,
+    pub(crate) dead_letters: i64,
+    pub(crate) oldest: Option<DateTime<Utc>>,
+    pub(crate) next_due: Option<DateTime<Utc>>,
+}
+
+/// The rules of an engine's job tables.
+#[async_trait]
+pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
+    /// Returns the engine's name, for metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// Returns the types of its jobs.
+    fn types(&self) -> &'static [&'static str];
+
+    /// Checks that the tables are those of a supported engine.
+    async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
+
+    /// Locks the jobs that these hints name. See [`Store::lock`](jobwire_core::Store::lock).
+    async fn lock(
+        &self,
+        lines: &Lines,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> Result<Locked, StoreError>;
+
+    /// Returns the unlocked jobs of a page of a claim.
+    async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError>;
+
+    /// Extends locks. Waits for no row.
+    async fn renew(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        lease: Duration,
+        held: &[LockToken],
+    ) -> Result<Renewed, StoreError>;
+
+    /// Extends and returns the locks of a node that have none of these fences.
+    async fn held_by(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>, StoreError>;
+
+    /// Reads what became of these jobs, releases their locks and hands their instances over. With
+    /// `take`, the next job of each instance is locked.
+    async fn settle(
+        &self,
+        lines: &Lines,
+        owner: NodeId,
+        jobs: &[Settling],
+        take: Option<&LockTerms>,
+    ) -> Result<Settled, StoreError>;
+
+    /// Returns whether the job is still executable and locked by this owner.
+    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError>;
+
+    /// Makes due timers executable.
+    async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError>;
+
+    /// Returns the unlocked jobs that became visible since the leader's last look, and remembers
+    /// this look. Without `report` it only remembers.
+    async fn new_jobs(
+        &self,
+        pool: &PgPool,
+        engine: &str,
+        node: NodeId,
+        report: bool,
+    ) -> Result<Vec<Ready>, StoreError>;
+
+    /// Returns the hints of these jobs, as far as they are visible: of unlocked ones to publish, and
+    /// which are locked.
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError>;
+
+    /// Returns jobs whose hint was lost. See [`Store::orphans`](jobwire_core::Store::orphans).
+    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError>;
+
+    /// Clears expired locks of jobs and returns the jobs.
+    async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError>;
+
+    /// Clears expired locks of instances and returns the first ready job of each.
+    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError>;
+
+    /// Counts the jobs.
+    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError>;
+
+    /// Returns the jobs that match.
+    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError>;
+
+    /// Returns the number of jobs that match.
+    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError>;
+
+    /// Returns one job and the stack of its last failure.
+    async fn get(
+        &self,
+        pool: &PgPool,
+        id: JobId,
+    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError>;
+
+    /// Clears all locks of Jobwire's nodes. Returns their number.
+    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError>;
+
+    /// Cancels statements of the engine that wait for a lock of an idle transaction of the engine.
+    async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError>;
+}

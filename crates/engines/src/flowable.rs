@@ -1,0 +1,230 @@
+//! Flowable 6.8 to 8.0 on PostgreSQL: the rules of its job tables, each in one file.
+//!
+//! | table | content |
+//! | --- | --- |
+//! | `ACT_RU_JOB` | executable jobs, locked or not |
+//! | `ACT_RU_TIMER_JOB` | timers, and failed jobs that wait for their next attempt |
+//! | `ACT_RU_SUSPENDED_JOB` | jobs of suspended instances |
+//! | `ACT_RU_DEADLETTER_JOB` | jobs without attempts left |
+//! | `ACT_RU_EXECUTION` | instances; the row of an instance also carries its lock |
+//!
+//! Rules that all statements keep:
+//!
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine deletes a
+//!   job `WHERE REV_ =` the value that it has read, so a change during an execution would make the
+//!   execution fail after its effects.
+//! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
+//!   Two executions that meet at a join can block each other without an end, because the engine
+//!   records the failure over a second connection.
+//! * **Only unlocked rows are locked.** The leader clears expired locks ([`rescue`]).
+//! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
+//!   `LOCK_OWNER_` of a timer.
+//! * **Times are local times of the engine's JVM**, in the zone of the options.
+//! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
+//!   before rows of jobs, each sorted by key.
+
+mod decode;
+mod lock;
+mod look;
+mod operate;
+pub mod probe;
+mod release;
+mod renew;
+mod rescue;
+mod settle;
+mod sql;
+mod sweep;
+mod timers;
+
+use async_trait::async_trait;
+use std::time::Duration;
+
+use jobwire_core::hint::Ready;
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::{LockToken, LockedJob};
+use jobwire_core::store::{
+    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+};
+use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
+use sqlx::PgPool;
+
+use crate::connection::Lines;
+use crate::dialect::{Backlog, Dialect, Freed, Settled, Settling};
+use crate::options::EngineOptions;
+
+/// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
+pub const HANDLER_TYPES: [&str; 18] = [
+    "activate-processdefinition",
+    "async-after",
+    "async-complete-call-actiivty",
+    "async-continuation",
+    "async-send-event",
+    "async-trigger",
+    "bpmn-history-cleanup",
+    "event",
+    "external-worker-complete",
+    "parallel-multi-instance-complete",
+    "parallel-multi-instance-no-waits-async-leave",
+    "process-migration",
+    "process-migration-status",
+    "set-async-variables",
+    "suspend-processdefinition",
+    "timer-start-event",
+    "trigger-timer",
+    OTHER,
+];
+
+/// The type of jobs whose handler is not one of Flowable's own.
+pub const OTHER: &str = "other";
+
+/// The rules of Flowable's tables.
+#[derive(Debug)]
+pub(crate) struct Flowable {
+    zone: String,
+    lane: jobwire_core::Lane,
+    patience: Duration,
+}
+
+impl Flowable {
+    pub(crate) fn new(options: &EngineOptions) -> Self {
+        Self {
+            zone: options.zone.clone(),
+            lane: options.lane.clone(),
+            patience: options.takeover_patience,
+        }
+    }
+
+    /// Returns the hint of a job, for the lane of this engine. `None` if its id can't be read.
+    fn ready(&self, id: &str, instance: Option<String>, job_type: Option<&str>) -> Option<Ready> {
+        let id = decode::job_id(id)?;
+        let job_type = job_type.map(|name| decode::type_of(Some(name)).to_owned());
+        Some(Ready {
+            lane: self.lane.clone(),
+            hint: Hint {
+                job_type: job_type.filter(|_| instance.is_none()),
+                instance,
+                ..Hint::new(id)
+            },
+        })
+    }
+}
+
+#[async_trait]
+impl Dialect for Flowable {
+    fn name(&self) -> &'static str {
+        "flowable"
+    }
+
+    fn types(&self) -> &'static [&'static str] {
+        &HANDLER_TYPES
+    }
+
+    async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
+        probe::probe(pool, &self.zone).await?.refuse()
+    }
+
+    async fn lock(
+        &self,
+        lines: &Lines,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> Result<Locked, StoreError> {
+        self.lock_hinted(&lines.hot.pool, terms, hints).await
+    }
+
+    async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
+        self.claimable_page(pool, page).await
+    }
+
+    async fn renew(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        lease: Duration,
+        held: &[LockToken],
+    ) -> Result<Renewed, StoreError> {
+        self.renew_held(pool, owner, lease, held).await
+    }
+
+    async fn held_by(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>, StoreError> {
+        self.held_by_node(pool, owner, lease, known).await
+    }
+
+    async fn settle(
+        &self,
+        lines: &Lines,
+        owner: NodeId,
+        jobs: &[Settling],
+        take: Option<&LockTerms>,
+    ) -> Result<Settled, StoreError> {
+        self.settle_batch(&lines.hot.pool, owner, jobs, take).await
+    }
+
+    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
+        settle::still_ours(pool, id, owner).await
+    }
+
+    async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
+        self.move_due_timers(pool, at_most).await
+    }
+
+    async fn new_jobs(
+        &self,
+        pool: &PgPool,
+        engine: &str,
+        node: NodeId,
+        report: bool,
+    ) -> Result<Vec<Ready>, StoreError> {
+        self.look_for_new(pool, engine, node, report).await
+    }
+
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+        self.hints_of_jobs(pool, jobs).await
+    }
+
+    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {
+        self.find_orphans(pool, query).await
+    }
+
+    async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
+        self.free_expired_locks(pool, at_most).await
+    }
+
+    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
+        self.free_left_instances(pool).await
+    }
+
+    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError> {
+        sweep::backlog(pool, &self.zone).await
+    }
+
+    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+        self.find_jobs(pool, filter).await
+    }
+
+    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
+        self.count_jobs(pool, filter).await
+    }
+
+    async fn get(
+        &self,
+        pool: &PgPool,
+        id: JobId,
+    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+        self.get_job(pool, id).await
+    }
+
+    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        release::release_all(pool).await
+    }
+
+    async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        rescue::cancel_hung(pool).await
+    }
+}

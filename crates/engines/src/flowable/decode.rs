@@ -1,0 +1,160 @@
+//! Rows as jobs.
+
+use std::sync::Mutex;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::{LockedJob, NodeId};
+use jobwire_core::serde_json::value::RawValue;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
+use jobwire_core::{Fence, Job, JobId, JobKind, JobState, Lane, StoreError};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use super::{HANDLER_TYPES, OTHER};
+use crate::id;
+use crate::owner;
+
+static UNKNOWN_IDS: Mutex<Option<LogThrottle>> = Mutex::new(None);
+
+/// Returns the job id of a row. A row with an id of an unknown form is counted and logged, and
+/// hidden: the probe found none at the start.
+pub(super) fn job_id(text: &str) -> Option<JobId> {
+    match id::job_id(text) {
+        Ok(id) => Some(id),
+        Err(error) => {
+            metrics::counter!("jobwire_engine_unknown_ids_total", "engine" => "flowable")
+                .increment(1);
+            let mut throttle = UNKNOWN_IDS
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            if let Some(more) = throttle.get_or_insert_default().now() {
+                tracing::error!(%error, more, "a job of the engine is left alone");
+            }
+            None
+        }
+    }
+}
+
+/// Returns the type of a handler.
+pub(super) fn type_of(handler: Option<&str>) -> &'static str {
+    let known = HANDLER_TYPES.iter().find(|name| Some(**name) == handler);
+    known.copied().unwrap_or(OTHER)
+}
+
+/// Returns an empty text as `None`: the engine writes one for no tenant.
+fn some(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Returns the job of a row with the columns of `job_columns`. `None` if its id can't be read.
+pub(super) fn job(row: &PgRow, lane: &Lane) -> Result<Option<Job>, StoreError> {
+    let text: String = row.try_get("id_")?;
+    let Some(id) = job_id(&text) else {
+        return Ok(None);
+    };
+    let kind: Option<String> = row.try_get("type_")?;
+    let handler: Option<String> = row.try_get("handler_type_")?;
+    let instance: Option<String> = row.try_get("process_instance_id_")?;
+    let created: Option<DateTime<Utc>> = row.try_get("created_at")?;
+    let created = created.unwrap_or_default();
+    Ok(Some(Job {
+        id,
+        seq: created.timestamp_micros(),
+        revision: row.try_get::<Option<i32>, _>("rev_")?.unwrap_or_default(),
+        kind: match kind.as_deref() {
+            Some("timer") => JobKind::Timer,
+            _ => JobKind::Message,
+        },
+        job_type: type_of(handler.as_deref()).to_owned(),
+        payload: RawValue::NULL.to_owned(),
+        // Any two jobs of an instance exclude each other.
+        exclusive: instance.is_some(),
+        process_instance: instance,
+        execution: row.try_get("execution_id_")?,
+        process_definition: row.try_get("proc_def_id_")?,
+        element: row.try_get("element_id_")?,
+        tenant: some(row.try_get("tenant_id_")?),
+        category: some(row.try_get("category_")?),
+        deployment: None,
+        priority: 0,
+        retries: row
+            .try_get::<Option<i32>, _>("retries_")?
+            .unwrap_or_default(),
+        failures: 0,
+        retry_policy: None,
+        due_at: row.try_get("due_at")?,
+        repeat: None,
+        repeat_until: None,
+        correlation_id: id.uuid(),
+        created_at: created,
+        ready_at: created,
+        lane: lane.clone(),
+        exception_message: row.try_get("exception_msg_")?,
+        custom_values: None,
+        trace_parent: None,
+        unreadable: None,
+    }))
+}
+
+/// Returns the locked job of a row that also has the column `fence`.
+pub(super) fn locked(row: &PgRow, lane: &Lane) -> Result<Option<LockedJob>, StoreError> {
+    let fence: i64 = row.try_get("fence")?;
+    Ok(job(row, lane)?.map(|job| LockedJob {
+        job,
+        fence: Fence::new(fence),
+        strikes: 0,
+    }))
+}
+
+/// Returns the state of a job whose table has this name.
+pub(super) fn state(name: &str) -> JobState {
+    JobState::parse(name).unwrap_or(JobState::Executable)
+}
+
+/// Returns the view of a row with the columns of `job_columns`, `state`, `lock_owner_` and
+/// `locked_until`.
+pub(super) fn view(row: &PgRow, lane: &Lane) -> Result<Option<(JobView, Job)>, StoreError> {
+    let Some(job) = job(row, lane)? else {
+        return Ok(None);
+    };
+    let state: String = row.try_get("state")?;
+    let holder: Option<String> = row.try_get("lock_owner_")?;
+    let ours = holder.as_deref().and_then(owner::parse);
+    let view = JobView {
+        id: job.id,
+        state: self::state(&state),
+        seq: job.seq,
+        kind: job.kind,
+        job_type: job.job_type.clone(),
+        process_instance: job.process_instance.clone(),
+        process_definition: job.process_definition.clone(),
+        element: job.element.clone(),
+        tenant: job.tenant.clone(),
+        lane: job.lane.clone(),
+        priority: job.priority,
+        exclusive: job.exclusive,
+        retries: job.retries,
+        failures: job.failures,
+        due_at: job.due_at,
+        created_at: job.created_at,
+        ready_at: job.ready_at,
+        correlation_id: job.correlation_id,
+        exception_message: job.exception_message.clone(),
+        lock_owner: ours.map(|(node, _): (NodeId, Fence)| node.uuid()),
+        lock_expires_at: row.try_get("locked_until")?,
+        locked_at: None,
+        fence: ours.map(|(_, fence)| fence.number()),
+    };
+    Ok(Some((view, job)))
+}
+
+/// Returns the names of the states that a filter asks for; all if it names none.
+pub(super) fn states(filter: &JobFilter) -> Vec<&'static str> {
+    let asked: &[JobState] = if filter.states.is_empty() {
+        JobState::ALL
+    } else {
+        &filter.states
+    };
+    asked.iter().map(|state| state.as_str()).collect()
+}

@@ -1,0 +1,116 @@
+//! The look for new jobs: those that became visible since the leader's last look.
+//!
+//! The leader's row keeps the snapshot of the last look, so a new leader continues it. The look
+//! reads every executable job, since no index names a transaction. While a tap reports new jobs,
+//! the look only remembers its snapshot.
+//!
+//! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
+//! may be missed. The sweeper finds it.
+
+use jobwire_core::hint::Ready;
+use jobwire_core::store::Marked;
+use jobwire_core::{JobId, NodeId, StoreError};
+use sqlx::{PgPool, Row};
+
+use super::lock::texts;
+use super::sql::{of_processes, unlocked};
+use super::{Flowable, decode};
+
+/// Maximum number of jobs of one look. The sweeper finds the others.
+const MOST: i64 = 50_000;
+
+/// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number. Before the
+/// first look all jobs are new. Rows of transactions before the oldest one of the last snapshot are
+/// excluded by arithmetic, since nearly all rows are.
+const LOOK: &str = concat!(
+    "
+WITH last AS MATERIALIZED (
+    SELECT engine, seen, pg_snapshot_xmin(seen::pg_snapshot)::text::bigint AS oldest,
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest
+    FROM jobwire_engine.leader WHERE engine = $1 AND node = $2 FOR UPDATE
+), remembered AS (
+    UPDATE jobwire_engine.leader l SET seen = pg_current_snapshot()::text FROM last WHERE l.engine = last.engine
+)
+SELECT j.id_, j.process_instance_id_, j.handler_type_
+FROM last CROSS JOIN LATERAL (
+    SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_,
+        last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
+    FROM act_ru_job j WHERE $3 AND ",
+    unlocked!("j"),
+    " AND (",
+    of_processes!("j"),
+    ") OFFSET 0
+) j
+WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
+ORDER BY j.create_time_, j.id_ LIMIT $4"
+);
+
+/// Selects these jobs, as far as they are visible.
+const HINTS_OF: &str = concat!(
+    "
+SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
+    unlocked!("j"),
+    " AS is_free FROM act_ru_job j
+WHERE j.id_ = ANY($1) AND (",
+    of_processes!("j"),
+    ") ORDER BY j.create_time_, j.id_"
+);
+
+impl Flowable {
+    /// Returns the hints of these jobs, and which of them are locked.
+    pub(super) async fn hints_of_jobs(
+        &self,
+        pool: &PgPool,
+        jobs: &[JobId],
+    ) -> Result<Marked, StoreError> {
+        let rows = sqlx::query(HINTS_OF)
+            .bind(texts(jobs.iter().copied()))
+            .fetch_all(pool)
+            .await?;
+        let mut marked = Marked::default();
+        for row in &rows {
+            let id: String = row.try_get("id_")?;
+            if row.try_get("is_free")? {
+                let handler: Option<String> = row.try_get("handler_type_")?;
+                let instance = row.try_get("process_instance_id_")?;
+                marked
+                    .ready
+                    .extend(self.ready(&id, instance, handler.as_deref()));
+            } else {
+                marked.hinted.extend(decode::job_id(&id));
+            }
+        }
+        Ok(marked)
+    }
+
+    /// Returns the new jobs, if `report` is set, and remembers this look.
+    pub(super) async fn look_for_new(
+        &self,
+        pool: &PgPool,
+        engine: &str,
+        node: NodeId,
+        report: bool,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let rows = sqlx::query(LOOK)
+            .bind(engine)
+            .bind(node.uuid())
+            .bind(report)
+            .bind(MOST)
+            .fetch_all(pool)
+            .await?;
+        let mut ready = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let id: String = row.try_get("id_")?;
+            let handler: Option<String> = row.try_get("handler_type_")?;
+            let instance = row.try_get("process_instance_id_")?;
+            ready.extend(self.ready(&id, instance, handler.as_deref()));
+        }
+        if rows.len() as i64 >= MOST {
+            tracing::info!(
+                jobs = MOST,
+                "more jobs are new than one look reports; the sweeper finds the others"
+            );
+        }
+        Ok(ready)
+    }
+}

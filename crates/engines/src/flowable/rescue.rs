@@ -1,0 +1,168 @@
+//! Rescue: clears locks whose holder is dead.
+//!
+//! | lock | cleared |
+//! | --- | --- |
+//! | of a node of ours, on a job | when it has expired, since a living node renews it |
+//! | of an engine node, on a job or a timer | a minute after it has expired: the engine's own reset comes first |
+//! | of an instance, without a locked job | when it has expired |
+//!
+//! The engine goes on with an execution when its caller has died. So an expired lock stays while a
+//! transaction is open that began before the lock expired: it may be the execution. Such a job is
+//! taken over when the transaction has ended, or after `takeover_patience`. Backups and consoles
+//! are no engines. Where the role can't see the transactions of others (`pg_read_all_stats`), the
+//! expiry alone decides.
+
+use jobwire_core::StoreError;
+use jobwire_core::hint::Ready;
+use sqlx::{PgPool, Row};
+
+use super::sql::{local_now, unlocked};
+use super::{Flowable, decode};
+use crate::activity::other_transactions;
+use crate::dialect::Freed;
+use crate::owner;
+
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
+/// engine works on them.
+const FREE_EXPIRED: &str = concat!(
+    "
+WITH late AS MATERIALIZED (
+    SELECT j.id_, j.process_instance_id_, j.lock_owner_ FROM act_ru_job j
+    WHERE j.lock_exp_time_ < ",
+    local_now!(),
+    " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
+      AND (j.lock_exp_time_ < ",
+    local_now!(),
+    " - $3 OR NOT EXISTS (SELECT FROM ",
+    other_transactions!(),
+    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1))
+    ORDER BY j.id_ LIMIT $2
+), insts AS MATERIALIZED (
+    SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT process_instance_id_ FROM late)
+    ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
+), jobs AS MATERIALIZED (
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
+    WHERE (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
+    local_now!(),
+    "
+    ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
+), freed_instance AS (
+    UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL
+    FROM late JOIN jobs ON jobs.id_ = late.id_
+    WHERE e.id_ = late.process_instance_id_ AND (e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
+    local_now!(),
+    ")
+), freed AS (
+    UPDATE act_ru_job j SET lock_owner_ = NULL, lock_exp_time_ = NULL FROM jobs WHERE j.id_ = jobs.id_
+    RETURNING j.id_, j.process_instance_id_, j.handler_type_, jobs.lock_owner_
+)
+SELECT * FROM freed ORDER BY id_"
+);
+
+/// Instances with an unlocked job and an expired lock: their holder died after the engine had
+/// executed its job. `$1`: the zone, `$2`: patience.
+const FREE_WAITED_FOR: &str = concat!(
+    "
+WITH held AS MATERIALIZED (
+    SELECT e.id_, e.lock_time_ FROM act_ru_execution e
+    WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
+    unlocked!("j"),
+    ") AND (e.lock_time_ < ",
+    local_now!(),
+    " OR (e.lock_time_ IS NULL AND e.lock_owner_ IS NOT NULL))
+      AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
+    local_now!(),
+    ")
+      AND (e.lock_time_ < ",
+    local_now!(),
+    " - $2 OR NOT EXISTS (SELECT FROM ",
+    other_transactions!(),
+    " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))
+    ORDER BY e.id_ LIMIT 1000 FOR NO KEY UPDATE OF e SKIP LOCKED
+)
+UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
+);
+
+/// Locks of engine nodes on timers. `$1`: the zone.
+const FREE_TIMERS: &str = concat!(
+    "
+UPDATE act_ru_timer_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE id_ IN (
+    SELECT id_ FROM act_ru_timer_job WHERE lock_exp_time_ < ",
+    local_now!(),
+    " - interval '1 minute' ORDER BY id_ LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED)"
+);
+
+/// Finds a statement of the engine that has waited for two seconds for a lock of an idle
+/// transaction of the same role and program. Both are the engine: it records a failure over a
+/// second connection before the first one has rolled back.
+const CANCEL_HUNG: &str = "
+SELECT count(*) FROM (
+    SELECT pg_cancel_backend(w.pid) FROM pg_stat_activity w
+    WHERE w.datname = current_database() AND w.application_name <> 'jobwire' AND w.wait_event_type = 'Lock'
+      AND w.query_start < clock_timestamp() - interval '2 seconds'
+      AND EXISTS (SELECT FROM unnest(pg_blocking_pids(w.pid)) AS b(pid) JOIN pg_stat_activity i ON i.pid = b.pid
+          WHERE i.state = 'idle in transaction' AND i.usename = w.usename AND i.application_name = w.application_name
+            AND i.state_change < clock_timestamp() - interval '2 seconds')
+    LIMIT 100) AS cancelled";
+
+/// Cancels hung statements. Returns their number.
+pub(super) async fn cancel_hung(pool: &PgPool) -> Result<u64, StoreError> {
+    let cancelled: i64 = sqlx::query_scalar(CANCEL_HUNG).fetch_one(pool).await?;
+    Ok(u64::try_from(cancelled).unwrap_or_default())
+}
+
+impl Flowable {
+    /// Clears expired locks of jobs, and those of timers.
+    pub(super) async fn free_expired_locks(
+        &self,
+        pool: &PgPool,
+        at_most: i64,
+    ) -> Result<Vec<Freed>, StoreError> {
+        let rows = sqlx::query(FREE_EXPIRED)
+            .bind(&self.zone)
+            .bind(at_most)
+            .bind(self.patience)
+            .fetch_all(pool)
+            .await?;
+        let mut freed = Vec::new();
+        for row in &rows {
+            let id: String = row.try_get("id_")?;
+            let handler: Option<String> = row.try_get("handler_type_")?;
+            let holder: Option<String> = row.try_get("lock_owner_")?;
+            let instance = row.try_get("process_instance_id_")?;
+            let Some(ready) = self.ready(&id, instance, handler.as_deref()) else {
+                continue;
+            };
+            freed.push(Freed {
+                ready,
+                job_type: decode::type_of(handler.as_deref()).to_owned(),
+                owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
+            });
+        }
+        sqlx::query(FREE_TIMERS)
+            .bind(&self.zone)
+            .execute(pool)
+            .await?;
+        Ok(freed)
+    }
+
+    /// Clears expired locks of instances for which jobs wait. Returns the first job of each.
+    pub(super) async fn free_left_instances(
+        &self,
+        pool: &PgPool,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let mut tx = pool.begin().await?;
+        let freed: Vec<String> = sqlx::query_scalar(FREE_WAITED_FOR)
+            .bind(&self.zone)
+            .bind(self.patience)
+            .fetch_all(&mut *tx)
+            .await?;
+        let ready = if freed.is_empty() {
+            Vec::new()
+        } else {
+            self.next_of(&mut tx, freed).await?
+        };
+        tx.commit().await?;
+        Ok(ready)
+    }
+}

@@ -1,0 +1,264 @@
+//! Settling: reads what became of executed jobs, releases their locks and hands their instances
+//! over.
+//!
+//! The answer of an execution is only a hint. The rows decide:
+//!
+//! | rows | meaning |
+//! | --- | --- |
+//! | in no table | done |
+//! | in `ACT_RU_TIMER_JOB` | failed; the engine has counted it and chosen the due date |
+//! | in `ACT_RU_DEADLETTER_JOB` | failed for the last time |
+//! | in `ACT_RU_SUSPENDED_JOB` | its instance was suspended meanwhile |
+//! | in `ACT_RU_JOB`, locked by us | the engine rolled back without a trace, as after a conflict |
+//! | in `ACT_RU_JOB`, otherwise | the lock was lost |
+//!
+//! In the second statement the next job of each instance that was left is locked or found. Its
+//! snapshot is younger than the locks of the rows of the instances ([`lock`](super::lock)).
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::hint::Ready;
+use jobwire_core::store::LockTerms;
+use jobwire_core::{JobId, NodeId, StoreError};
+use sqlx::{PgConnection, PgPool, Row};
+
+use super::Flowable;
+use super::renew::{Columns, columns};
+use super::sql::{of_processes, unlocked};
+use crate::dialect::{Fate, Settled, Settling};
+use crate::id::{engine_id, job_id};
+
+/// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
+/// long these stay.
+const SETTLE: &str = "
+WITH held AS MATERIALIZED (
+    SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
+), insts AS MATERIALIZED (
+    SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT inst FROM held) ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
+), jobs AS MATERIALIZED (
+    SELECT j.id_ FROM act_ru_job j WHERE j.id_ IN (SELECT id FROM held) ORDER BY j.id_ FOR NO KEY UPDATE SKIP LOCKED
+), seen AS MATERIALIZED (
+    SELECT h.*, j.id_ IS NOT NULL AS is_here, j.lock_owner_ IS NOT DISTINCT FROM h.owner AS is_ours,
+        j.process_instance_id_, j.handler_type_,
+        (j.id_ IS NOT NULL AND jobs.id_ IS NULL) OR (e.id_ IS NOT NULL AND insts.id_ IS NULL) AS is_busy
+    FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = h.id
+        LEFT JOIN act_ru_execution e ON e.id_ = h.inst LEFT JOIN insts ON insts.id_ = h.inst
+), freed AS (
+    UPDATE act_ru_job j SET
+        lock_owner_ = CASE WHEN s.stays THEN j.lock_owner_ END,
+        lock_exp_time_ = CASE WHEN s.stays THEN (clock_timestamp() AT TIME ZONE $1) + $6 END
+    FROM seen s WHERE j.id_ = s.id AND j.lock_owner_ = s.owner AND NOT s.is_busy
+), kept AS (
+    UPDATE act_ru_execution e SET lock_time_ = (clock_timestamp() AT TIME ZONE $1) + $6
+    FROM seen s WHERE e.id_ = s.inst AND e.lock_owner_ = s.owner AND NOT s.is_busy AND s.stays AND s.is_here AND s.is_ours
+), freed_instance AS (
+    UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL
+    FROM seen s WHERE e.id_ = s.inst AND e.lock_owner_ = s.owner AND NOT s.is_busy AND NOT (s.stays AND s.is_here AND s.is_ours)
+    RETURNING e.id_
+)
+SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_busy, s.process_instance_id_, s.handler_type_, f.id_ IS NOT NULL AS is_left,
+    t.id_ IS NOT NULL AS waits, t.duedate_ AT TIME ZONE $1 AS due_at, d.id_ IS NOT NULL AS is_dead, d.exception_msg_, u.id_ IS NOT NULL AS is_suspended
+FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_job t ON t.id_ = s.id
+    LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id";
+
+/// Selects the first unlocked job of each instance.
+const NEXT: &str = concat!(
+    "
+SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS JOIN LATERAL (
+    SELECT j.id_, j.handler_type_ FROM act_ru_job j
+    WHERE j.process_instance_id_ = i.inst AND ",
+    unlocked!("j"),
+    " AND (",
+    of_processes!("j"),
+    ")
+    ORDER BY j.create_time_, j.id_ LIMIT 1
+) c"
+);
+
+/// The pauses before rows that the engine has locked are tried again.
+const BUSY: [Duration; 4] = [
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(15),
+    Duration::from_millis(40),
+];
+
+/// How long a job stays locked whose execution gave no answer. Then the leader clears the lock, but
+/// not while a transaction is open that may be the execution.
+const STAYS: Duration = Duration::from_secs(30);
+
+impl Flowable {
+    /// Settles a batch. Rows that stay locked by the engine are reported as busy.
+    pub(super) async fn settle_batch(
+        &self,
+        pool: &PgPool,
+        node: NodeId,
+        jobs: &[Settling],
+        take: Option<&LockTerms>,
+    ) -> Result<Settled, StoreError> {
+        let mut settled = Settled::default();
+        let unanswered = jobs.iter().filter(|job| job.unanswered);
+        let unanswered: Vec<String> = unanswered
+            .filter_map(|job| engine_id(job.held.id))
+            .collect();
+        let mut open = columns(node, jobs.iter().map(|job| &job.held));
+        let mut pauses = BUSY.iter();
+        loop {
+            let busy = self
+                .settle_once(pool, &open, &unanswered, take, &mut settled)
+                .await?;
+            if busy.is_empty() {
+                return Ok(settled);
+            }
+            let Some(pause) = pauses.next() else {
+                let busy = busy.iter().filter_map(|id| job_id(id).ok());
+                settled.fates.extend(busy.map(|id| (id, Fate::Busy)));
+                return Ok(settled);
+            };
+            tokio::time::sleep(*pause).await;
+            open = those(open, &busy);
+        }
+    }
+
+    /// Settles the jobs whose rows are free. Returns the ids of the others.
+    async fn settle_once(
+        &self,
+        pool: &PgPool,
+        (ids, owners, instances): &Columns,
+        unanswered: &[String],
+        take: Option<&LockTerms>,
+        settled: &mut Settled,
+    ) -> Result<HashSet<String>, StoreError> {
+        let mut tx = pool.begin().await?;
+        let rows = sqlx::query(SETTLE)
+            .bind(&self.zone)
+            .bind(ids)
+            .bind(owners)
+            .bind(instances)
+            .bind(unanswered)
+            .bind(STAYS)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut busy = HashSet::new();
+        let mut fates = Vec::new();
+        let mut left = Vec::new();
+        let mut ready = Vec::new();
+        let mut timer: Option<DateTime<Utc>> = None;
+        for row in &rows {
+            let text: String = row.try_get("id")?;
+            let Ok(id) = job_id(&text) else { continue };
+            if row.try_get("is_busy")? {
+                busy.insert(text);
+                continue;
+            }
+            let fate = fate(row)?;
+            match fate {
+                Fate::Retry => {
+                    let due: Option<DateTime<Utc>> = row.try_get("due_at")?;
+                    timer = timer.into_iter().chain(due).min();
+                }
+                Fate::Released
+                    if row
+                        .try_get::<Option<String>, _>("process_instance_id_")?
+                        .is_none() =>
+                {
+                    let handler: Option<String> = row.try_get("handler_type_")?;
+                    ready.extend(self.ready(&text, None, handler.as_deref()));
+                }
+                Fate::DeadLetter => {
+                    let said: Option<String> = row.try_get("exception_msg_")?;
+                    let error = said.unwrap_or_default();
+                    tracing::warn!(job = %text, error, "the engine made the job a dead letter");
+                }
+                _ => {}
+            }
+            if row.try_get("is_left")? {
+                left.extend(row.try_get::<Option<String>, _>("inst")?);
+            }
+            fates.push((id, fate));
+        }
+        let mut next = Vec::new();
+        if !left.is_empty() {
+            match take {
+                Some(terms) => next = self.lock_next(&mut *tx, terms, left).await?,
+                None => ready.extend(self.next_of(&mut tx, left).await?),
+            }
+        }
+        tx.commit().await?;
+        settled.fates.extend(fates);
+        settled.next.extend(next);
+        settled.ready.extend(ready);
+        settled.timer = settled.timer.into_iter().chain(timer).min();
+        Ok(busy)
+    }
+
+    /// Returns the first unlocked job of each of these instances.
+    pub(super) async fn next_of(
+        &self,
+        connection: &mut PgConnection,
+        instances: Vec<String>,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let rows = sqlx::query(NEXT).bind(instances).fetch_all(connection);
+        let mut ready = Vec::new();
+        for row in &rows.await? {
+            let instance: String = row.try_get("inst")?;
+            let id: String = row.try_get("id_")?;
+            let handler: Option<String> = row.try_get("handler_type_")?;
+            ready.extend(self.ready(&id, Some(instance), handler.as_deref()));
+        }
+        Ok(ready)
+    }
+}
+
+fn fate(row: &sqlx::postgres::PgRow) -> Result<Fate, StoreError> {
+    let is = |column: &str| row.try_get::<bool, _>(column);
+    Ok(if is("is_here")? {
+        match (is("is_ours")?, is("stays")?) {
+            (true, true) => Fate::Unknown,
+            (true, false) => Fate::Released,
+            (false, _) => Fate::Lost,
+        }
+    } else if is("waits")? {
+        Fate::Retry
+    } else if is("is_dead")? {
+        Fate::DeadLetter
+    } else if is("is_suspended")? {
+        Fate::Suspended
+    } else {
+        Fate::Done
+    })
+}
+
+/// Returns the columns of these ids.
+fn those((ids, owners, instances): Columns, wanted: &HashSet<String>) -> Columns {
+    let mut kept = Columns::default();
+    let mut of: HashMap<String, (String, Option<String>)> = HashMap::new();
+    for ((id, owner), instance) in ids.into_iter().zip(owners).zip(instances) {
+        of.insert(id, (owner, instance));
+    }
+    for id in wanted {
+        if let Some((owner, instance)) = of.remove(id) {
+            kept.0.push(id.clone());
+            kept.1.push(owner);
+            kept.2.push(instance);
+        }
+    }
+    kept
+}
+
+/// Returns whether the job is still executable and locked by this owner.
+pub(super) async fn still_ours(pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
+    let Some(id) = engine_id(id) else {
+        return Ok(false);
+    };
+    let ours: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM act_ru_job WHERE id_ = $1 AND lock_owner_ = $2)",
+    )
+    .bind(id)
+    .bind(owner)
+    .fetch_one(pool)
+    .await?;
+    Ok(ours)
+}

@@ -1,0 +1,123 @@
+//! Moving due timers to the executable jobs.
+//!
+//! A move is an INSERT and a DELETE in one statement, as the engine does it. The engine keeps the
+//! numbers of jobs and timers on the row of the job's execution, if counts are enabled. A number
+//! that is too small makes the engine leave a job behind when the execution ends, and the foreign
+//! key then fails. So a move corrects both, and raises `REV_` of that row as the engine does: a
+//! transaction of the engine that has read the old numbers fails with a conflict instead of writing
+//! them back.
+//!
+//! `REV_` must not change while a job of the instance runs. So timers of an instance that is locked
+//! wait; their job would have to wait for the instance anyway. The row of the instance is locked
+//! during the move, so no job of it is locked meanwhile.
+//!
+//! No timer moves before it is due by the database's clock in the engine's zone.
+
+use chrono::{DateTime, Utc};
+use jobwire_core::StoreError;
+use jobwire_core::store::MovedTimers;
+use sqlx::{PgPool, Row};
+
+use super::Flowable;
+use super::sql::{local_now, of_processes, unlocked};
+
+/// How soon timers are tried again that are due and could not be moved: their instance is locked.
+const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
+
+/// `$1`: the zone, `$2`: maximum number.
+const MOVE: &str = concat!(
+    "
+WITH due AS MATERIALIZED (
+    SELECT t.* FROM act_ru_timer_job t
+    WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
+    unlocked!("t"),
+    " AND (",
+    of_processes!("t"),
+    ") AND NOT EXISTS (
+        SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR e.lock_owner_ IS NOT NULL))
+    ORDER BY t.duedate_, t.id_ LIMIT $2 FOR UPDATE SKIP LOCKED
+), rows AS MATERIALIZED (
+    SELECT e.id_, e.lock_time_ FROM act_ru_execution e
+    WHERE e.id_ IN (SELECT execution_id_ FROM due UNION SELECT process_instance_id_ FROM due)
+    ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
+), movable AS MATERIALIZED (
+    SELECT due.* FROM due
+    WHERE (execution_id_ IS NULL OR EXISTS (SELECT FROM rows WHERE rows.id_ = due.execution_id_))
+      AND (process_instance_id_ IS NULL OR EXISTS (SELECT FROM rows WHERE rows.id_ = due.process_instance_id_ AND rows.lock_time_ IS NULL))
+), gone AS (
+    DELETE FROM act_ru_timer_job t USING movable m WHERE t.id_ = m.id_
+), moved AS (
+    INSERT INTO act_ru_job (id_, rev_, category_, type_, lock_exp_time_, lock_owner_, exclusive_, execution_id_, process_instance_id_,
+        proc_def_id_, element_id_, element_name_, scope_id_, sub_scope_id_, scope_type_, scope_definition_id_, correlation_id_, retries_,
+        exception_stack_id_, exception_msg_, duedate_, repeat_, handler_type_, handler_cfg_, custom_values_id_, create_time_, tenant_id_)
+    SELECT id_, rev_, category_, type_, NULL, NULL, exclusive_, execution_id_, process_instance_id_,
+        proc_def_id_, element_id_, element_name_, scope_id_, sub_scope_id_, scope_type_, scope_definition_id_,
+        coalesce(correlation_id_, gen_random_uuid()::text), retries_,
+        exception_stack_id_, exception_msg_, duedate_, repeat_, handler_type_, handler_cfg_, custom_values_id_,
+        date_trunc('milliseconds', ",
+    local_now!(),
+    "), tenant_id_
+    FROM movable
+    RETURNING id_, process_instance_id_, handler_type_
+), counted AS (
+    UPDATE act_ru_execution e SET rev_ = e.rev_ + 1,
+        timer_job_count_ = e.timer_job_count_ - m.timers, job_count_ = e.job_count_ + m.timers
+    FROM (SELECT execution_id_, count(*)::integer AS timers FROM movable GROUP BY execution_id_) m
+    WHERE e.id_ = m.execution_id_ AND e.is_count_enabled_
+)
+SELECT id_, process_instance_id_, handler_type_ FROM moved"
+);
+
+/// `$1`: the zone. The next due date behind now, and whether a due timer is left.
+const NEXT_DUE: &str = concat!(
+    "
+SELECT statement_timestamp(),
+    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND ",
+    unlocked!("t"),
+    "),
+    EXISTS (SELECT FROM act_ru_timer_job t WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
+    unlocked!("t"),
+    " AND (",
+    of_processes!("t"),
+    "))"
+);
+
+impl Flowable {
+    /// Moves due timers, at most `at_most`.
+    pub(super) async fn move_due_timers(
+        &self,
+        pool: &PgPool,
+        at_most: i64,
+    ) -> Result<MovedTimers, StoreError> {
+        let mut connection = pool.acquire().await?;
+        let rows = sqlx::query(MOVE)
+            .bind(&self.zone)
+            .bind(at_most)
+            .fetch_all(&mut *connection)
+            .await?;
+        let mut moved = MovedTimers::default();
+        for row in &rows {
+            let id: String = row.try_get("id_")?;
+            let handler: Option<String> = row.try_get("handler_type_")?;
+            let instance = row.try_get("process_instance_id_")?;
+            moved
+                .ready
+                .extend(self.ready(&id, instance, handler.as_deref()));
+        }
+        let row = sqlx::query(NEXT_DUE)
+            .bind(&self.zone)
+            .fetch_one(&mut *connection)
+            .await?;
+        moved.now = row.try_get(0)?;
+        let next: Option<DateTime<Utc>> = row.try_get(1)?;
+        let is_due: bool = row.try_get(2)?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= at_most);
+        moved.next_due = match (is_due, is_full) {
+            // A full page: the rest moves at once.
+            (true, true) => Some(moved.now),
+            (true, false) => next.into_iter().chain([moved.now + HELD]).min(),
+            (false, _) => next,
+        };
+        Ok(moved)
+    }
+}

@@ -1,0 +1,224 @@
+//! The handler of every job of an engine: lets the engine execute the job, over REST.
+//!
+//! | answer | what happens |
+//! | --- | --- |
+//! | executed | the rows are read again, and the lock is released |
+//! | an error, and the row has moved | the engine has counted a failure, by its own rules |
+//! | an error, and the row is as it was | a conflict: after a short pause the job is ready again |
+//! | none | the lock stays until the row moves, or the execution has ended without a trace |
+//! | the engine can't be reached | the job waits for it under its lock, then for another node; no attempt is spent |
+//!
+//! Whatever the answer, the [store](crate::EngineStore) decides by the rows what became of the job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jobwire_core::{
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running,
+};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::EngineStore;
+use crate::activity::{self, Activity};
+use crate::http::{Answer, Rest};
+use crate::id::engine_id;
+use crate::owner::owner;
+
+/// How long a job waits for an engine that can't be reached, before it is released.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause of a job whose execution met a conflict. The job keeps its lock meanwhile.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
+/// The bounds of the pause between two looks at a job without an answer.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
+/// How long after its request an execution may begin. Before that, an engine without a transaction
+/// proves nothing.
+const BEGINS_WITHIN: Duration = Duration::from_secs(35);
+/// The same after the connection broke: the engine's process has ended, or drops the request.
+const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
+
+/// Executes jobs through the engine. See the [module](self).
+struct Execute {
+    store: EngineStore,
+    rest: Rest,
+    slots: Arc<Semaphore>,
+}
+
+/// Returns the handlers of all types of an engine's jobs, for [`NodeBuilder::handlers`].
+///
+/// [`NodeBuilder::handlers`]: jobwire_core::node::NodeBuilder::handlers
+///
+/// # Errors
+/// If the engine's URL or path can't be used.
+pub fn handlers(store: &EngineStore) -> Result<Handlers, jobwire_core::StoreError> {
+    let options = store.options();
+    let execute: Arc<dyn Handler> = Arc::new(Execute {
+        store: store.clone(),
+        rest: Rest::new(options)?,
+        slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
+    });
+    let mut handlers = Handlers::default();
+    for job_type in store.types() {
+        handlers.register(*job_type, HandlerOptions::default(), execute.clone());
+    }
+    Ok(handlers)
+}
+
+#[async_trait]
+impl Handler for Execute {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
+        let Some(id) = engine_id(job.job.id) else {
+            return Err(HandlerError::unrecoverable(
+                "the job's id is none of the engine",
+            ));
+        };
+        let began = Instant::now();
+        loop {
+            if !self.wait(&job, began).await {
+                // The engine is away. The job is ready again, perhaps for a node that reaches it.
+                return Ok(Outcome::Snooze(PATIENCE));
+            }
+            // The semaphore is never closed.
+            let slot = self.slots.clone().acquire_owned().await.ok();
+            let owner = owner(job.node, job.fence);
+            let calls = self.store.calls();
+            let sent = Instant::now();
+            calls.sent(job.fence);
+            let answer = self.rest.execute(&id).await;
+            drop(slot);
+            if !matches!(answer, Answer::Unanswered(_)) {
+                calls.answered(job.fence);
+            }
+            let breaker = self.store.breaker();
+            match answer {
+                Answer::Executed => {
+                    breaker.answered();
+                    return Ok(Outcome::Done);
+                }
+                Answer::Refused(said) => {
+                    breaker.answered();
+                    return Err(self.refused(&job, &owner, said).await);
+                }
+                Answer::Missing(said) => {
+                    if !self.still_ours(&job, &owner).await {
+                        breaker.answered();
+                        return Ok(Outcome::Done);
+                    }
+                    breaker.failed(&format!(
+                        "the engine answers 404 for jobs that exist; check `engine_url` and `engine_path` ({said})"
+                    ));
+                }
+                Answer::Unusable(reason) | Answer::Unsent(reason) => breaker.failed(&reason),
+                Answer::Unanswered(reason) => {
+                    let timed_out = sent.elapsed() >= self.store.options().answer_within;
+                    if !timed_out {
+                        breaker.failed(&reason);
+                    }
+                    return self.unanswered(&job, &owner, sent, timed_out, reason).await;
+                }
+            }
+        }
+    }
+}
+
+impl Execute {
+    /// Waits until the breaker lets a call through. Returns false if the engine stays away.
+    async fn wait(&self, job: &Running, began: Instant) -> bool {
+        loop {
+            if job.stop.is_cancelled() {
+                return false;
+            }
+            let Some(trial) = self.store.breaker().wait() else {
+                return true;
+            };
+            if trial > began + PATIENCE {
+                return false;
+            }
+            tokio::select! {
+                () = job.stop.cancelled() => return false,
+                () = tokio::time::sleep_until(trial) => {}
+            }
+        }
+    }
+
+    /// Returns the error of an execution that the engine ended with one.
+    async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerError {
+        if self.still_ours(job, owner).await {
+            // Rolled back without a trace. The pause passes under the lock, so no sibling meets
+            // the same transaction.
+            tokio::time::sleep(CONFLICT_PAUSE).await;
+            return HandlerError::conflict(said);
+        }
+        HandlerError::retry(said)
+    }
+
+    /// Returns whether the rows are as they were before the execution. If the database does not
+    /// answer, the store finds out later.
+    async fn still_ours(&self, job: &Running, owner: &str) -> bool {
+        match self.store.still_ours(job.job.id, owner).await {
+            Ok(ours) => ours,
+            Err(error) => {
+                tracing::debug!(job = %job.job.id, %error, "could not look at the job after its execution");
+                false
+            }
+        }
+    }
+
+    /// Waits until an execution without an answer has ended, as the rows or the engine's
+    /// transactions show. The lock is renewed meanwhile.
+    async fn unanswered(
+        &self,
+        job: &Running,
+        owner: &str,
+        sent: Instant,
+        timed_out: bool,
+        reason: String,
+    ) -> HandlerResult<Outcome> {
+        let id = job.job.id;
+        tracing::warn!(
+            job = %id, reason,
+            "the engine gave no answer; the job stays locked until its row moves or its transaction has ended"
+        );
+        let sent_at = self.store.clock_at(sent).await;
+        let begins = if timed_out {
+            BEGINS_WITHIN
+        } else {
+            BEGINS_AFTER_BREAK
+        };
+        let (mut pause, mut quiet) = (FIRST_LOOK, 0);
+        while sent.elapsed() < self.store.options().unknown_for {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_LOOK);
+            match self.store.still_ours(id, owner).await {
+                Ok(false) => {
+                    self.store.calls().answered(job.fence);
+                    return Ok(Outcome::Done);
+                }
+                Ok(true) if sent.elapsed() >= begins => {}
+                _ => continue,
+            }
+            let Ok(sent_at) = &sent_at else { continue };
+            match activity::around(self.store.pool(), *sent_at).await {
+                Ok(Activity::Quiet) => quiet += 1,
+                _ => quiet = 0,
+            }
+            if quiet >= 2 {
+                // The row was read after the transactions, or it would have moved.
+                if !self.still_ours(job, owner).await {
+                    self.store.calls().answered(job.fence);
+                    return Ok(Outcome::Done);
+                }
+                self.store.calls().answered(job.fence);
+                return Err(HandlerError::conflict(format!(
+                    "the engine ended the execution without a trace: {reason}"
+                )));
+            }
+        }
+        // The fence stays open, so the lock is left to expire.
+        Err(HandlerError::conflict(format!(
+            "the engine gave no answer, and its transaction is open: {reason}"
+        )))
+    }
+}

@@ -1,0 +1,56 @@
+//! # Jobwire for process engines that already run
+//!
+//! An engine keeps its jobs in its database and polls for them. This crate gives it a
+//! message-queue mode from outside: Jobwire finds the jobs, hints them over a broker, locks them by
+//! the engine's own rules, and lets the engine execute them over REST. The engine stays unchanged;
+//! one property hands its jobs over.
+//!
+//! **An engine is a store.** [`EngineStore`] implements [`Store`](jobwire_core::Store) over the
+//! engine's tables, so a [`Node`](jobwire_core::Node) runs the engine's jobs like its own. A process
+//! runs one node for each store.
+//!
+//! ```no_run
+//! # async fn example(transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
+//! use jobwire_core::store::TapMode;
+//! use jobwire_core::{Node, NodeOptions};
+//! use jobwire_engines::{EngineOptions, EngineStore, handlers};
+//!
+//! let options = EngineOptions::new("http://127.0.0.1:8080/process-api");
+//! let store = EngineStore::flowable("postgres://flowable:secret@127.0.0.1/flowable", options).await?;
+//! let node = Node::builder(store.clone(), transport)
+//!     .handlers(handlers(&store)?)
+//!     .options(NodeOptions::default().lanes(vec![store.options().lane.clone().into()]).tap(TapMode::On))
+//!     .start()
+//!     .await?;
+//! # node.stop().await;
+//! # Ok(()) }
+//! ```
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`store`] | the store of every engine |
+//! | [`handler`] | the handler that lets the engine execute a job |
+//! | [`examine`] | the examination of an engine, for `jobwire doctor` |
+//! | [`flowable`] | the rules of Flowable's tables |
+//! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
+//! | [`id`] | the engine's ids as UUIDs |
+
+mod activity;
+mod breaker;
+mod calls;
+mod connection;
+pub mod coordination;
+mod dialect;
+pub mod examine;
+pub mod flowable;
+pub mod handler;
+mod http;
+pub mod id;
+mod options;
+mod owner;
+pub mod store;
+mod tap;
+
+pub use handler::handlers;
+pub use options::{Credentials, EngineOptions};
+pub use store::EngineStore;

@@ -1,0 +1,143 @@
+//! The options of a bridge to an engine.
+
+use std::time::Duration;
+
+use jobwire_core::Lane;
+use jobwire_core::transport::Plaintext;
+
+/// How the engine's REST interface knows its caller. `Debug` hides the secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Credentials {
+    /// No authentication.
+    #[default]
+    None,
+    /// A user and a password.
+    Basic {
+        /// The user.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A bearer token.
+    Bearer(String),
+}
+
+impl Credentials {
+    /// Returns the credentials of a user with a password.
+    pub fn basic(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self::Basic {
+            user: user.into(),
+            password: password.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Basic { .. } => "Basic(..)",
+            Self::Bearer(_) => "Bearer(..)",
+        })
+    }
+}
+
+/// Options of a bridge.
+///
+/// ```
+/// use jobwire_engines::EngineOptions;
+///
+/// let options = EngineOptions::new("http://127.0.0.1:8080/process-api")
+///     .zone("Europe/Berlin".to_owned())
+///     .concurrency(8);
+/// assert_eq!(options.lane.as_str(), "flowable");
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Where the engine's REST interface for processes begins: `http://host:port/process-api` with
+    /// Spring Boot, `http://host:port/flowable-rest/service` for the application flowable-rest.
+    pub url: String,
+    /// The path of an execution below the URL, in which `{id}` stands for the job's id. Default:
+    /// `/management/jobs/{id}`, which is Flowable's own.
+    pub path: String,
+    /// The credentials for REST. Default: none.
+    pub credentials: Credentials,
+    /// The name of the engine, which tells several engines in one database apart. Default:
+    /// `flowable`.
+    pub name: String,
+    /// The schema of the engine's tables. Default: the first one of the role's search path that has
+    /// them.
+    pub schema: Option<String>,
+    /// The time zone of the engine's JVM, as PostgreSQL names it. The engine writes due dates and
+    /// lock times in this zone, without naming it. Default: `UTC`.
+    pub zone: String,
+    /// The lane of the hints. Default: `flowable`.
+    pub lane: Lane,
+    /// Maximum number of executions at once from this process. Each takes a thread and a connection
+    /// of the engine, and a failing one takes a second connection, so it must be smaller than the
+    /// engine's connection pool. Default 8.
+    pub concurrency: usize,
+    /// How long an execution may take to answer. After that its outcome is unknown: the job stays
+    /// locked until its row moves. Default 60 s.
+    pub answer_within: Duration,
+    /// How long a job whose execution gave no answer stays locked without a sign. Default 1 h, as
+    /// long as the engine's own lock.
+    pub unknown_for: Duration,
+    /// How long the jobs of a dead node wait at most for transactions that began while the node
+    /// held them: the engine may still execute such a job. Default 10 min.
+    pub takeover_patience: Duration,
+    /// Whether the node may cancel a statement of the engine that waits for a lock which an idle
+    /// transaction of the same engine holds. Default: no.
+    pub watchdog: bool,
+    /// Maximum number of connections to the database for jobs. Default 8.
+    pub max_connections: u32,
+    /// The time after which the server ends a statement. Default 15 s.
+    pub statement_timeout: Duration,
+    /// Where connections without verified TLS are allowed, to the database and to the engine.
+    /// Default: this machine.
+    pub plaintext: Plaintext,
+}
+
+jobwire_core::setters! {
+    EngineOptions {
+        path: String,
+        credentials: Credentials,
+        name: String,
+        schema: Option<String>,
+        zone: String,
+        lane: Lane,
+        concurrency: usize,
+        answer_within: Duration,
+        unknown_for: Duration,
+        takeover_patience: Duration,
+        watchdog: bool,
+        max_connections: u32,
+        statement_timeout: Duration,
+        plaintext: Plaintext,
+    }
+}
+
+impl EngineOptions {
+    /// Returns the defaults for an engine whose REST interface is at this URL.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            path: "/management/jobs/{id}".to_owned(),
+            credentials: Credentials::None,
+            name: "flowable".to_owned(),
+            schema: None,
+            zone: "UTC".to_owned(),
+            lane: Lane::unchecked("flowable"),
+            concurrency: 8,
+            answer_within: Duration::from_secs(60),
+            unknown_for: Duration::from_secs(3_600),
+            takeover_patience: Duration::from_secs(600),
+            watchdog: false,
+            max_connections: 8,
+            statement_timeout: Duration::from_secs(15),
+            plaintext: Plaintext::Loopback,
+        }
+    }
+}
