@@ -9,9 +9,10 @@
 //!   transaction of the application holds that connection, and all other transitions, renewals
 //!   included, wait for it. Keep such transactions short.
 //! * **The clock** is that of the machine, read once inside each transaction.
-//! * **No transaction ids.** An error of COMMIT is final, and [`Store::committed`] cannot resolve
-//!   it.
-//! * **No notice from other processes** except a counter of commits: [`Store::data_version`].
+//! * **No transaction ids.** An error of COMMIT is final, and
+//!   [`Store::committed`](crate::Store::committed) cannot resolve it.
+//! * **No notice from other processes** except a counter of commits:
+//!   [`Store::data_version`](crate::Store::data_version).
 
 mod address;
 mod aside;

@@ -18,7 +18,7 @@ impl SqliteStore {
     /// database that lives as long as the store. A missing file is created.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if the URL or the path is unusable.
+    /// [`StoreError::Config`](crate::StoreError::Config) if the URL or the path is unusable.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, SqliteOptions::default()).await
     }

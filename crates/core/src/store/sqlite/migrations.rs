@@ -9,7 +9,7 @@ use crate::store::{Result, SCHEMA_VERSION};
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// Returns the migrations, with their history in the table `jobwire_migration`. Newer migrations in
-/// the database are accepted here: [`Store::check`] decides by `schema_version` whether this
+/// the database are accepted here: [`Store::check`](crate::Store::check) decides by `schema_version` whether this
 /// program works with them.
 #[must_use]
 pub fn migrator() -> Migrator {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The options of a [`SqliteStore`].
+/// The options of a [`SqliteStore`](crate::SqliteStore).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SqliteOptions {
