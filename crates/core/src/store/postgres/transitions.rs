@@ -256,8 +256,7 @@ impl Store for PgStore {
     }
 
     async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
-        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
-            .await
+        self.run("mark_hinted", || tap::mark(&self.hot, jobs)).await
     }
 
     async fn write_node(&self, node: &Membership) -> Result<()> {
