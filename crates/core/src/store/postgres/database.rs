@@ -121,8 +121,7 @@ impl Database for PgStore {
     }
 
     async fn mark_tapped(&self, jobs: &[JobId]) -> Result<Marked> {
-        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
-            .await
+        self.run("mark_hinted", || tap::mark(&self.hot, jobs)).await
     }
 
     async fn disconnect(&self) {

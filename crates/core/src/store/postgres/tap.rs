@@ -12,9 +12,10 @@ use jobwire_tap::{
     TlsMode,
 };
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
-use sqlx::{ConnectOptions, PgPool, Row};
+use sqlx::{ConnectOptions, Row};
 use uuid::Uuid;
 
+use super::hot::HotLine;
 use super::sql::ready_columns;
 use super::{PgStore, aside, decode};
 use crate::job::JobId;
@@ -256,11 +257,14 @@ FROM (SELECT) AS one LEFT JOIN marked ON true
 ORDER BY marked.seq"
 );
 
-/// Marks these jobs, if they are visible and were never hinted. Waits for no row.
-pub(super) async fn mark(pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+/// Marks these jobs, if they are visible and were never hinted. Waits for no row. The statement finds
+/// each row by its key, so its plan is kept: planning takes longer than the statement for one job.
+pub(super) async fn mark(hot: &HotLine, jobs: &[JobId]) -> Result<Marked, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
     let query = sqlx::query(MARK).bind(ids);
-    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
+    let mut connection = hot.lend().await?;
+    let rows = aside::rows(&mut connection, query).await?;
+    connection.keep();
     let mut marked = Marked::default();
     for row in &rows {
         let hinted: Option<Vec<Uuid>> = row.try_get(6)?;
