@@ -133,7 +133,8 @@ async fn a_timer_of_camunda_that_runs_early_has_the_same_next_date() {
     let mut dates = Vec::new();
     for run in 1..=4 {
         let timer = rows.job(JOB, &instance).await;
-        dates.push(timer.due.unwrap());
+        // The first date has milliseconds, the next ones have none.
+        dates.push(timer.due.unwrap().and_utc().timestamp());
         assert_eq!(engine.execute(&timer.id).await.status, 204);
         assert_eq!(rows.effects(&instance).await, vec!["work"; run]);
     }
