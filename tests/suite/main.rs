@@ -34,5 +34,6 @@ mod promises;
 mod rules;
 mod several_databases;
 mod supervision;
+mod tap;
 mod transport_conformance;
 mod world;

@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::docs::root;
 
 /// The crates that are published, from the inside out.
-const PUBLISHED: [&str; 5] = [
+const PUBLISHED: [&str; 6] = [
+    "jobwire-tap",
     "jobwire-core",
     "jobwire-amqp",
     "jobwire-kafka",

@@ -170,7 +170,9 @@ fn unusable(error: &io::Error, security: &BrokerSecurity) -> BadSetting {
         Some(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => bad(
             KEY,
             key,
-            "is not the key of the certificate".to_owned(),
+            "is not the key of the certificate in `security.certificate` (setting \
+             `broker_tls_certificate`)"
+                .to_owned(),
             "name a certificate and its own key; while both files are replaced, wait and retry",
         ),
         // An unsupported kind or form of key. The texts do not repeat the key.

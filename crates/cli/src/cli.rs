@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
+    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -47,6 +47,8 @@ pub enum Command {
     Order(order::OrderArgs),
     /// Show what the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
+    /// Set up the commit tap, which starts jobs of plain SQL without delay
+    Tap(tap::TapArgs),
     /// Measure throughput and latency on this machine, database and broker
     Bench(bench::BenchArgs),
     /// Show the settings in effect and their sources
@@ -132,6 +134,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
+        Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Config(_) => config::show(&settings),
     }

@@ -12,3 +12,4 @@ pub mod nodes;
 pub mod order;
 pub mod run;
 pub mod sweep;
+pub mod tap;

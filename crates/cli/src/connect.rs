@@ -299,11 +299,11 @@ impl Outlet {
         self.open.as_ref().map(|(_, hook)| hook.clone())
     }
 
-    /// Asks the node that runs a job to stop it. Returns false if no node can be reached.
-    #[must_use]
-    pub fn ask_to_stop(&self, job: JobId) -> bool {
-        let open = self.open.as_ref();
-        open.is_some_and(|(transport, _)| transport.publisher().tell(Control::Cancel { job }))
+    /// Asks the node that runs a job to stop it. Best effort, without a confirm.
+    pub fn ask_to_stop(&self, job: JobId) {
+        if let Some((transport, _)) = &self.open {
+            transport.publisher().tell(Control::Cancel { job });
+        }
     }
 
     /// Waits until all hints are published, at most for the given time. Returns the number of hints

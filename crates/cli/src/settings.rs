@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare};
+use jobwire_core::{LaneOrder, LaneShare, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -171,6 +171,8 @@ settings! {
         "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
         "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner by the time of one flush, but a crash of the server loses the locks of its last half second, and those jobs run again. Completions always wait.";
+    tap: TapMode = "auto", "tap" "WHEN",
+        "Whether the leader taps the commits of PostgreSQL, so that jobs of plain SQL start within milliseconds: `auto` (if `jobwire tap create` has set it up and the server allows it), `on` (a log line says what is missing, and meanwhile the leader looks every second) or `off`. See docs/operating/tap.md.";
     amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
         "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a queue is declared.";
     amqp_prefix: String = "jobwire", "amqp-prefix" "NAME",

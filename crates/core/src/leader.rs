@@ -28,6 +28,7 @@ mod messages;
 mod publish_watch;
 mod rescue;
 pub mod sweeper;
+pub(crate) mod tap;
 pub(crate) mod timers;
 mod unserved_lanes;
 mod unserved_types;

@@ -36,7 +36,7 @@ use crate::job::NodeId;
 use crate::job::args::JobArgs;
 use crate::job::scope::Services;
 use crate::leader;
-use crate::leader::timers;
+use crate::leader::{tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
@@ -389,6 +389,8 @@ impl Node {
         workers.spawn("timers", draining.clone(), move || {
             timers::move_timers(node.clone())
         });
+        let node = context.clone();
+        workers.spawn("tap", draining.clone(), move || tap::follow(node.clone()));
         let node = context.clone();
         workers.spawn("consumer", draining.clone(), move || {
             consumer::consume(node.clone(), own_hints.clone())

@@ -17,6 +17,7 @@ pub(crate) mod allowance;
 mod answer;
 mod batch_outcome;
 pub(crate) mod created;
+mod decode;
 pub mod error;
 mod locking;
 mod membership;
@@ -29,10 +30,14 @@ mod presence;
 mod process_lock;
 mod row_locks;
 mod schema;
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod statements;
 mod sweeping;
+pub mod tap;
 pub mod transaction;
+mod transitions;
 
 use std::any::Any;
 use std::fmt;
@@ -72,6 +77,7 @@ pub use sweeping::{
     COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
     OrphanPage, OrphanQuery, Rescued,
 };
+pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
 
 /// The result of a store's methods.
@@ -184,6 +190,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Marks and returns jobs that have never had a hint, without a leader cycle.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;
+
+    /// Opens the commit tap, which reports the jobs of plain SQL. At most one is open for a
+    /// database: the leader's. Optional for a store.
+    async fn tap(&self) -> Result<TapOffer> {
+        Ok(TapOffer::missing(self.name()))
+    }
+
+    /// Marks those of these jobs that are visible and never had a hint. They then count as hinted,
+    /// so the leader cycle does not hint them again. Waits for no row. Optional for a store without
+    /// a [`tap`](Self::tap).
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        let _ = jobs;
+        Ok(Marked::default())
+    }
 
     /// Returns a number that changes when another connection writes, if reading it costs next to
     /// nothing (SQLite). `None` if the store has no such number.
@@ -441,11 +461,11 @@ pub enum Fate {
 }
 
 text_enum! {
-    /// What hints a new job: the creating process or the sweeper (protocol rule 20).
+    /// What hints a new job: the creating process or the leader (protocol rule 20).
     Origin {
         /// The creating process, after its transaction has committed.
         Hook = "hook",
-        /// The sweeper (later: the tap).
+        /// The commit tap, or the leader cycle.
         Sql = "sql",
     }
 }

@@ -195,7 +195,7 @@ pub mod store {
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
-    pub use jobwire_core::store::{MAX_NAMES, Refusal};
+    pub use jobwire_core::store::{MAX_NAMES, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
     pub use jobwire_core::store::{
         Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,

@@ -29,7 +29,11 @@ pub struct World {
 impl World {
     /// Creates a database and migrates it.
     pub async fn new() -> Self {
-        let url = shared::postgres().await.create_database().await;
+        Self::on(shared::postgres().await.create_database().await).await
+    }
+
+    /// Migrates an empty database.
+    pub async fn on(url: String) -> Self {
         let store = patient(&url).await;
         store.migrate().await.unwrap();
         let transport = InProcessTransport::new();

@@ -57,7 +57,7 @@ async fn a_wrong_password_and_a_missing_virtual_host() {
     let mut url = url::Url::parse(&world.space.url).unwrap();
     url.set_password(Some("hunter2")).unwrap();
     let refused = refused_to_connect(url.as_str(), &world.options()).await;
-    says(&refused, &["password", "--broker", url.username()]);
+    says(&refused, &["password", "the broker's URL", url.username()]);
     assert!(!format!("{refused} {refused:?}").contains("hunter2"));
 
     let mut url = url::Url::parse(&world.space.url).unwrap();

@@ -9,6 +9,7 @@ mod database;
 mod finding;
 mod lanes;
 mod nodes;
+mod tap;
 
 use clap::Args;
 

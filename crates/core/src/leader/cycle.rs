@@ -17,7 +17,7 @@ use crate::worker::next_timer::Asker;
 
 /// Maximum number of expired leases and of unhinted jobs in one cycle. A full cycle is followed by
 /// another at once.
-const PAGE: i64 = 5_000;
+pub(super) const PAGE: i64 = 5_000;
 
 /// The pause after which a leader whose row is locked asks again.
 const ROW_LOCKED: Duration = Duration::from_millis(100);

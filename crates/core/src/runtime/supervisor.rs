@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_with_state_of_its_own_is_started_again_too() {
+    async fn a_task_that_panics_or_ends_too_early_is_started_again() {
         let stop = CancellationToken::new();
         let mut runs = 0;
         supervised("fragile", stop.clone(), async || {

@@ -20,6 +20,7 @@ mod begin;
 mod claim;
 mod complete;
 mod connect;
+mod database;
 mod decode;
 pub mod examine;
 mod exclusive;
@@ -43,15 +44,13 @@ mod row_locks;
 mod session;
 mod sql;
 mod suspend;
+mod tap;
 mod timers;
 mod transactions;
-mod transitions;
 
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use sqlx::postgres::PgPool;
 use tokio::sync::Semaphore;
 
@@ -62,9 +61,11 @@ use self::line::Line;
 pub use self::migrations::migrator;
 pub use self::options::PgOptions;
 use self::session::Isolation;
-use super::Result;
 use super::poison::Refusals;
 use super::presence::Presence;
+
+pub use jobwire_tap::{About, Finding};
+pub use tap::publication as tap_publication;
 
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
@@ -92,6 +93,8 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
+    /// For connections that sqlx does not make.
+    address: Arc<jobwire_tap::Address>,
 }
 
 impl std::fmt::Debug for PgStore {
@@ -117,25 +120,5 @@ impl PgStore {
         let open = lines.iter().map(|line| line.pool.size()).sum();
         let idle = [&self.renewals, &self.line].map(|line| line.pool.num_idle());
         (open, idle.iter().sum::<usize>() + self.hot.idle())
-    }
-
-    /// Runs one transition with a deadline, measures it, and retries it after a conflict between
-    /// transactions.
-    async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
-    where
-        F: Fn() -> Fut + Send,
-        Fut: Future<Output = Result<T>> + Send,
-    {
-        // The line's own deadline comes first: it suspects the connection before the connection is
-        // dropped.
-        let deadline = self.line.within + Duration::from_secs(1);
-        let line = &self.line;
-        // Boxed: the future is moved several times and takes many kilobytes.
-        let answer = super::measured(statement, deadline, move || {
-            line.answer(transition().boxed())
-        })
-        .await;
-        self.presence.note(&answer);
-        answer
     }
 }

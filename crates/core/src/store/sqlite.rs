@@ -18,6 +18,7 @@ mod aside;
 mod claim;
 mod complete;
 mod connect;
+mod database;
 mod decode;
 mod exclusive;
 mod fail;
@@ -25,6 +26,7 @@ mod find;
 mod insert;
 mod lanes;
 mod leader_cycle;
+mod lease;
 mod lock;
 mod membership;
 mod migrations;
@@ -36,9 +38,7 @@ mod sql;
 mod suspend;
 mod timers;
 mod transactions;
-mod transitions;
 
-use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -91,15 +91,5 @@ impl SqliteStore {
             Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => Err(StoreError::WriterBusy(within)),
             Ok(begun) => Ok(begun?),
         }
-    }
-
-    /// Runs one transition with a deadline, measures it, and retries it after a conflict with
-    /// another process.
-    async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
-    where
-        F: Fn() -> Fut + Send,
-        Fut: Future<Output = Result<T>> + Send,
-    {
-        super::measured(statement, self.deadline, transition).await
     }
 }

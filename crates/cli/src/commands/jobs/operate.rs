@@ -1,7 +1,7 @@
 //! `jobs retry` and `jobs delete`, for single jobs or for all that match; `jobs cancel`.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use jobwire_core::producer::commit_hook::Cause;
@@ -11,7 +11,7 @@ use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 
 use super::filter::FilterArgs;
-use crate::connect::Outlet;
+use crate::connect::{self, Outlet};
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
@@ -184,7 +184,7 @@ pub(super) async fn retry(
     json: bool,
 ) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| store.retry_many(ids, retries).await;
-    let report = each(settings, ids, OfRunning::Report, batch).await?;
+    let report = each(settings, ids, batch).await?;
     report.print("made executable", json)
 }
 
@@ -194,12 +194,17 @@ pub(super) async fn delete(
     ids: &[JobId],
     json: bool,
 ) -> Result<(), Error> {
-    let report = each(settings, ids, OfRunning::Report, async |ids: &[JobId]| {
+    let report = each(settings, ids, async |ids: &[JobId]| {
         store.delete_many(ids).await
     })
     .await?;
     report.print("deleted", json)
 }
+
+/// How long `jobs cancel` repeats its question and waits for running jobs to stop. A question is
+/// sent without a confirm, and the connection may not be there yet.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Deletes jobs, and asks the nodes of running ones to stop them.
 pub(super) async fn cancel(
@@ -208,58 +213,85 @@ pub(super) async fn cancel(
     ids: &[JobId],
     json: bool,
 ) -> Result<(), Error> {
+    let outlet = Outlet::open(settings).await?;
     let delete = async |ids: &[JobId]| store.delete_many(ids).await;
-    let report = each(settings, ids, OfRunning::Stop, delete).await?;
+    let mut report = Report::default();
+    let mut result = batches(&outlet, ids, delete, &mut report).await;
+    if result.is_ok() && connect::has_broker(settings) {
+        report.asked = std::mem::take(&mut report.running);
+        result = ask_to_stop(&outlet, store, report.asked.clone()).await;
+    }
+    close(outlet).await;
+    result?;
     report.print("deleted", json)
 }
 
-/// What to do with jobs that are running.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OfRunning {
-    /// Report them.
-    Report,
-    /// Ask their nodes to stop them.
-    Stop,
+/// Asks the nodes of these jobs to stop them, until none is locked or [`STOP_WITHIN`] has passed. A
+/// handler may take longer, or ignore the signal.
+async fn ask_to_stop(
+    outlet: &Outlet,
+    store: &dyn Store,
+    mut running: Vec<JobId>,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    while !running.is_empty() && started.elapsed() < STOP_WITHIN {
+        for id in &running {
+            outlet.ask_to_stop(*id);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+        let mut left = Vec::new();
+        for id in running {
+            let found = store.get(id).await?;
+            if found.is_some_and(|(view, ..)| view.lock_owner.is_some()) {
+                left.push(id);
+            }
+        }
+        running = left;
+    }
+    Ok(())
 }
 
-/// Applies `operate` to all jobs, batch by batch, and publishes the hints of jobs that became
-/// ready.
+/// Applies `operate` to all jobs, and publishes the hints of jobs that became ready.
 async fn each(
     settings: &Settings,
     ids: &[JobId],
-    of_running: OfRunning,
     operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
 ) -> Result<Report, Error> {
     let outlet = Outlet::open(settings).await?;
-    let hook = outlet.hook();
     let mut report = Report::default();
-    let mut result = Ok(());
+    let result = batches(&outlet, ids, operate, &mut report).await;
+    close(outlet).await;
+    result.map(|()| report)
+}
+
+/// Applies `operate` batch by batch.
+async fn batches(
+    outlet: &Outlet,
+    ids: &[JobId],
+    operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let hook = outlet.hook();
     for batch in ids.chunks(BATCH) {
-        match operate(batch).await {
-            Ok(done) => {
-                for (id, operated) in done.operated {
-                    let stops = operated == Operated::Running && of_running == OfRunning::Stop;
-                    if stops && outlet.ask_to_stop(id) {
-                        report.asked.push(id);
-                    } else {
-                        report.note(id, operated);
-                    }
-                }
-                report.failed.extend(done.refused);
-                if let Some(hook) = &hook {
-                    hook.publish(Cause::Operator, done.ready);
-                }
-            }
-            Err(error) => {
-                result = Err(Error::Failed(format!(
-                    "{}; {} jobs were changed before the error",
-                    Error::Store(error),
-                    report.done.len()
-                )));
-                break;
-            }
+        let done = operate(batch).await.map_err(|error| {
+            Error::Failed(format!(
+                "{}; {} jobs were changed before the error",
+                Error::Store(error),
+                report.done.len()
+            ))
+        })?;
+        for (id, operated) in done.operated {
+            report.note(id, operated);
+        }
+        report.failed.extend(done.refused);
+        if let Some(hook) = &hook {
+            hook.publish(Cause::Operator, done.ready);
         }
     }
+    Ok(())
+}
+
+async fn close(outlet: Outlet) {
     let left = outlet.close(Duration::from_secs(10)).await;
     if left > 0 {
         tracing::warn!(
@@ -267,5 +299,4 @@ async fn each(
             "hints could not be published; the sweeper of a running node will publish them"
         );
     }
-    result.map(|()| report)
 }

@@ -13,6 +13,7 @@ use super::{PgStore, complete, exclusive};
 use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
+use crate::store::statements::Database;
 
 const IS_HELD: &str = "
 SELECT j.id FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id

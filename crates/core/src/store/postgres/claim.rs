@@ -12,6 +12,7 @@ use super::sql::{in_turn, not_suspended, served};
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::statements::{Claiming, Locking};
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// Selects jobs in the order of the primary key, so no other index is needed. `slice` bounds how
@@ -117,12 +118,8 @@ fn read(rows: &[PgRow], page: &ClaimPage) -> Result<Claimable, StoreError> {
     Ok(Claimable::of(hints, slice_end.map(JobId), page))
 }
 
-impl PgStore {
-    pub(super) async fn claim_page(
-        &self,
-        terms: &LockTerms,
-        page: &ClaimPage,
-    ) -> Result<Claimed, StoreError> {
+impl Claiming for PgStore {
+    async fn claim_page(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed, StoreError> {
         self.fences.begin(&self.line).await?;
         let mut tx = begin_to_claim(&self.line).await?;
         let rows = ask([FIND, FIND_STRUCK], terms, page)
@@ -163,7 +160,7 @@ impl PgStore {
     }
 
     /// Returns the page that a claim would take.
-    pub(super) async fn claimable_page(
+    async fn claimable_page(
         &self,
         terms: &LockTerms,
         page: &ClaimPage,

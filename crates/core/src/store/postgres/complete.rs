@@ -12,6 +12,7 @@ use super::sql::ready_columns;
 use super::{PgStore, decode, exclusive, insert};
 use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
 
 /// The lease is deleted first. The leader cycle that clears its owner changes the same row, so the
@@ -228,8 +229,8 @@ pub(super) async fn complete_in(
     Ok(settled)
 }
 
-impl PgStore {
-    pub(super) async fn complete_batch(
+impl Completing for PgStore {
+    async fn complete_batch(
         &self,
         owner: NodeId,
         done: &[Completion],
@@ -261,7 +262,7 @@ impl PgStore {
         Ok(settled)
     }
 
-    pub(super) async fn release_batch(
+    async fn release_batch(
         &self,
         owner: NodeId,
         held: &[LockToken],

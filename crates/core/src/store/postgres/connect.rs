@@ -12,7 +12,7 @@ use super::hot::HotLine;
 use super::lately::Lately;
 use super::line::{Line, Suspicion};
 use super::session::{Commits, Isolation, Plans};
-use super::{PgOptions, PgStore, address, row_locks, session};
+use super::{PgOptions, PgStore, address, row_locks, session, tap};
 use crate::store::Result;
 use crate::store::error::StoreError;
 use crate::store::poison::Refusals;
@@ -141,6 +141,7 @@ impl PgStore {
             isolation,
             refusals: Refusals::default(),
             presence,
+            address: Arc::new(tap::address(&connect)),
         };
         // Report a wrong address or password, or an error of the server, at once. The pool would
         // retry until its timeout and lose the reason.

@@ -7,6 +7,7 @@ use sqlx::Row;
 
 use super::{PgStore, session};
 use crate::store::error::StoreError;
+use crate::store::statements::Database;
 
 /// The result of [`PgStore::examine`].
 #[derive(Clone, Debug)]

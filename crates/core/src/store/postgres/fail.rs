@@ -10,6 +10,7 @@ use super::{PgStore, complete};
 use crate::job::{JobId, NodeId};
 use crate::store::created::earliest;
 use crate::store::error::StoreError;
+use crate::store::statements::Failing;
 use crate::store::{BatchOutcome, Destination, Failure, Handoff, instances};
 
 /// Moves each job to its table: timer, dead letter, or suspended, if a suspension covers the job by
@@ -85,8 +86,8 @@ INSERT INTO jobwire.timer_job (",
 /// A century, in milliseconds. A longer wait would exceed the range of dates.
 const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
 
-impl PgStore {
-    pub(super) async fn fail_batch(
+impl Failing for PgStore {
+    async fn fail_batch(
         &self,
         owner: NodeId,
         failed: &[Failure],

@@ -4,11 +4,12 @@ use sqlx::postgres::{PgArguments, PgPool};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row};
 
-use super::decode;
 use super::sql::{job_columns, moved_columns};
+use super::{PgStore, decode};
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId};
 use crate::store::error::StoreError;
+use crate::store::statements::Finding;
 
 macro_rules! matching {
     () => {
@@ -64,7 +65,7 @@ fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArgum
         .bind(f.due_before)
 }
 
-pub(super) async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
     bound(FIND, filter)
         .bind(filter.offset.max(0))
         .bind(filter.limit.clamp(0, 100_000))
@@ -75,7 +76,7 @@ pub(super) async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobVie
         .collect()
 }
 
-pub(super) async fn count(pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
+async fn count(pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
     Ok(bound(COUNT, filter).fetch_one(pool).await?.try_get(0)?)
 }
 
@@ -95,19 +96,22 @@ FROM (SELECT ",
     " FROM jobwire.dead_letter_job WHERE id = $1) j"
 );
 
-pub(super) async fn get(
-    pool: &PgPool,
-    id: JobId,
-) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-    let filter = JobFilter {
-        id: Some(id),
-        ..JobFilter::default()
-    };
-    let Some(view) = find(pool, &filter).await?.pop() else {
-        return Ok(None);
-    };
-    let Some(found) = sqlx::query(GET).bind(id.0).fetch_optional(pool).await? else {
-        return Ok(None);
-    };
-    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
+async fn get(pool: &PgPool, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
+    let found = sqlx::query(GET).bind(id.0).fetch_optional(pool).await?;
+    let job = found.map(|row| Ok((decode::job(&row, 1)?, row.try_get(0)?)));
+    job.transpose()
+}
+
+impl Finding for PgStore {
+    async fn find_jobs(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+        find(&self.line.pool, filter).await
+    }
+
+    async fn count_jobs(&self, filter: &JobFilter) -> Result<i64, StoreError> {
+        count(&self.line.pool, filter).await
+    }
+
+    async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
+        get(&self.line.pool, id).await
+    }
 }

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
+use super::sql::lane_by_rule;
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -22,17 +23,15 @@ const ROWS: usize = 2_500;
 /// A job without a lane of its own gets that of the first rule that fits. Whether there are any
 /// rules is checked once per statement, so without rules (the usual case) no row pays for them.
 /// Only lanes that the caller can't know are returned.
-const INSERT: &str = "
+const INSERT: &str = concat!(
+    "
 WITH given AS MATERIALIZED (
     SELECT g.*, CASE
         WHEN lane IS NOT NULL THEN lane
         WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
-            (SELECT r.lane FROM jobwire.lane_rule r
-             WHERE (r.type IS NULL OR r.type = g.type) AND (r.category IS NULL OR r.category = g.category)
-               AND (r.tenant IS NULL OR r.tenant = g.tenant)
-               AND (r.min_priority IS NULL OR r.min_priority <= g.priority)
-               AND (r.max_priority IS NULL OR r.max_priority >= g.priority)
-             ORDER BY r.position LIMIT 1),
+            ",
+    lane_by_rule!("jobwire.lane_rule", "g.type", "g.category", "g.tenant", "g.priority"),
+    ",
             'default')
         ELSE 'default' END AS its_lane
     FROM unnest(
@@ -64,7 +63,8 @@ WITH given AS MATERIALIZED (
 SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer),
     ruled.ids, ruled.lanes
 FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
-      WHERE lane IS NULL AND its_lane <> 'default') ruled";
+      WHERE lane IS NULL AND its_lane <> 'default') ruled"
+);
 
 /// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(

@@ -5,44 +5,44 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::sql::{not_suspended, ready_columns, unlocked};
-use super::{aside, decode};
+use super::sql::{not_suspended, ready_columns, rule_columns, unlocked};
+use super::{PgStore, aside, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
 use crate::lane::rule::LaneRule;
+use crate::store::decode::{lane_backlog, lane_rule, lane_view};
 use crate::store::error::StoreError;
+use crate::store::statements::Lanes;
 use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
 
-const RULES: &str = "
-SELECT lane, type, category, tenant, min_priority, max_priority FROM jobwire.lane_rule ORDER BY position";
+const RULES: &str = concat!(
+    "SELECT ",
+    rule_columns!(),
+    " FROM jobwire.lane_rule ORDER BY position"
+);
 
-pub(super) async fn rules(pool: &PgPool) -> Result<Vec<LaneRule>, StoreError> {
+async fn rules(pool: &PgPool) -> Result<Vec<LaneRule>, StoreError> {
     sqlx::query(RULES)
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneRule {
-                lane: Lane(row.try_get(0)?),
-                job_type: row.try_get(1)?,
-                category: row.try_get(2)?,
-                tenant: row.try_get(3)?,
-                min_priority: row.try_get(4)?,
-                max_priority: row.try_get(5)?,
-            })
-        })
+        .map(lane_rule)
         .collect()
 }
 
 /// Serializes concurrent replacements of the rules; inserts still read them.
 const ALONE: &str = "LOCK TABLE jobwire.lane_rule IN SHARE ROW EXCLUSIVE MODE";
 const FORGET: &str = "DELETE FROM jobwire.lane_rule";
-const WRITE: &str = "
-INSERT INTO jobwire.lane_rule (position, lane, type, category, tenant, min_priority, max_priority)
-SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])";
+const WRITE: &str = concat!(
+    "
+INSERT INTO jobwire.lane_rule (position, ",
+    rule_columns!(),
+    ")
+SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])"
+);
 
-pub(super) async fn set_rules(line: &Line, rules: &[LaneRule]) -> Result<(), StoreError> {
+async fn set_rules(line: &Line, rules: &[LaneRule]) -> Result<(), StoreError> {
     let mut tx = begin(line).await?;
     for statement in [ALONE, FORGET] {
         sqlx::query(statement).execute(&mut *tx).await?;
@@ -87,23 +87,12 @@ SELECT coalesce(e.lane, s.lane), coalesce(e.ready, 0), coalesce(e.running, 0), c
 FROM executable e FULL JOIN elsewhere s ON s.lane = e.lane LEFT JOIN holders h ON h.lane = e.lane
 ORDER BY 1";
 
-pub(super) async fn lanes(pool: &PgPool) -> Result<Vec<LaneView>, StoreError> {
+async fn lanes(pool: &PgPool) -> Result<Vec<LaneView>, StoreError> {
     sqlx::query(LANES)
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneView {
-                lane: Lane(row.try_get(0)?),
-                ready: row.try_get(1)?,
-                running: row.try_get(2)?,
-                timers: row.try_get(3)?,
-                suspended: row.try_get(4)?,
-                dead_letters: row.try_get(5)?,
-                oldest_ready_at: row.try_get(6)?,
-                nodes: row.try_get(7)?,
-            })
-        })
+        .map(lane_view)
         .collect()
 }
 
@@ -115,7 +104,7 @@ WHERE NOT (j.lane = ANY($1)) AND ",
     " GROUP BY j.lane ORDER BY 2 DESC, 1 LIMIT $2"
 );
 
-pub(super) async fn outside(
+async fn outside(
     pool: &PgPool,
     lanes: &[Lane],
     at_most: i64,
@@ -127,12 +116,7 @@ pub(super) async fn outside(
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneBacklog {
-                lane: Lane(row.try_get(0)?),
-                jobs: row.try_get(1)?,
-            })
-        })
+        .map(lane_backlog)
         .collect()
 }
 
@@ -237,13 +221,13 @@ async fn look(
 }
 
 /// Returns the ids of a page.
-pub(super) async fn page_ids(line: &Line, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+async fn page_ids(line: &Line, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
     let (found, _) = look(&mut *line.pool.acquire().await?, page).await?;
     Ok(found.into_iter().map(JobId).collect())
 }
 
 /// Moves a page, or only `these` of its jobs.
-pub(super) async fn move_page(
+async fn move_page(
     line: &Line,
     page: &LanePage,
     these: Option<&[JobId]>,
@@ -284,4 +268,38 @@ pub(super) async fn move_page(
     }
     tx.commit().await?;
     Ok(moved)
+}
+
+impl Lanes for PgStore {
+    async fn read_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
+        rules(&self.line.pool).await
+    }
+
+    async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
+        set_rules(&self.line, rules).await
+    }
+
+    async fn read_lanes(&self) -> Result<Vec<LaneView>, StoreError> {
+        lanes(&self.line.pool).await
+    }
+
+    async fn read_lanes_outside(
+        &self,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<Vec<LaneBacklog>, StoreError> {
+        outside(&self.line.pool, lanes, at_most).await
+    }
+
+    async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+        page_ids(&self.line, page).await
+    }
+
+    async fn move_page(
+        &self,
+        page: &LanePage,
+        these: Option<&[JobId]>,
+    ) -> Result<MovedPage, StoreError> {
+        move_page(&self.line, page, these).await
+    }
 }

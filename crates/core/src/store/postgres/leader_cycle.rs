@@ -10,10 +10,11 @@ use super::line::Line;
 use super::sql::{
     in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
-use super::{aside, decode};
+use super::{PgStore, aside, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Leading;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
 
 /// Leads if no other node does. Then, only as leader, clears the owners of expired leases and
@@ -160,14 +161,14 @@ SELECT id FROM (
 ) marked GROUP BY id ORDER BY min(seq) NULLS FIRST"
 );
 
-pub(super) async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let query = sqlx::query_scalar(MARKED).bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
 
 /// Runs a leader cycle, for all jobs or only for `these`.
-pub(super) async fn take(
+async fn take(
     line: &Line,
     turn: &LeaderCycle,
     these: Option<&[JobId]>,
@@ -251,7 +252,7 @@ const RESIGN: &str = "
 UPDATE jobwire.leader SET expires_at = clock_timestamp() - interval '1 second'
 WHERE role = 'leader' AND node = $1 AND expires_at > clock_timestamp()";
 
-pub(super) async fn resign(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
+async fn resign(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
     sqlx::query(RESIGN).bind(node.0).execute(pool).await?;
     Ok(())
 }
@@ -286,20 +287,20 @@ SELECT id, seq FROM (
     (SELECT id, seq FROM jobwire.job WHERE hints = 0 ORDER BY seq DESC LIMIT $1)
 ) unhinted ORDER BY seq";
 
-pub(super) async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let query = sqlx::query_scalar(FIND_UNHINTED).bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
 
 /// Marks up to `at_most` jobs that were never hinted.
-pub(super) async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
     let query = sqlx::query(UNHINTED).bind(at_most);
     decode::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
 
 /// Marks these jobs, if they were never hinted.
-pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
+async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
     let ids: Vec<Uuid> = these.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let query = sqlx::query(UNHINTED_THESE).bind(at_most).bind(ids);
@@ -307,4 +308,37 @@ pub(super) async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready
     let rows = aside::rows(&mut tx, query).await?;
     tx.commit().await?;
     decode::all_ready(&rows)
+}
+
+impl Leading for PgStore {
+    async fn cycle(
+        &self,
+        cycle: &LeaderCycle,
+        these: Option<&[JobId]>,
+    ) -> Result<CycleOutcome, StoreError> {
+        take(&self.line, cycle, these).await
+    }
+
+    async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        marked(&self.line.pool, at_most).await
+    }
+
+    async fn hint_unhinted(
+        &self,
+        at_most: i64,
+        these: Option<&[JobId]>,
+    ) -> Result<Vec<Ready>, StoreError> {
+        match these {
+            Some(these) => hint_these(&self.line, these).await,
+            None => unhinted(&self.line.pool, at_most).await,
+        }
+    }
+
+    async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        find_unhinted(&self.line.pool, at_most).await
+    }
+
+    async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
+        resign(&self.line.pool, node).await
+    }
 }

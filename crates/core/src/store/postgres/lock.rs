@@ -17,6 +17,7 @@ use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
 use crate::job::{Fence, JobId, LockedJob};
 use crate::store::error::StoreError;
+use crate::store::statements::Locking;
 use crate::store::{LockTerms, Locked, Refusal, Tried};
 
 /// The SQLSTATE of a duplicate key.
@@ -219,54 +220,6 @@ impl PgStore {
         }
     }
 
-    pub(super) async fn lock_batch(
-        &self,
-        terms: &LockTerms,
-        hints: &[Hint],
-    ) -> Result<Locked, StoreError> {
-        self.fences.begin(&self.line).await?;
-        let mut locked = Locked::default();
-        let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
-        let mut plain: Vec<Uuid> = Vec::with_capacity(hints.len());
-        for hint in hints {
-            match &hint.instance {
-                Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
-                None => plain.push(hint.id.0),
-            }
-        }
-        plain.sort_unstable();
-        plain.dedup();
-        // Rare futures are boxed: otherwise every lock would make room for their kilobytes.
-        if terms.rows.admit(plain.len()) {
-            locked.rows = self.hold_rows(terms, &plain).boxed().await?;
-        }
-        if let Some(rows) = &locked.rows {
-            leave_out(&mut plain, &rows.jobs);
-        }
-        if !plain.is_empty() {
-            locked.jobs = self.lock_new(terms, &plain).await?;
-            leave_out(&mut plain, &locked.jobs);
-        }
-        if plain.is_empty() && instances.is_empty() {
-            return Ok(locked);
-        }
-        let others = self.lock_others(terms, &plain, instances, &mut locked);
-        match others.boxed().await {
-            // The jobs that are already locked must start; otherwise they wait until their leases
-            // expire.
-            Err(error)
-                if error.changed_nothing()
-                    && (locked.rows.is_some() || !locked.jobs.is_empty()) =>
-            {
-                tracing::warn!(%error, "some hints of a batch could not be decided; they will be tried again");
-                call_busy(hints, &mut locked);
-                locked.is_cut = true;
-            }
-            decided => decided?,
-        }
-        Ok(locked)
-    }
-
     /// Locks jobs that may have a lease, and exclusive jobs.
     async fn lock_others(
         &self,
@@ -404,5 +357,51 @@ impl PgStore {
         }
         connection.keep();
         Ok(())
+    }
+}
+
+impl Locking for PgStore {
+    async fn lock_batch(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked, StoreError> {
+        self.fences.begin(&self.line).await?;
+        let mut locked = Locked::default();
+        let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
+        let mut plain: Vec<Uuid> = Vec::with_capacity(hints.len());
+        for hint in hints {
+            match &hint.instance {
+                Some(instance) => instances.entry(instance.clone()).or_default().push(hint.id),
+                None => plain.push(hint.id.0),
+            }
+        }
+        plain.sort_unstable();
+        plain.dedup();
+        // Rare futures are boxed: otherwise every lock would make room for their kilobytes.
+        if terms.rows.admit(plain.len()) {
+            locked.rows = self.hold_rows(terms, &plain).boxed().await?;
+        }
+        if let Some(rows) = &locked.rows {
+            leave_out(&mut plain, &rows.jobs);
+        }
+        if !plain.is_empty() {
+            locked.jobs = self.lock_new(terms, &plain).await?;
+            leave_out(&mut plain, &locked.jobs);
+        }
+        if plain.is_empty() && instances.is_empty() {
+            return Ok(locked);
+        }
+        let others = self.lock_others(terms, &plain, instances, &mut locked);
+        match others.boxed().await {
+            // The jobs that are already locked must start; otherwise they wait until their leases
+            // expire.
+            Err(error)
+                if error.changed_nothing()
+                    && (locked.rows.is_some() || !locked.jobs.is_empty()) =>
+            {
+                tracing::warn!(%error, "some hints of a batch could not be decided; they will be tried again");
+                call_busy(hints, &mut locked);
+                locked.is_cut = true;
+            }
+            decided => decided?,
+        }
+        Ok(locked)
     }
 }

@@ -6,9 +6,11 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
+use super::PgStore;
 use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 /// A node whose row was removed meanwhile gets a new one.
@@ -19,7 +21,7 @@ ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.ty
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
     host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = clock_timestamp()";
 
-pub(super) async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
+async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
     let lanes: Vec<&str> = node.lanes.iter().map(|lane| &*lane.0).collect();
     let names = |names: &crate::job::scope::Names| {
         let names = names.as_ref();
@@ -43,7 +45,7 @@ pub(super) async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreE
 
 const LEAVE: &str = "DELETE FROM jobwire.node WHERE id = $1";
 
-pub(super) async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
+async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
     sqlx::query(LEAVE).bind(node.0).execute(pool).await?;
     Ok(())
 }
@@ -54,7 +56,7 @@ SELECT id, revision, types, lanes, deployments, categories, tenants, host, versi
     greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
 FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
 
-pub(super) async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
+async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
     let rows = sqlx::query(READ).bind(MAX_NODES as i64);
     let rows = rows.fetch_all(pool).await?;
     Ok(readable(rows.iter().map(view)))
@@ -94,12 +96,30 @@ const FORGET: &str = "
 DELETE FROM jobwire.node WHERE id IN (
     SELECT id FROM jobwire.node WHERE seen_at < clock_timestamp() - $1 AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";
 
-pub(super) async fn forget(
-    pool: &PgPool,
-    silent_for: Duration,
-    heard: &[NodeId],
-) -> Result<u64, StoreError> {
+async fn forget(pool: &PgPool, silent_for: Duration, heard: &[NodeId]) -> Result<u64, StoreError> {
     let heard: Vec<Uuid> = heard.iter().map(|id| id.0).collect();
     let forget = sqlx::query(FORGET).bind(silent_for).bind(heard);
     Ok(forget.execute(pool).await?.rows_affected())
+}
+
+impl Members for PgStore {
+    async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
+        write(&self.line.pool, node).await
+    }
+
+    async fn delete_node(&self, node: NodeId) -> Result<(), StoreError> {
+        leave(&self.line.pool, node).await
+    }
+
+    async fn delete_silent_nodes(
+        &self,
+        silent_for: Duration,
+        heard: &[NodeId],
+    ) -> Result<u64, StoreError> {
+        forget(&self.line.pool, silent_for, heard).await
+    }
+
+    async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        read(&self.line.pool).await
+    }
 }

@@ -12,21 +12,12 @@ use super::{PgStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
-use crate::store::{Operated, OperatedJobs, Store};
+use crate::store::statements::Operating;
+use crate::store::{Operated, OperatedJobs};
 
 const IS_STRICT: &str = "SELECT EXISTS (SELECT FROM jobwire.strict_order)";
 const MAKE_STRICT: &str = "INSERT INTO jobwire.strict_order DEFAULT VALUES ON CONFLICT DO NOTHING";
 const RELAX: &str = "DELETE FROM jobwire.strict_order";
-
-pub(super) async fn strict_order(pool: &PgPool) -> Result<bool, StoreError> {
-    Ok(sqlx::query_scalar(IS_STRICT).fetch_one(pool).await?)
-}
-
-pub(super) async fn set_strict_order(pool: &PgPool, strict: bool) -> Result<(), StoreError> {
-    let statement = if strict { MAKE_STRICT } else { RELAX };
-    sqlx::query(statement).execute(pool).await?;
-    Ok(())
-}
 
 const ROW_LOCK: &str = "
 SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE";
@@ -44,7 +35,7 @@ SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * F
 /// Deletes a job that no node runs. Locks the row first and checks the lease in a later statement,
 /// so that it sees a lock that was being taken. Returns the younger sibling that the job kept
 /// waiting, to be hinted.
-pub(super) async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
     let mut tx = begin(line).await?;
     sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
     let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
@@ -89,10 +80,7 @@ SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
 /// Deletes those jobs that no node runs. The second list has the jobs whose rows were locked.
-pub(super) async fn delete_many(
-    line: &Line,
-    ids: &[JobId],
-) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
+async fn delete_many(line: &Line, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
     let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -193,11 +181,7 @@ SELECT ",
 /// others do not exist.
 const STILL: &str = "SELECT id FROM jobwire.job WHERE id = ANY($1)";
 
-pub(super) async fn retry(
-    pool: &PgPool,
-    ids: &[JobId],
-    retries: i32,
-) -> Result<OperatedJobs, StoreError> {
+async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
     let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -236,32 +220,28 @@ pub(super) async fn retry(
     })
 }
 
-impl PgStore {
-    /// Deletes these jobs in one transaction, then, one by one, those whose rows were locked.
-    pub(super) async fn delete_page(&self, ids: Vec<JobId>) -> Result<OperatedJobs, StoreError> {
-        let delete = || delete_many(&self.line, &ids);
-        let (mut deleted, busy) = self.run("delete", delete).await?;
-        // The other jobs are deleted already. After a transient error for one row, the rest is not
-        // tried.
-        let mut waited: Option<StoreError> = None;
-        for id in busy {
-            let error = match waited {
-                Some(ref error) => error.to_string(),
-                None => match self.delete(id).await {
-                    Ok((operated, ready)) => {
-                        deleted.operated.push((id, operated));
-                        deleted.ready.extend(ready);
-                        continue;
-                    }
-                    Err(error) => {
-                        let reason = error.to_string();
-                        waited = error.is_transient().then_some(error);
-                        reason
-                    }
-                },
-            };
-            deleted.refused.push((id, error));
-        }
-        Ok(deleted)
+impl Operating for PgStore {
+    async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+        delete(&self.line, id).await
+    }
+
+    async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
+        delete_many(&self.line, ids).await
+    }
+
+    async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
+        retry(&self.line.pool, ids, retries).await
+    }
+
+    async fn is_strict(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(IS_STRICT)
+            .fetch_one(&self.line.pool)
+            .await?)
+    }
+
+    async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
+        let statement = if strict { MAKE_STRICT } else { RELAX };
+        sqlx::query(statement).execute(&self.line.pool).await?;
+        Ok(())
     }
 }

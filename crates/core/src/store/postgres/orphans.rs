@@ -6,12 +6,13 @@ use uuid::Uuid;
 use super::begin::{begin, begin_by_key, begin_part};
 use super::line::Line;
 use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
-use super::{aside, decode, exclusive};
+use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::store::error::StoreError;
+use crate::store::statements::Orphans;
 use crate::store::sweeping::LONG_READY;
 use crate::store::{OrphanPage, OrphanQuery};
 
@@ -68,7 +69,7 @@ const FIND: &str = find!("");
 const FIND_THESE: &str = find!(" AND j.id = ANY($12)");
 
 /// Finds orphans, in all jobs or only in `these`.
-pub(super) async fn find(
+async fn find(
     line: &Line,
     query: &OrphanQuery,
     these: Option<&[JobId]>,
@@ -136,7 +137,7 @@ SELECT clock_timestamp(),
 FROM looked"
 );
 
-pub(super) async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, StoreError> {
+async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, StoreError> {
     let count = sqlx::query(SWEEPABLE)
         .bind(&services.types[..])
         .bind(services.bound());
@@ -167,7 +168,7 @@ WHERE l.owner IS NULL AND NOT ",
 GROUP BY j.type ORDER BY 2 DESC, 1 LIMIT $3"
 );
 
-pub(super) async fn unserved_types(
+async fn unserved_types(
     pool: &PgPool,
     services: &Services,
     limit: i64,
@@ -191,7 +192,7 @@ WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND 
 ORDER BY i.process_instance LIMIT 1000
 FOR UPDATE OF i SKIP LOCKED";
 
-pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError> {
+async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError> {
     let mut tx = begin(line).await?;
     let names: Vec<String> = sqlx::query(LEFT_OVER)
         .fetch_all(&mut *tx)
@@ -202,4 +203,30 @@ pub(super) async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError
     let ready = exclusive::leave(&mut tx, &names).await?;
     tx.commit().await?;
     Ok(ready)
+}
+
+impl Orphans for PgStore {
+    async fn find_orphans(
+        &self,
+        query: &OrphanQuery,
+        these: Option<&[JobId]>,
+    ) -> Result<OrphanPage, StoreError> {
+        find(&self.line, query, these).await
+    }
+
+    async fn count_sweepable(&self, services: &Services) -> Result<Sweepable, StoreError> {
+        sweepable(&self.line.pool, services).await
+    }
+
+    async fn count_unserved(
+        &self,
+        services: &Services,
+        limit: i64,
+    ) -> Result<Vec<UnservedType>, StoreError> {
+        unserved_types(&self.line.pool, services, limit).await
+    }
+
+    async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
+        free_instances(&self.line).await
+    }
 }

@@ -11,10 +11,11 @@ use sqlx::{PgPool, Row};
 
 use super::line::Line;
 use super::sql::job_columns;
-use super::{complete, decode};
+use super::{PgStore, complete, decode};
 use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
+use crate::store::statements::Leases;
 
 /// The guard names owner and fence and no time: only the leader cycle ends a lease, by clearing its
 /// owner. A row in `held` that is missing in `free` is locked by another transaction.
@@ -92,7 +93,7 @@ async fn renew(
 /// Renews leases over a connection that works. The connection may have been silent for long, and a
 /// firewall may have dropped it. So after a third of the lease without an answer, another one is
 /// tried while there is time. The first answer counts.
-pub(super) async fn on_a_living_line(
+async fn on_a_living_line(
     line: &Line,
     owner: NodeId,
     lease: Duration,
@@ -120,7 +121,7 @@ pub(super) async fn on_a_living_line(
 }
 
 /// Finds and renews the leases that name this owner and have none of these fences.
-pub(super) async fn unknown(
+async fn unknown(
     pool: &PgPool,
     owner: NodeId,
     lease: Duration,
@@ -160,17 +161,13 @@ WITH struck AS MATERIALIZED (
 SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
 
 /// Returns false if a row was locked; the caller then tries again.
-pub(super) async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
+async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
     let (ids, fences) = complete::guards(lost.iter());
     let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);
     Ok(all.fetch_one(pool).await?)
 }
 
-pub(super) async fn run_alone(
-    pool: &PgPool,
-    owner: NodeId,
-    held: &LockToken,
-) -> Result<bool, StoreError> {
+async fn run_alone(pool: &PgPool, owner: NodeId, held: &LockToken) -> Result<bool, StoreError> {
     let noted = sqlx::query(ALONE)
         .bind(held.id.0)
         .bind(held.fence.0)
@@ -178,4 +175,32 @@ pub(super) async fn run_alone(
         .execute(pool)
         .await?;
     Ok(noted.rows_affected() == 1)
+}
+
+impl Leases for PgStore {
+    async fn renew_batch(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        held: &[LockToken],
+    ) -> Result<Renewed, StoreError> {
+        on_a_living_line(&self.renewals, owner, lease, held).await
+    }
+
+    async fn find_unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>, StoreError> {
+        unknown(&self.renewals.pool, owner, lease, known).await
+    }
+
+    async fn note_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool, StoreError> {
+        run_alone(&self.line.pool, owner, held).await
+    }
+
+    async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<bool, StoreError> {
+        clear_strike(&self.renewals.pool, lost).await
+    }
 }

@@ -1,106 +1,10 @@
 //! Pieces that several statements share. They are literals, so each statement stays one constant
 //! text.
 
-/// Every column of the job tables, in their order, for moves from one table to another. They are
-/// listed so that columns of a later version take their defaults (protocol rule 32).
-macro_rules! moved_columns {
-    () => {
-        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
-         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until, \
-         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints"
-    };
-}
-
-/// True if the death of this lease's owner counts as a strike (protocol rule 26). From the second
-/// strike on the job runs alone, and only a death while it runs alone counts, not one while it
-/// waits beside another suspect.
-macro_rules! strikes_count {
-    ($t:literal) => {
-        concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
-    };
-}
-
-/// The columns that make a `Job`, in the order in which `decode::job` reads them.
+/// The columns of a `Job`.
 macro_rules! job_columns {
     ($t:literal) => {
-        concat!(
-            $t,
-            ".id, ",
-            $t,
-            ".seq, ",
-            $t,
-            ".revision, ",
-            $t,
-            ".kind, ",
-            $t,
-            ".type, ",
-            $t,
-            ".payload::text, ",
-            $t,
-            ".process_instance, ",
-            $t,
-            ".execution, ",
-            $t,
-            ".process_definition, ",
-            $t,
-            ".element, ",
-            $t,
-            ".tenant, ",
-            $t,
-            ".category, ",
-            $t,
-            ".deployment, ",
-            $t,
-            ".priority, ",
-            $t,
-            ".exclusive, ",
-            $t,
-            ".retries, ",
-            $t,
-            ".failures, ",
-            $t,
-            ".retry_policy, ",
-            $t,
-            ".due_at, ",
-            $t,
-            ".repeat, ",
-            $t,
-            ".repeat_until, ",
-            $t,
-            ".correlation_id, ",
-            $t,
-            ".created_at, ",
-            $t,
-            ".ready_at, ",
-            $t,
-            ".lane, ",
-            $t,
-            ".exception_message, ",
-            $t,
-            ".custom_values::text, ",
-            $t,
-            ".trace_parent"
-        )
-    };
-}
-
-/// The columns that make a `Ready`, in the order in which `decode::ready` reads them.
-macro_rules! ready_columns {
-    ($t:literal) => {
-        concat!(
-            $t,
-            ".id, ",
-            $t,
-            ".lane, ",
-            $t,
-            ".exclusive, ",
-            $t,
-            ".process_instance, ",
-            $t,
-            ".trace_parent, ",
-            $t,
-            ".type"
-        )
+        $crate::store::sql::job_columns!($t, "::text")
     };
 }
 
@@ -118,18 +22,9 @@ macro_rules! not_suspended {
         concat!(
             "(",
             $crate::store::postgres::sql::nothing_suspended!(),
-            " OR NOT EXISTS (SELECT FROM jobwire.suspension s WHERE (s.scope = 'process_instance' AND s.value = ",
-            $t,
-            ".process_instance) \
-             OR (s.scope = 'process_definition' AND s.value = ",
-            $t,
-            ".process_definition) \
-             OR (s.scope = 'type' AND s.value = ",
-            $t,
-            ".type) \
-             OR (s.scope = 'tenant' AND s.value = ",
-            $t,
-            ".tenant)))"
+            " OR NOT EXISTS (SELECT FROM jobwire.suspension s WHERE ",
+            $crate::store::sql::covers!($t),
+            "))"
         )
     };
 }
@@ -308,8 +203,10 @@ macro_rules! served_by_fleet {
     };
 }
 
+pub(super) use crate::store::sql::{
+    covers, lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count,
+};
 pub(super) use {
-    in_scope, in_strict_order, in_turn, job_columns, moved_columns, not_suspended,
-    nothing_suspended, or_take_ownerless, ready_columns, served, served_by_fleet, strikes_count,
-    unexpired, unleased, unlocked,
+    in_scope, in_strict_order, in_turn, job_columns, not_suspended, nothing_suspended,
+    or_take_ownerless, served, served_by_fleet, unexpired, unleased, unlocked,
 };

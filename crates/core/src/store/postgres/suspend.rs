@@ -1,17 +1,16 @@
 //! Suspending and activating (protocol rule 27).
 
-use futures_util::FutureExt;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::begin::begin;
 use super::line::Line;
-use super::sql::{moved_columns, ready_columns, unlocked};
+use super::sql::{covers, moved_columns, ready_columns, unlocked};
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
-use crate::job::{JobId, JobState};
+use crate::job::JobId;
 use crate::store::error::StoreError;
-use crate::store::poison::{Activated, Found, found_page};
+use crate::store::statements::Suspending;
 use crate::store::{Suspended, SuspensionScope};
 
 /// True if this job belongs to the scope `$1` with the value `$2`.
@@ -86,10 +85,7 @@ const SUSPENDABLE: &str = concat!(
 
 /// Records the suspension, and returns the jobs that it moves. From then on none of them is locked,
 /// even if its row can't be moved.
-pub(super) async fn suspendable(
-    pool: &PgPool,
-    scope: &SuspensionScope,
-) -> Result<Vec<JobId>, StoreError> {
+async fn suspendable(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
     let note = sqlx::query(NOTE).bind(kind).bind(value);
     note.execute(pool).await?;
@@ -99,7 +95,7 @@ pub(super) async fn suspendable(
 }
 
 /// Moves the jobs of the scope to the suspended table, or only `these` of them.
-pub(super) async fn suspend(
+async fn suspend(
     line: &Line,
     scope: &SuspensionScope,
     these: Option<&[JobId]>,
@@ -149,11 +145,9 @@ WITH back AS (
     WHERE ",
     in_scope!(),
     "
-      AND NOT EXISTS (SELECT FROM jobwire.suspension s WHERE (s.scope, s.value) <> ($1, $2) AND (
-            (s.scope = 'process_instance' AND s.value = j.process_instance)
-         OR (s.scope = 'process_definition' AND s.value = j.process_definition)
-         OR (s.scope = 'type' AND s.value = j.type)
-         OR (s.scope = 'tenant' AND s.value = j.tenant)))",
+      AND NOT EXISTS (SELECT FROM jobwire.suspension s WHERE (s.scope, s.value) <> ($1, $2) AND ",
+            covers!("j"),
+            ")",
             $where,
             "
     RETURNING j.*
@@ -217,10 +211,7 @@ RETURNING ",
 
 /// Ends the suspension and returns the jobs that come back. Returns `None` if there was no
 /// suspension.
-pub(super) async fn activate(
-    line: &Line,
-    scope: &SuspensionScope,
-) -> Result<Option<Vec<Ready>>, StoreError> {
+async fn activate(line: &Line, scope: &SuspensionScope) -> Result<Option<Vec<Ready>>, StoreError> {
     let (kind, value) = scope.parts();
     let mut tx = begin(line).await?;
     sqlx::query(ONE_BY_ONE).execute(&mut *tx).await?;
@@ -242,10 +233,7 @@ pub(super) async fn activate(
 }
 
 /// Returns the jobs that a suspension has moved.
-pub(super) async fn put_aside(
-    pool: &PgPool,
-    scope: &SuspensionScope,
-) -> Result<Vec<JobId>, StoreError> {
+async fn put_aside(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
     let query = sqlx::query_scalar(ASIDE).bind(kind).bind(value);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
@@ -253,7 +241,7 @@ pub(super) async fn put_aside(
 }
 
 /// Brings these jobs back; the suspension itself continues.
-pub(super) async fn bring_back(
+async fn bring_back(
     pool: &PgPool,
     scope: &SuspensionScope,
     these: &[JobId],
@@ -269,7 +257,7 @@ pub(super) async fn bring_back(
 
 /// Returns the jobs that waited for the end of a suspension, which has committed, without those
 /// that came `back` with it.
-pub(super) async fn waited(
+async fn waited(
     pool: &PgPool,
     scope: &SuspensionScope,
     back: &[Ready],
@@ -285,42 +273,44 @@ pub(super) async fn waited(
     decode::all_ready(&rows)
 }
 
-impl PgStore {
-    /// Ends a suspension. If the database refuses that, brings its jobs back in parts first.
-    pub(super) async fn end_suspension(
+impl Suspending for PgStore {
+    async fn suspend_scope(
+        &self,
+        scope: &SuspensionScope,
+        these: Option<&[JobId]>,
+    ) -> Result<Suspended, StoreError> {
+        suspend(&self.line, scope, these).await
+    }
+
+    async fn suspendable(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
+        suspendable(&self.line.pool, scope).await
+    }
+
+    async fn end_suspension(
         &self,
         scope: &SuspensionScope,
     ) -> Result<Option<Vec<Ready>>, StoreError> {
-        let (line, pool) = (&self.line, &self.line.pool);
-        let whole = async move {
-            let end = || activate(line, scope);
-            Ok(Activated::AtOnce(self.run("activate", end).await?))
-        };
-        let found = |_| {
-            let put_aside = || async {
-                let rows = put_aside(pool, scope).await?;
-                Ok(Found::of(rows, i64::MAX))
-            };
-            self.run("activate", put_aside).boxed()
-        };
-        let state = JobState::Suspended;
-        let activated = found_page(self, "activate", state, whole, found, |these| {
-            let part = async move {
-                let bring_back = || bring_back(pool, scope, &these);
-                Ok(Activated::InParts(self.run("activate", bring_back).await?))
-            };
-            part.boxed()
-        });
-        match activated.await? {
-            Activated::AtOnce(ready) => Ok(ready),
-            // The suspension ends in the transaction that brings back the remaining rows, so it
-            // leaves none.
-            Activated::InParts(mut ready) => {
-                let end = || activate(line, scope);
-                let rest = self.run("activate", end).await?;
-                ready.extend(rest.into_iter().flatten());
-                Ok(Some(ready))
-            }
-        }
+        activate(&self.line, scope).await
+    }
+
+    async fn put_aside(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
+        put_aside(&self.line.pool, scope).await
+    }
+
+    async fn bring_back(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> Result<Vec<Ready>, StoreError> {
+        bring_back(&self.line.pool, scope, these).await
+    }
+
+    async fn waited(
+        &self,
+        scope: &SuspensionScope,
+        back: &[Ready],
+    ) -> Result<Vec<Ready>, StoreError> {
+        let waited = waited(&self.line.pool, scope, back).await?;
+        Ok(back.iter().cloned().chain(waited).collect())
     }
 }

@@ -1,8 +1,5 @@
 //! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
-use std::future::Future;
-
-use futures_util::FutureExt;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
@@ -15,9 +12,9 @@ use super::hot::HotLine;
 use super::line::Line;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
-use crate::job::{Fence, JobId, JobState, Lane, LockedJob};
+use crate::job::{Fence, JobId, Lane, LockedJob};
 use crate::store::error::StoreError;
-use crate::store::poison::{Found, found_page};
+use crate::store::statements::Timers;
 use crate::store::{LockTerms, MovedTimers};
 
 /// All steps after the first one read by the given keys. A join with `due` reads the whole table,
@@ -125,14 +122,14 @@ const TAKE_DUE_DURABLY: &str = take_due!(concat!(" AND ", wait_for_disk!()));
 const MOVED: usize = 6;
 const LOCKED: usize = 9;
 
-pub(super) async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
+async fn move_due(pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
     let query = sqlx::query(MOVE_DUE).bind(at_most);
     let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
     moved(&rows, |_| Ok(None))
 }
 
 /// Returns the ids of due timers: up to `at_most` of the oldest, and as many of the newest.
-pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     let ids: Vec<Uuid> = sqlx::query_scalar(DUE)
         .bind(at_most)
         .fetch_all(pool)
@@ -140,7 +137,7 @@ pub(super) async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, Store
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-pub(super) async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
+async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let mut tx = begin_part(line, ids).await?;
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
@@ -150,7 +147,7 @@ pub(super) async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers
     moved(&rows, |_| Ok(None))
 }
 
-pub(super) async fn take_due(
+async fn take_due(
     hot: &HotLine,
     terms: &LockTerms,
     lanes: &[Lane],
@@ -207,26 +204,24 @@ fn moved(
     Ok(result)
 }
 
-impl PgStore {
-    /// Moves due timers with the statement `whole`. If the database refuses it, moves them in parts
-    /// and locks none of them.
-    pub(super) async fn timers(
+impl Timers for PgStore {
+    async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        due(&self.line.pool, at_most).await
+    }
+
+    async fn move_due(
         &self,
-        whole: impl Future<Output = Result<MovedTimers, StoreError>> + Send,
+        at_most: i64,
+        take: Option<(&LockTerms, &[Lane])>,
+        these: Option<&[JobId]>,
     ) -> Result<MovedTimers, StoreError> {
-        let (line, pool) = (&self.line, &self.line.pool);
-        let statement = "move_due_timers";
-        let found = |at_most| {
-            let find = move || async move { Ok(Found::of(due(pool, at_most).await?, at_most)) };
-            self.run(statement, find).boxed()
-        };
-        found_page(self, statement, JobState::Timer, whole, found, |these| {
-            let part = async move {
-                let move_these = || move_these(line, &these);
-                self.run(statement, move_these).await
-            };
-            part.boxed()
-        })
-        .await
+        match (these, take) {
+            (Some(these), _) => move_these(&self.line, these).await,
+            (None, Some((terms, lanes))) => {
+                self.fences.begin(&self.line).await?;
+                take_due(&self.hot, terms, lanes, at_most).await
+            }
+            (None, None) => move_due(&self.line.pool, at_most).await,
+        }
     }
 }

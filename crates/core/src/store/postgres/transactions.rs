@@ -11,6 +11,7 @@ use super::{PgStore, begin, complete, exclusive, insert};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::job::new_job::NewJob;
+use crate::store::statements::Database;
 use crate::store::{BatchOutcome, Completion, Created, Handoff, Origin, Result, SqlStore};
 use crate::telemetry::metrics as m;
 

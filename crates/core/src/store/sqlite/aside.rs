@@ -10,6 +10,7 @@ use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::Handoff;
 use crate::store::error::StoreError;
 use crate::store::poison::{Aside, Refusals, SetsAside};
+use crate::store::statements::Database;
 
 const IS_HELD: &str = "
 SELECT EXISTS (SELECT 1 FROM job_lease WHERE job_id = ?1 AND owner = ?2 AND fence = ?3)";

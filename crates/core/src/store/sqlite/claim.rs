@@ -7,6 +7,7 @@ use super::sql::{in_turn, served, suspended};
 use super::{SqliteStore, decode};
 use crate::hint::Hint;
 use crate::store::error::StoreError;
+use crate::store::statements::Claiming;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// The last row that one claim reads, if there are more.
@@ -49,12 +50,8 @@ WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AN
 ORDER BY j.id LIMIT ?3"
 );
 
-impl SqliteStore {
-    pub(super) async fn claim_page(
-        &self,
-        terms: &LockTerms,
-        page: &ClaimPage,
-    ) -> Result<Claimed, StoreError> {
+impl Claiming for SqliteStore {
+    async fn claim_page(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed, StoreError> {
         let mut tx = self.write().await?;
         let Claimable { hints, after } = claimable(&mut tx, terms, page).await?;
         let mut jobs = lock_in(&mut tx, terms, &hints).await?.jobs;
@@ -68,7 +65,7 @@ impl SqliteStore {
     }
 
     /// Returns the jobs that the page would lock.
-    pub(super) async fn claimable_page(
+    async fn claimable_page(
         &self,
         terms: &LockTerms,
         page: &ClaimPage,

@@ -8,6 +8,7 @@ use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, decode, exclusive, insert};
 use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
 
 /// The guard compares owner and fence and no time (protocol rule 1).
@@ -109,8 +110,8 @@ pub(super) async fn complete_in(
     Ok(settled)
 }
 
-impl SqliteStore {
-    pub(super) async fn complete_batch(
+impl Completing for SqliteStore {
+    async fn complete_batch(
         &self,
         owner: NodeId,
         done: &[Completion],
@@ -122,7 +123,7 @@ impl SqliteStore {
         Ok(settled)
     }
 
-    pub(super) async fn release_batch(
+    async fn release_batch(
         &self,
         owner: NodeId,
         held: &[LockToken],

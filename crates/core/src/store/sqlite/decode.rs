@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-use crate::hint::{Hint, Ready};
+use crate::hint::Ready;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
-use crate::job::{Job, JobId, JobKind, JobState, Lane, NodeId};
+use crate::job::{JobId, JobState, Lane, NodeId};
+use crate::store::decode::{JobRow, kind};
+pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
 /// The last timestamp that is written, the end of the year 9999: sums stay in the range of every
@@ -81,103 +82,46 @@ pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
     rows.iter().map(job_id).collect()
 }
 
-fn json(text: String, column: &str) -> Result<Box<RawValue>, StoreError> {
-    RawValue::from_string(text)
-        .map_err(|e| StoreError::BadRow(format!("column `{column}` is not JSON: {e}")))
-}
-
-fn kind(text: &str) -> Result<JobKind, StoreError> {
-    JobKind::parse(text)
-        .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
-}
-
-/// Returns a value. If it is unreadable, returns the default and stores the reason in `fault`. A
-/// missing column is an error, because it is not the fault of the row.
-fn readable<T: Default>(
-    value: sqlx::Result<T>,
-    fault: &mut Option<String>,
-) -> Result<T, StoreError> {
-    match value {
-        Ok(value) => Ok(value),
-        Err(error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))) => {
-            fault.get_or_insert(error.to_string());
-            Ok(T::default())
-        }
-        Err(error) => Err(error.into()),
+impl JobRow for SqliteRow {
+    fn id(&self, at: usize) -> Result<Uuid, StoreError> {
+        uuid(self, at)
     }
-}
 
-/// Like [`readable`], for a value that was parsed from a text.
-fn parsed<T>(
-    value: Result<T, StoreError>,
-    default: impl FnOnce() -> T,
-    fault: &mut Option<String>,
-) -> T {
-    value.unwrap_or_else(|error| {
-        fault.get_or_insert(error.to_string());
-        default()
-    })
-}
+    fn short(&self, at: usize) -> Result<&str, StoreError> {
+        Ok(self.try_get(at)?)
+    }
 
-/// Reads a job from the columns of `job_columns!`, which begin at `at`.
-pub(super) fn job(row: &SqliteRow, at: usize) -> Result<Job, StoreError> {
-    let mut unreadable = None;
-    let fault = &mut unreadable;
-    let kind_text: &str = readable(row.try_get(at + 3), fault)?;
-    let payload: String = readable(row.try_get(at + 5), fault)?;
-    let custom: Option<String> = readable(row.try_get(at + 26), fault)?;
-    Ok(Job {
-        id: JobId(uuid(row, at)?),
-        seq: readable(row.try_get(at + 1), fault)?,
-        revision: readable(row.try_get(at + 2), fault)?,
-        kind: parsed(kind(kind_text), || JobKind::Message, fault),
-        job_type: readable(row.try_get(at + 4), fault)?,
-        payload: parsed(json(payload, "payload"), Default::default, fault),
-        process_instance: readable(row.try_get(at + 6), fault)?,
-        execution: readable(row.try_get(at + 7), fault)?,
-        process_definition: readable(row.try_get(at + 8), fault)?,
-        element: readable(row.try_get(at + 9), fault)?,
-        tenant: readable(row.try_get(at + 10), fault)?,
-        category: readable(row.try_get(at + 11), fault)?,
-        deployment: readable(row.try_get(at + 12), fault)?,
-        priority: readable(row.try_get(at + 13), fault)?,
-        exclusive: readable(row.try_get(at + 14), fault)?,
-        retries: readable(row.try_get(at + 15), fault)?,
-        failures: readable(row.try_get(at + 16), fault)?,
-        retry_policy: readable(row.try_get(at + 17), fault)?,
-        due_at: parsed(maybe_moment(row.try_get(at + 18)?), || None, fault),
-        repeat: readable(row.try_get(at + 19), fault)?,
-        repeat_until: parsed(maybe_moment(row.try_get(at + 20)?), || None, fault),
-        correlation_id: parsed(uuid(row, at + 21), Default::default, fault),
-        created_at: parsed(moment(row.try_get(at + 22)?), Default::default, fault),
-        ready_at: parsed(moment(row.try_get(at + 23)?), Default::default, fault),
-        lane: Lane(readable(row.try_get(at + 24), fault)?),
-        exception_message: readable(row.try_get(at + 25), fault)?,
-        custom_values: parsed(
-            custom.map(|c| json(c, "custom_values")).transpose(),
-            || None,
-            fault,
-        ),
-        trace_parent: readable(row.try_get(at + 27), fault)?,
-        unreadable: fault.take(),
-    })
-}
+    fn text(&self, at: usize) -> Result<String, StoreError> {
+        Ok(self.try_get(at)?)
+    }
 
-/// Reads a ready job from the columns of `ready_columns!`.
-pub(super) fn ready(row: &SqliteRow) -> Result<Ready, StoreError> {
-    let exclusive: bool = row.try_get(2)?;
-    let instance: Option<String> = row.try_get(3)?;
-    let job_type: String = row.try_get(5)?;
-    Ok(Ready {
-        lane: Lane(row.try_get(1)?),
-        hint: Hint {
-            id: job_id(row)?,
-            instance: instance.filter(|_| exclusive),
-            job_type: (!exclusive).then_some(job_type),
-            committed_at: None,
-            trace_parent: row.try_get(4)?,
-        },
-    })
+    fn maybe_text(&self, at: usize) -> Result<Option<String>, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn long(&self, at: usize) -> Result<i64, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn maybe_long(&self, at: usize) -> Result<Option<i64>, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn int(&self, at: usize) -> Result<i32, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn flag(&self, at: usize) -> Result<bool, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn moment(&self, at: usize) -> Result<DateTime<Utc>, StoreError> {
+        moment(self.try_get(at)?)
+    }
+
+    fn maybe_moment(&self, at: usize) -> Result<Option<DateTime<Utc>>, StoreError> {
+        maybe_moment(self.try_get(at)?)
+    }
 }
 
 /// Reads what a node must serve to run a job, from the columns of these names.
@@ -188,11 +132,6 @@ pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
         category: row.try_get("category")?,
         tenant: row.try_get("tenant")?,
     })
-}
-
-/// Reads all ready jobs.
-pub(super) fn all_ready(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreError> {
-    rows.iter().map(ready).collect()
 }
 
 /// Reads all ready jobs in creation order, which RETURNING does not keep. `seq` follows

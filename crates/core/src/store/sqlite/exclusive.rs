@@ -7,10 +7,11 @@ use std::collections::HashMap;
 
 use sqlx::{Row, SqliteConnection};
 
+use super::decode;
+use super::lease::lease;
 use super::sql::{
     in_strict_order, job_columns, ready_columns, served, strikes, suspended, unlocked,
 };
-use super::{decode, lock};
 use crate::hint::Ready;
 use crate::job::LockedJob;
 use crate::store::error::StoreError;
@@ -123,7 +124,7 @@ pub(super) async fn take_first(
             unserved.insert(name.to_owned(), job.needs());
         }
     }
-    let taken = lock::lease(connection, terms, now, firsts).await?;
+    let taken = lease(connection, terms, now, firsts).await?;
     hold(connection, terms, &taken).await?;
     // Removes the rows of the other free instances. Otherwise the sweeper would find them again and
     // again.

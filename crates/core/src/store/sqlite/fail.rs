@@ -9,6 +9,7 @@ use super::sql::{moved_columns, suspended};
 use super::{SqliteStore, complete, decode};
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Failing;
 use crate::store::{BatchOutcome, Destination, Failure, Handoff};
 
 /// A failure in the form that the statements read.
@@ -61,8 +62,8 @@ INSERT INTO job_exception (job_id, stack, written_at)
 SELECT value ->> 'id', value ->> 'stack', ?2 FROM json_each(?1) WHERE value ->> 'stack' IS NOT NULL
 ON CONFLICT (job_id) DO UPDATE SET stack = excluded.stack, written_at = excluded.written_at";
 
-impl SqliteStore {
-    pub(super) async fn fail_batch(
+impl Failing for SqliteStore {
+    async fn fail_batch(
         &self,
         owner: NodeId,
         failed: &[Failure],

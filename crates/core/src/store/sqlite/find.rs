@@ -3,11 +3,12 @@
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite};
 
-use super::decode;
 use super::sql::{job_columns, moved_columns};
+use super::{SqliteStore, decode};
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId, JobState};
 use crate::store::error::StoreError;
+use crate::store::statements::Finding;
 
 /// The query for the table of each state.
 const TABLES: [(JobState, &str); 4] = [
@@ -98,10 +99,7 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
     sql
 }
 
-pub(super) async fn find(
-    pool: &SqlitePool,
-    filter: &JobFilter,
-) -> Result<Vec<JobView>, StoreError> {
+async fn find(pool: &SqlitePool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
     let select = "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence";
     let mut sql = matching(select, filter);
     sql.push(" ORDER BY j.seq LIMIT ")
@@ -117,7 +115,7 @@ pub(super) async fn find(
         .collect()
 }
 
-pub(super) async fn count(pool: &SqlitePool, filter: &JobFilter) -> Result<i64, StoreError> {
+async fn count(pool: &SqlitePool, filter: &JobFilter) -> Result<i64, StoreError> {
     Ok(matching("SELECT count(*)", filter)
         .build()
         .persistent(false)
@@ -142,23 +140,25 @@ FROM (SELECT ",
     " FROM dead_letter_job WHERE id = ?1) j"
 );
 
-pub(super) async fn get(
-    pool: &SqlitePool,
-    id: JobId,
-) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-    let filter = JobFilter {
-        id: Some(id),
-        ..JobFilter::default()
-    };
-    let Some(view) = find(pool, &filter).await?.pop() else {
-        return Ok(None);
-    };
+async fn get(pool: &SqlitePool, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
     let found = sqlx::query(GET)
         .bind(id.to_string())
         .fetch_optional(pool)
         .await?;
-    let Some(found) = found else {
-        return Ok(None);
-    };
-    Ok(Some((view, decode::job(&found, 1)?, found.try_get(0)?)))
+    let job = found.map(|row| Ok((decode::job(&row, 1)?, row.try_get(0)?)));
+    job.transpose()
+}
+
+impl Finding for SqliteStore {
+    async fn find_jobs(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+        find(&self.readers, filter).await
+    }
+
+    async fn count_jobs(&self, filter: &JobFilter) -> Result<i64, StoreError> {
+        count(&self.readers, filter).await
+    }
+
+    async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
+        get(&self.readers, id).await
+    }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
 use super::decode;
-use super::sql::moved_columns;
+use super::sql::{lane_by_rule, moved_columns};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, JobKind, Lane};
@@ -28,15 +28,16 @@ const DRAW_JOBS: &str = "
 UPDATE counter SET value = value + ?1 WHERE name = 'job_seq'
 RETURNING value, EXISTS (SELECT 1 FROM lane_rule)";
 
-/// Selects the lane of a job without one, by the first rule whose conditions hold.
+/// Selects the lane of a job without one.
 macro_rules! ruled_lane {
     () => {
-        "(SELECT r.lane FROM lane_rule r
-     WHERE (r.type IS NULL OR r.type = value ->> 'type') AND (r.category IS NULL OR r.category = value ->> 'category')
-       AND (r.tenant IS NULL OR r.tenant = value ->> 'tenant')
-       AND (r.min_priority IS NULL OR r.min_priority <= value ->> 'priority')
-       AND (r.max_priority IS NULL OR r.max_priority >= value ->> 'priority')
-     ORDER BY r.position LIMIT 1)"
+        lane_by_rule!(
+            "lane_rule",
+            "value ->> 'type'",
+            "value ->> 'category'",
+            "value ->> 'tenant'",
+            "value ->> 'priority'"
+        )
     };
 }
 

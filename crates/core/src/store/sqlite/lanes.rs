@@ -4,41 +4,42 @@ use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use super::sql::{ready_columns, suspended, unlocked};
+use super::sql::{ready_columns, rule_columns, suspended, unlocked};
 use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{JobId, JobState, Lane};
 use crate::lane::rule::LaneRule;
+use crate::store::decode::{lane_backlog, lane_rule, lane_view};
 use crate::store::error::StoreError;
+use crate::store::statements::Lanes;
 use crate::store::{LANE_SLICE, LanePage, MovedPage, Origin};
 
-const RULES: &str = "SELECT lane, type, category, tenant, min_priority, max_priority FROM lane_rule ORDER BY position";
+const RULES: &str = concat!(
+    "SELECT ",
+    rule_columns!(),
+    " FROM lane_rule ORDER BY position"
+);
 
-pub(super) async fn rules(pool: &SqlitePool) -> Result<Vec<LaneRule>, StoreError> {
+async fn rules(pool: &SqlitePool) -> Result<Vec<LaneRule>, StoreError> {
     sqlx::query(RULES)
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneRule {
-                lane: Lane(row.try_get(0)?),
-                job_type: row.try_get(1)?,
-                category: row.try_get(2)?,
-                tenant: row.try_get(3)?,
-                min_priority: row.try_get(4)?,
-                max_priority: row.try_get(5)?,
-            })
-        })
+        .map(lane_rule)
         .collect()
 }
 
 const FORGET: &str = "DELETE FROM lane_rule";
-const WRITE: &str = "
-INSERT INTO lane_rule (position, lane, type, category, tenant, min_priority, max_priority)
+const WRITE: &str = concat!(
+    "
+INSERT INTO lane_rule (position, ",
+    rule_columns!(),
+    ")
 SELECT key + 1, value ->> 'lane', value ->> 'type', value ->> 'category', value ->> 'tenant', value ->> 'min_priority',
     value ->> 'max_priority'
-FROM json_each(?1)";
+FROM json_each(?1)"
+);
 
 const LANES: &str = "
 WITH executable AS (
@@ -59,24 +60,13 @@ FROM (SELECT lane FROM executable UNION SELECT lane FROM elsewhere) n
 LEFT JOIN executable e ON e.lane = n.lane LEFT JOIN elsewhere s ON s.lane = n.lane
 ORDER BY n.lane";
 
-pub(super) async fn lanes(pool: &SqlitePool) -> Result<Vec<LaneView>, StoreError> {
+async fn lanes(pool: &SqlitePool) -> Result<Vec<LaneView>, StoreError> {
     sqlx::query(LANES)
         .bind(decode::now_micros())
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneView {
-                lane: Lane(row.try_get(0)?),
-                ready: row.try_get(1)?,
-                running: row.try_get(2)?,
-                timers: row.try_get(3)?,
-                suspended: row.try_get(4)?,
-                dead_letters: row.try_get(5)?,
-                oldest_ready_at: decode::maybe_moment(row.try_get(6)?)?,
-                nodes: row.try_get(7)?,
-            })
-        })
+        .map(lane_view)
         .collect()
 }
 
@@ -88,7 +78,7 @@ WHERE j.lane NOT IN (SELECT value FROM json_each(?1)) AND ",
     " GROUP BY j.lane ORDER BY 2 DESC, 1 LIMIT ?2"
 );
 
-pub(super) async fn outside(
+async fn outside(
     pool: &SqlitePool,
     lanes: &[Lane],
     at_most: i64,
@@ -99,12 +89,7 @@ pub(super) async fn outside(
         .fetch_all(pool)
         .await?
         .iter()
-        .map(|row| {
-            Ok(LaneBacklog {
-                lane: Lane(row.try_get(0)?),
-                jobs: row.try_get(1)?,
-            })
-        })
+        .map(lane_backlog)
         .collect()
 }
 
@@ -190,8 +175,8 @@ async fn look_at(
     Ok((found, after))
 }
 
-impl SqliteStore {
-    pub(super) async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
+impl Lanes for SqliteStore {
+    async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(FORGET).execute(&mut *tx).await?;
         sqlx::query(WRITE)
@@ -202,14 +187,14 @@ impl SqliteStore {
     }
 
     /// Returns the job ids of a page.
-    pub(super) async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+    async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
         let mut connection = self.readers.acquire().await?;
         let (found, _) = look_at(&mut connection, page).await?;
         Ok(found.into_iter().map(JobId).collect())
     }
 
     /// Moves a page of jobs, or only `these` of it, if given.
-    pub(super) async fn move_page(
+    async fn move_page(
         &self,
         page: &LanePage,
         these: Option<&[JobId]>,
@@ -249,5 +234,21 @@ impl SqliteStore {
         }
         tx.commit().await?;
         Ok(moved)
+    }
+
+    async fn read_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
+        rules(&self.readers).await
+    }
+
+    async fn read_lanes(&self) -> Result<Vec<LaneView>, StoreError> {
+        lanes(&self.readers).await
+    }
+
+    async fn read_lanes_outside(
+        &self,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> Result<Vec<LaneBacklog>, StoreError> {
+        outside(&self.readers, lanes, at_most).await
     }
 }

@@ -13,6 +13,7 @@ use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Leading;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 
 /// Takes or renews the leader's lease, unless another node leads.
@@ -223,15 +224,15 @@ async fn rescue(
     Ok(rescued.collect())
 }
 
-impl SqliteStore {
+impl Leading for SqliteStore {
     /// Returns the jobs that a cycle may mark.
-    pub(super) async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+    async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(MARKED).bind(decode::now_micros()).bind(at_most);
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Runs a leader cycle, over all jobs or only over `these`, if given.
-    pub(super) async fn turn(
+    async fn cycle(
         &self,
         turn: &LeaderCycle,
         these: Option<&[JobId]>,
@@ -256,7 +257,7 @@ impl SqliteStore {
         Ok(outcome)
     }
 
-    pub(super) async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
+    async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(RESIGN)
             .bind(node.to_string())
@@ -266,6 +267,28 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
+    /// Returns the ids of jobs that were never hinted: `at_most` of the oldest, and of the newest.
+    async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+        let query = sqlx::query(FIND_UNHINTED).bind(at_most);
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Counts a hint for jobs that have none, or only for `these`, if given, and returns them.
+    async fn hint_unhinted(
+        &self,
+        at_most: i64,
+        these: Option<&[JobId]>,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let these = these.map(decode::array).transpose()?;
+        let mut tx = self.write().await?;
+        let now = decode::now_micros();
+        let ready = hint_unhinted(&mut tx, now, at_most, these.as_deref()).await?;
+        tx.commit().await?;
+        Ok(ready)
+    }
+}
+
+impl SqliteStore {
     /// Ends the leases and the leadership of a node that is proven dead. Returns the number of
     /// leases.
     pub(super) async fn end_leases_of(&self, dead: NodeId) -> Result<u64, StoreError> {
@@ -279,26 +302,6 @@ impl SqliteStore {
         sqlx::query(LEAVE).bind(&dead).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(ended)
-    }
-
-    /// Returns the ids of jobs that were never hinted: `at_most` of the oldest, and of the newest.
-    pub(super) async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        let query = sqlx::query(FIND_UNHINTED).bind(at_most);
-        decode::job_ids(&query.fetch_all(&self.readers).await?)
-    }
-
-    /// Counts a hint for jobs that have none, or only for `these`, if given, and returns them.
-    pub(super) async fn hint_unhinted(
-        &self,
-        at_most: i64,
-        these: Option<&[JobId]>,
-    ) -> Result<Vec<Ready>, StoreError> {
-        let these = these.map(decode::array).transpose()?;
-        let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        let ready = hint_unhinted(&mut tx, now, at_most, these.as_deref()).await?;
-        tx.commit().await?;
-        Ok(ready)
     }
 }
 

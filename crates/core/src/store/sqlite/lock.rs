@@ -4,11 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Row, SqliteConnection};
 
+use super::lease::lease;
 use super::sql::{job_columns, served, strikes, suspended};
-use super::{SqliteStore, decode, exclusive, insert};
+use super::{SqliteStore, decode, exclusive};
 use crate::hint::Hint;
-use crate::job::{Fence, Job, JobId, LockedJob};
+use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::statements::Locking;
 use crate::store::{LockTerms, Locked, Refusal};
 
 /// Reads everything that decides in one statement. Nothing can change before the lease is written.
@@ -30,52 +32,8 @@ WHERE j.id IN (SELECT value FROM json_each(?1))
 ORDER BY j.seq"
 );
 
-/// Writes a new lease, or an owner for a lease that lost its owner. `?1` is an array of
-/// `[id, fence, strikes]`.
-const LEASE: &str = "
-INSERT INTO job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
-SELECT value ->> 0, ?2, value ->> 1, ?3, ?4, value ->> 2 FROM json_each(?1) WHERE true
-ON CONFLICT (job_id) DO UPDATE
-    SET owner = excluded.owner, fence = excluded.fence, locked_at = excluded.locked_at,
-        expires_at = excluded.expires_at, alone_since = NULL, strikes = excluded.strikes";
-
-/// Writes the leases of jobs that were found free, each with its own fence.
-pub(super) async fn lease(
-    connection: &mut SqliteConnection,
-    terms: &LockTerms,
-    now: i64,
-    free: Vec<(Job, i32)>,
-) -> Result<Vec<LockedJob>, StoreError> {
-    if free.is_empty() {
-        return Ok(Vec::new());
-    }
-    let first = insert::draw(connection, "fence_seq", free.len()).await?;
-    let locked: Vec<LockedJob> = (first..)
-        .zip(free)
-        .map(|(fence, (job, strikes))| LockedJob {
-            job,
-            fence: Fence(fence),
-            strikes,
-        })
-        .collect();
-    sqlx::query(LEASE)
-        .bind(decode::array(
-            locked.iter().map(|l| (l.job.id, l.fence, l.strikes)),
-        )?)
-        .bind(terms.owner.to_string())
-        .bind(now)
-        .bind(decode::later(now, terms.lease))
-        .execute(connection)
-        .await?;
-    Ok(locked)
-}
-
-impl SqliteStore {
-    pub(super) async fn lock_batch(
-        &self,
-        terms: &LockTerms,
-        hints: &[Hint],
-    ) -> Result<Locked, StoreError> {
+impl Locking for SqliteStore {
+    async fn lock_batch(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked, StoreError> {
         let mut tx = self.write().await?;
         let locked = lock_in(&mut tx, terms, hints).await?;
         tx.commit().await?;

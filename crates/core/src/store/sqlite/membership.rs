@@ -9,6 +9,7 @@ use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
+use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "
@@ -27,8 +28,8 @@ FROM node ORDER BY seen_at DESC LIMIT ?1";
 const FORGET: &str = "
 DELETE FROM node WHERE seen_at < ?1 AND id NOT IN (SELECT value FROM json_each(?2))";
 
-impl SqliteStore {
-    pub(super) async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
+impl Members for SqliteStore {
+    async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
         let names = |names: &Names| names.as_ref().map(decode::array).transpose();
         let mut tx = self.write().await?;
         sqlx::query(WRITE)
@@ -48,21 +49,21 @@ impl SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    pub(super) async fn delete_node(&self, node: NodeId) -> Result<(), StoreError> {
+    async fn delete_node(&self, node: NodeId) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         let leave = sqlx::query(LEAVE).bind(node.to_string());
         leave.execute(&mut *tx).await?;
         Ok(tx.commit().await?)
     }
 
-    pub(super) async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+    async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
         let rows = sqlx::query(READ).bind(MAX_NODES as i64);
         let rows = rows.fetch_all(&self.readers).await?;
         let now = decode::now_micros();
         Ok(readable(rows.iter().map(|row| view(row, now))))
     }
 
-    pub(super) async fn delete_silent_nodes(
+    async fn delete_silent_nodes(
         &self,
         silent_for: Duration,
         heard: &[NodeId],

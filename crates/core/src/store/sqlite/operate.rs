@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{moved_columns, ready_columns, unlocked};
@@ -10,6 +9,7 @@ use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::statements::Operating;
 use crate::store::{Operated, OperatedJobs};
 
 const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT ?1 AS id) j");
@@ -120,12 +120,8 @@ const MAKE_STRICT: &str =
     "INSERT INTO strict_order (only_row, since) VALUES (1, ?1) ON CONFLICT DO NOTHING";
 const RELAX: &str = "DELETE FROM strict_order";
 
-pub(super) async fn strict_order(pool: &SqlitePool) -> Result<bool, StoreError> {
-    Ok(sqlx::query_scalar(IS_STRICT).fetch_one(pool).await?)
-}
-
-impl SqliteStore {
-    pub(super) async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
+impl Operating for SqliteStore {
+    async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         let query = if strict {
             sqlx::query(MAKE_STRICT).bind(decode::now_micros())
@@ -137,7 +133,7 @@ impl SqliteStore {
     }
 
     /// Deletes a job unless it is running.
-    pub(super) async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+    async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
         let mut tx = self.write().await?;
         let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
             .bind(id.to_string())
@@ -173,7 +169,7 @@ impl SqliteStore {
     }
 
     /// Deletes those of the jobs that are not running.
-    pub(super) async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+    async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
         let mut tx = self.write().await?;
         let running = sqlx::query(RUNNING)
             .bind(decode::array(ids)?)
@@ -212,14 +208,11 @@ impl SqliteStore {
         let others = |ids: BTreeSet<JobId>, why| ids.into_iter().map(move |id| (id, why));
         deleted.operated.extend(others(asked, Operated::NotFound));
         deleted.operated.extend(others(running, Operated::Running));
-        Ok(deleted)
+        // No row was locked: there is one writer.
+        Ok((deleted, Vec::new()))
     }
 
-    pub(super) async fn retry_jobs(
-        &self,
-        ids: &[JobId],
-        retries: i32,
-    ) -> Result<OperatedJobs, StoreError> {
+    async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let mut retried = OperatedJobs::default();
@@ -230,6 +223,12 @@ impl SqliteStore {
         }
         tx.commit().await?;
         Ok(retried)
+    }
+
+    async fn is_strict(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(IS_STRICT)
+            .fetch_one(&self.readers)
+            .await?)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::job::JobId;
 use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::store::error::StoreError;
-use crate::store::{Handoff, OrphanQuery};
+use crate::store::statements::Orphans;
+use crate::store::{Handoff, OrphanPage, OrphanQuery};
 
 /// Reads in key order and only up to the time of the query: ids are time-ordered, so a healthy
 /// backlog behind it costs nothing. Each hint that was sent in vain makes the row wait longer
@@ -102,11 +103,8 @@ SELECT i.process_instance FROM instance_lock i
 WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
 ORDER BY i.process_instance LIMIT 1000";
 
-impl SqliteStore {
-    pub(super) async fn count_sweepable(
-        &self,
-        services: &Services,
-    ) -> Result<Sweepable, StoreError> {
+impl Orphans for SqliteStore {
+    async fn count_sweepable(&self, services: &Services) -> Result<Sweepable, StoreError> {
         let now = decode::now_micros();
         let row = sqlx::query(SWEEPABLE)
             .bind(decode::array(&services.types[..])?)
@@ -127,7 +125,7 @@ impl SqliteStore {
         })
     }
 
-    pub(super) async fn count_unserved(
+    async fn count_unserved(
         &self,
         services: &Services,
         limit: i64,
@@ -145,11 +143,11 @@ impl SqliteStore {
     }
 
     /// Finds orphans, or only those among `these`, if given.
-    pub(super) async fn find_orphans(
+    async fn find_orphans(
         &self,
         query: &OrphanQuery,
         these: Option<&[JobId]>,
-    ) -> Result<Vec<Ready>, StoreError> {
+    ) -> Result<OrphanPage, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let statement = if these.is_some() { FIND_THESE } else { FIND };
@@ -174,10 +172,10 @@ impl SqliteStore {
                 .await?;
         }
         tx.commit().await?;
-        Ok(ready)
+        Ok(OrphanPage::of(ready, query.limit))
     }
 
-    pub(super) async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
+    async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
         let names: Vec<String> = sqlx::query(LEFT_OVER)
             .fetch_all(&mut *tx)

@@ -11,6 +11,7 @@ use super::{SqliteStore, complete, decode};
 use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
+use crate::store::statements::Leases;
 
 /// The guard compares owner and fence and no time: only the leader cycle ends a lease, by clearing
 /// its owner.
@@ -41,18 +42,18 @@ const ABSOLVE: &str = "
 UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
 
-impl SqliteStore {
-    pub(super) async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<(), StoreError> {
+impl Leases for SqliteStore {
+    async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<bool, StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(ABSOLVE)
             .bind(complete::guards(lost.iter())?)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(())
+        Ok(true)
     }
 
-    pub(super) async fn renew_batch(
+    async fn renew_batch(
         &self,
         owner: NodeId,
         lease: Duration,
@@ -68,7 +69,7 @@ impl SqliteStore {
     }
 
     /// Finds and renews the leases of this owner that have none of these fences.
-    pub(super) async fn find_unknown(
+    async fn find_unknown(
         &self,
         owner: NodeId,
         lease: Duration,
@@ -94,11 +95,7 @@ impl SqliteStore {
         Ok(unknown)
     }
 
-    pub(super) async fn note_alone(
-        &self,
-        owner: NodeId,
-        held: &LockToken,
-    ) -> Result<bool, StoreError> {
+    async fn note_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool, StoreError> {
         let mut tx = self.write().await?;
         let noted = sqlx::query(ALONE)
             .bind(held.id.to_string())

@@ -5,13 +5,10 @@
 //! statement is prepared once for sets of any length. The time of a transaction is read once and
 //! bound, so all its statements compare with the same clock reading.
 
-/// Every column of the job tables, in order, for moves from one table to another. The list is
-/// explicit, so that columns which a later version adds take their defaults (protocol rule 32).
-macro_rules! moved_columns {
-    () => {
-        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
-         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until, \
-         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints"
+/// The columns of a `Job`.
+macro_rules! job_columns {
+    ($t:literal) => {
+        $crate::store::sql::job_columns!($t, "")
     };
 }
 
@@ -46,110 +43,13 @@ macro_rules! strikes {
     };
 }
 
-/// The columns of a `Job`, in the order in which `decode::job` reads them.
-macro_rules! job_columns {
-    ($t:literal) => {
-        concat!(
-            $t,
-            ".id, ",
-            $t,
-            ".seq, ",
-            $t,
-            ".revision, ",
-            $t,
-            ".kind, ",
-            $t,
-            ".type, ",
-            $t,
-            ".payload, ",
-            $t,
-            ".process_instance, ",
-            $t,
-            ".execution, ",
-            $t,
-            ".process_definition, ",
-            $t,
-            ".element, ",
-            $t,
-            ".tenant, ",
-            $t,
-            ".category, ",
-            $t,
-            ".deployment, ",
-            $t,
-            ".priority, ",
-            $t,
-            ".exclusive, ",
-            $t,
-            ".retries, ",
-            $t,
-            ".failures, ",
-            $t,
-            ".retry_policy, ",
-            $t,
-            ".due_at, ",
-            $t,
-            ".repeat, ",
-            $t,
-            ".repeat_until, ",
-            $t,
-            ".correlation_id, ",
-            $t,
-            ".created_at, ",
-            $t,
-            ".ready_at, ",
-            $t,
-            ".lane, ",
-            $t,
-            ".exception_message, ",
-            $t,
-            ".custom_values, ",
-            $t,
-            ".trace_parent"
-        )
-    };
-}
-
-/// The columns of a `Ready`, in the order in which `decode::ready` reads them.
-macro_rules! ready_columns {
-    () => {
-        "id, lane, exclusive, process_instance, trace_parent, type"
-    };
-    ($t:literal) => {
-        concat!(
-            $t,
-            ".id, ",
-            $t,
-            ".lane, ",
-            $t,
-            ".exclusive, ",
-            $t,
-            ".process_instance, ",
-            $t,
-            ".trace_parent, ",
-            $t,
-            ".type"
-        )
-    };
-}
-
 /// Whether a suspension covers the job.
 macro_rules! suspended {
     ($t:literal) => {
         concat!(
-            "EXISTS (SELECT 1 FROM suspension s WHERE \
-             (s.scope = 'process_instance' AND s.value = ",
-            $t,
-            ".process_instance) \
-             OR (s.scope = 'process_definition' AND s.value = ",
-            $t,
-            ".process_definition) \
-             OR (s.scope = 'type' AND s.value = ",
-            $t,
-            ".type) \
-             OR (s.scope = 'tenant' AND s.value = ",
-            $t,
-            ".tenant))"
+            "EXISTS (SELECT 1 FROM suspension s WHERE ",
+            $crate::store::sql::covers!($t),
+            ")"
         )
     };
 }
@@ -179,14 +79,6 @@ macro_rules! in_scope {
             $t,
             ".tenant END = ?2"
         )
-    };
-}
-
-/// Whether the death of the lease's owner counts as a strike (protocol rule 26). From the second
-/// strike on the job runs alone, and only a death while it runs alone counts.
-macro_rules! strikes_count {
-    ($t:literal) => {
-        concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")
     };
 }
 
@@ -321,8 +213,10 @@ macro_rules! served_by_fleet {
     };
 }
 
+pub(super) use crate::store::sql::{
+    lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count,
+};
 pub(super) use {
-    in_node_scope, in_scope, in_strict_order, in_turn, job_columns, moved_columns, ready_columns,
-    release_leases, served, served_by_fleet, strikes, strikes_count, suspended, unexpired,
-    unlocked,
+    in_node_scope, in_scope, in_strict_order, in_turn, job_columns, release_leases, served,
+    served_by_fleet, strikes, suspended, unexpired, unlocked,
 };

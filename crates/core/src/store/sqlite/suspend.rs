@@ -1,10 +1,11 @@
 //! Suspension and activation (protocol rule 27).
 
-use super::sql::{in_scope, moved_columns, ready_columns, unlocked};
+use super::sql::{in_scope, moved_columns, ready_columns, suspended, unlocked};
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::statements::Suspending;
 use crate::store::{Suspended, SuspensionScope};
 
 const NOTE: &str = "
@@ -103,15 +104,7 @@ const WAITED: &str = concat!(
 /// Whether the job is in the scope and no other suspension covers it.
 macro_rules! back {
     ($where:literal) => {
-        concat!(
-            in_scope!("j"),
-            $where,
-            " AND NOT EXISTS (SELECT 1 FROM suspension s WHERE
-    (s.scope = 'process_instance' AND s.value = j.process_instance)
- OR (s.scope = 'process_definition' AND s.value = j.process_definition)
- OR (s.scope = 'type' AND s.value = j.type)
- OR (s.scope = 'tenant' AND s.value = j.tenant))"
-        )
+        concat!(in_scope!("j"), $where, " AND NOT ", suspended!("j"))
     };
 }
 
@@ -166,13 +159,10 @@ const ASIDE: &str = concat!(
     " ORDER BY j.id"
 );
 
-impl SqliteStore {
+impl Suspending for SqliteStore {
     /// Records the suspension, and returns the jobs that it moves. From then on no node locks one
     /// of these jobs, even if its row is not moved.
-    pub(super) async fn suspendable(
-        &self,
-        scope: &SuspensionScope,
-    ) -> Result<Vec<JobId>, StoreError> {
+    async fn suspendable(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
         sqlx::query(NOTE)
@@ -188,7 +178,7 @@ impl SqliteStore {
     }
 
     /// Moves the jobs in the scope to the suspended table, or only `these`, if given.
-    pub(super) async fn suspend_scope(
+    async fn suspend_scope(
         &self,
         scope: &SuspensionScope,
         these: Option<&[JobId]>,
@@ -231,17 +221,14 @@ impl SqliteStore {
     }
 
     /// Returns the jobs that a suspension moved.
-    pub(super) async fn put_aside(
-        &self,
-        scope: &SuspensionScope,
-    ) -> Result<Vec<JobId>, StoreError> {
+    async fn put_aside(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
         let (kind, value) = scope.parts();
         let query = sqlx::query(ASIDE).bind(kind).bind(value);
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
     /// Brings these jobs back. The suspension itself continues.
-    pub(super) async fn bring_back(
+    async fn bring_back(
         &self,
         scope: &SuspensionScope,
         these: &[JobId],
@@ -279,7 +266,7 @@ impl SqliteStore {
     }
 
     /// Returns the jobs that are executable after the end of a suspension, to be hinted.
-    pub(super) async fn waited(&self, scope: &SuspensionScope) -> Result<Vec<Ready>, StoreError> {
+    async fn waited(&self, scope: &SuspensionScope, _: &[Ready]) -> Result<Vec<Ready>, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
         let rows = sqlx::query(WAITED)
@@ -294,7 +281,7 @@ impl SqliteStore {
 
     /// Ends the suspension and returns its jobs to the tables they came from. Returns `None` if
     /// there was no such suspension.
-    pub(super) async fn end_suspension(
+    async fn end_suspension(
         &self,
         scope: &SuspensionScope,
     ) -> Result<Option<Vec<Ready>>, StoreError> {

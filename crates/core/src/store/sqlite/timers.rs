@@ -1,15 +1,14 @@
 //! Timers: due timers become executable, in batches. Several movers at once are safe.
 
-use futures_util::FutureExt;
 use sqlx::Row;
 
 use super::lock::lock_in;
 use super::sql::{moved_columns, ready_columns};
 use super::{SqliteStore, decode};
 use crate::hint::{Hint, Ready};
-use crate::job::{JobId, JobState, Lane};
+use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
-use crate::store::poison::{Found, found_page};
+use crate::store::statements::Timers;
 use crate::store::{LockTerms, MovedTimers};
 
 macro_rules! due {
@@ -50,9 +49,9 @@ FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))"
 const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))";
 const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
 
-impl SqliteStore {
+impl Timers for SqliteStore {
     /// Returns the ids of due timers: `at_most` of the oldest, and of the newest.
-    pub(super) async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
+    async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         let query = sqlx::query(OLDEST_AND_NEWEST)
             .bind(decode::now_micros())
             .bind(at_most);
@@ -61,7 +60,7 @@ impl SqliteStore {
 
     /// Moves due timers, or only `these`, if given. With `take`, locks those of its lanes under its
     /// terms, except exclusive ones.
-    pub(super) async fn move_due(
+    async fn move_due(
         &self,
         at_most: i64,
         take: Option<(&LockTerms, &[Lane])>,
@@ -112,28 +111,5 @@ impl SqliteStore {
             next_due: decode::maybe_moment(next_due)?,
             now: decode::moment(now)?,
         })
-    }
-
-    /// Moves due timers and locks those that `take` allows. If the database refuses the page, moves
-    /// it in parts and without locks.
-    pub(super) async fn timers(
-        &self,
-        at_most: i64,
-        take: Option<(&LockTerms, &[Lane])>,
-    ) -> Result<MovedTimers, StoreError> {
-        let statement = "move_due_timers";
-        let whole = self.run(statement, || self.move_due(at_most, take, None));
-        let found = |at_most| {
-            let due = move || async move { Ok(Found::of(self.due(at_most).await?, at_most)) };
-            self.run(statement, due).boxed()
-        };
-        found_page(self, statement, JobState::Timer, whole, found, |these| {
-            let part = async move {
-                let move_these = || self.move_due(i64::MAX, None, Some(&these));
-                self.run(statement, move_these).await
-            };
-            part.boxed()
-        })
-        .await
     }
 }

@@ -1,79 +1,50 @@
-//! The transitions: which statement of which file each method of [`Store`] runs, on which
-//! connections.
+//! The store of every SQL database: which statement each method of [`Store`] runs, and what it does
+//! when the database refuses a row.
+
+mod parts;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 
+use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
+use super::statements::Statements;
+use super::transaction::AfterCommit;
 use super::{
-    PgStore, begin, find, lanes, leader_cycle, membership, operate, orphans, renew, session,
-    suspend, timers,
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
-use crate::store::poison::{Found, StuckBatch, found_page, held_page, told_page};
-use crate::store::transaction::{AfterCommit, JobTransaction};
-use crate::store::{
-    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, SqlStore, Store, Suspended, SuspensionScope, TransactionId, check_rules,
-    measured, schema_status,
-};
 
 #[async_trait]
-impl Store for PgStore {
+impl<S: Statements> Store for S {
     fn name(&self) -> &'static str {
-        "postgres"
+        S::NAME
     }
 
     async fn check(&self) -> Result<SchemaStatus> {
-        self.run("check", || async {
-            session::ensure_fit(&self.line, &self.renewals).await?;
-            self.open_hot().await?;
-            let (server, exists): (String, bool) = sqlx::query_as(
-                "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
-            )
-            .fetch_one(&self.line.pool)
-            .await?;
-            let newest: Option<(i32, i32)> = if exists {
-                sqlx::query_as(
-                    "SELECT version, readable_by FROM jobwire.schema_version ORDER BY version DESC LIMIT 1",
-                )
-                .fetch_optional(&self.line.pool)
-                .await?
-            } else {
-                None
-            };
-            Ok(schema_status(newest, server))
-        })
-        .await
+        self.run("check", || self.read_schema()).await
     }
 
     async fn answers(&self) -> Result<()> {
-        self.run("answers", || async {
-            sqlx::query("SELECT").execute(&self.line.pool).await?;
-            Ok(())
-        })
-        .await
+        self.is_there().await
     }
 
     async fn absence(&self) -> Option<String> {
-        let ask = async {
-            sqlx::query("SELECT").execute(&self.renewals.pool).await?;
-            Ok(())
-        };
-        self.presence.absence(ask).await
+        self.why_absent().await
     }
 
     async fn begin_locking(&self) -> Result<()> {
-        self.run("begin_locking", || self.fences.begin(&self.line))
-            .await
+        self.leap().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -89,12 +60,9 @@ impl Store for PgStore {
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
-        // A late renewal is useless, so it must not wait as long as other statements.
-        let deadline = self.line.within.min(lease);
-        measured("renew", deadline, || {
-            renew::on_a_living_line(&self.renewals, owner, lease, held)
-        })
-        .await
+        // A late renewal has no effect, so it waits no longer than the lease lasts.
+        let deadline = self.within().min(lease);
+        measured("renew", deadline, || self.renew_batch(owner, lease, held)).await
     }
 
     async fn unknown(
@@ -103,26 +71,20 @@ impl Store for PgStore {
         lease: Duration,
         known: &[Fence],
     ) -> Result<Vec<LockedJob>> {
-        self.run("unknown", || {
-            renew::unknown(&self.renewals.pool, owner, lease, known)
-        })
-        .await
+        self.run("unknown", || self.find_unknown(owner, lease, known))
+            .await
     }
 
     fn outcome_within(&self) -> Duration {
-        self.line.within
+        self.within()
     }
 
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool> {
-        self.run("run_alone", || {
-            renew::run_alone(&self.line.pool, owner, held)
-        })
-        .await
+        self.run("run_alone", || self.note_alone(owner, held)).await
     }
 
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
-        self.run("absolve", || renew::clear_strike(&self.renewals.pool, lost))
-            .await
+        self.run("absolve", || self.take_strikes_back(lost)).await
     }
 
     async fn complete(
@@ -175,23 +137,11 @@ impl Store for PgStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.hold_permit().await?;
-        let begun = begin::begin(&self.line).await?;
-        let store = self.clone();
-        Ok(Box::new(JobTransaction::over(
-            store,
-            begun,
-            turn,
-            Origin::Hook,
-            after,
-        )))
+        self.open_completing(after).await
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        let whole = self.run("move_due_timers", || {
-            timers::move_due(&self.line.pool, at_most)
-        });
-        self.timers(whole).await
+        parts::timers(self, at_most, None).await
     }
 
     async fn take_due_timers(
@@ -200,29 +150,21 @@ impl Store for PgStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<MovedTimers> {
-        let whole = self.run("move_due_timers", || async {
-            self.fences.begin(&self.line).await?;
-            timers::take_due(&self.hot, terms, lanes, at_most).await
-        });
-        self.timers(whole).await
+        parts::timers(self, at_most, Some((terms, lanes))).await
     }
 
     async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
-        let line = &self.line;
-        let whole = self.run("take_turn", || leader_cycle::take(line, turn, None));
+        let whole = self.run("take_turn", || self.cycle(turn, None));
         let found = |at_most| {
-            let marked = move || async move {
-                let rows = leader_cycle::marked(&line.pool, at_most).await?;
-                Ok(Found::of(rows, at_most))
-            };
+            let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
             self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let turn = &turn.after(began.elapsed());
-                let take = || leader_cycle::take(line, turn, Some(&these));
+                let take = || self.cycle(turn, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()
@@ -231,19 +173,16 @@ impl Store for PgStore {
     }
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        let line = &self.line;
-        let whole = self.run("unhinted", || leader_cycle::unhinted(&line.pool, at_most));
+        let whole = self.run("unhinted", || self.hint_unhinted(at_most, None));
         let found = |at_most| {
-            let find = move || async move {
-                let rows = leader_cycle::find_unhinted(&line.pool, at_most).await?;
-                Ok(Found::of(rows, at_most))
-            };
+            let find =
+                move || async move { Ok(Found::of(self.find_unhinted(at_most).await?, at_most)) };
             self.run("unhinted", find).boxed()
         };
         let state = JobState::Executable;
         found_page(self, "unhinted", state, whole, found, |these| {
             let part = async move {
-                let hint = || leader_cycle::hint_these(line, &these);
+                let hint = || self.hint_unhinted(i64::MAX, Some(&these));
                 self.run("unhinted", hint).await
             };
             part.boxed()
@@ -251,37 +190,49 @@ impl Store for PgStore {
         .await
     }
 
+    async fn tap(&self) -> Result<TapOffer> {
+        self.offer_tap().await
+    }
+
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.mark_tapped(jobs).await
+    }
+
+    async fn data_version(&self) -> Result<Option<i64>> {
+        self.version().await
+    }
+
+    async fn succeed(&self, node: NodeId) -> Result<Succession> {
+        self.succeed_to(node).await
+    }
+
     async fn write_node(&self, node: &Membership) -> Result<()> {
         node.check()?;
-        self.run("write_node", || membership::write(&self.line.pool, node))
-            .await
+        self.run("write_node", || self.write_membership(node)).await
     }
 
     async fn remove_node(&self, node: NodeId) -> Result<()> {
-        self.run("remove_node", || membership::leave(&self.line.pool, node))
-            .await
+        self.run("remove_node", || self.delete_node(node)).await
     }
 
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
         self.run("remove_silent_nodes", || {
-            membership::forget(&self.line.pool, silent_for, heard)
+            self.delete_silent_nodes(silent_for, heard)
         })
         .await
     }
 
     async fn nodes(&self) -> Result<Vec<NodeView>> {
-        self.run("nodes", || membership::read(&self.line.pool))
-            .await
+        self.run("nodes", || self.read_nodes()).await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
-        self.run("resign", || leader_cycle::resign(&self.line.pool, node))
-            .await
+        self.run("resign", || self.resign_leading(node)).await
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         let find = |query: OrphanQuery, these: Option<Vec<JobId>>| async move {
-            let find = || orphans::find(&self.line, &query, these.as_deref());
+            let find = || self.find_orphans(&query, these.as_deref());
             self.run("orphans", find).await
         };
         let found = |limit| {
@@ -310,81 +261,72 @@ impl Store for PgStore {
     }
 
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
-        self.run("sweepable", || {
-            orphans::sweepable(&self.line.pool, services)
-        })
-        .await
+        self.run("sweepable", || self.count_sweepable(services))
+            .await
     }
 
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
-        self.run("unserved_types", || {
-            orphans::unserved_types(&self.line.pool, services, limit)
-        })
-        .await
+        self.run("unserved_types", || self.count_unserved(services, limit))
+            .await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
-        self.run("free_instances", || orphans::free_instances(&self.line))
-            .await
+        self.run("free_instances", || self.free_left_over()).await
     }
 
     async fn committed(&self, transaction: &TransactionId) -> Result<Fate> {
-        self.run("committed", || async {
-            let status: Option<String> =
-                sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
-                    .bind(&transaction.0)
-                    .fetch_one(&self.line.pool)
-                    .await?;
-            Ok(match status.as_deref() {
-                Some("committed") => Fate::Committed,
-                Some("aborted") => Fate::RolledBack,
-                _ => Fate::Unknown,
-            })
+        self.fate(transaction).await
+    }
+
+    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        self.run("find", || self.find_jobs(filter)).await
+    }
+
+    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        self.run("count", || self.count_jobs(filter)).await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
+        let filter = JobFilter {
+            id: Some(id),
+            ..JobFilter::default()
+        };
+        self.run("get", || async {
+            let Some(view) = self.find_jobs(&filter).await?.pop() else {
+                return Ok(None);
+            };
+            let job = self.get_job(id).await?;
+            Ok(job.map(|(job, stack)| (view, job, stack)))
         })
         .await
     }
 
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        self.run("find", || find::find(&self.line.pool, filter))
-            .await
-    }
-
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        self.run("count", || find::count(&self.line.pool, filter))
-            .await
-    }
-
-    async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        self.run("get", || find::get(&self.line.pool, id)).await
-    }
-
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        self.run("delete", || operate::delete(&self.line, id)).await
+        self.run("delete", || self.delete_job(id)).await
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
         let rows = async { Ok(ids.to_vec()) };
-        let whole = self.delete_page(ids.to_vec());
+        let whole = parts::delete_page(self, ids.to_vec());
         told_page("delete", whole, rows, |these| {
-            self.delete_page(these).boxed()
+            parts::delete_page(self, these).boxed()
         })
         .await
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        let retry = || operate::retry(&self.line.pool, std::slice::from_ref(&id), retries);
+        let retry = || self.retry_jobs(std::slice::from_ref(&id), retries);
         let retried = self.run("retry", retry).await?;
         let of_it = retried.operated.first().map(|(_, operated)| *operated);
         Ok((of_it.unwrap_or(Operated::NotFound), retried.ready))
     }
 
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
-        let pool = &self.line.pool;
         let rows = async { Ok(ids.to_vec()) };
-        let whole = self.run("retry", || operate::retry(pool, ids, retries));
+        let whole = self.run("retry", || self.retry_jobs(ids, retries));
         told_page("retry", whole, rows, |these| {
             let part = async move {
-                let retry = || operate::retry(pool, &these, retries);
+                let retry = || self.retry_jobs(&these, retries);
                 self.run("retry", retry).await
             };
             part.boxed()
@@ -393,24 +335,20 @@ impl Store for PgStore {
     }
 
     async fn strict_order(&self) -> Result<bool> {
-        self.run("strict_order", || operate::strict_order(&self.line.pool))
-            .await
+        self.run("strict_order", || self.is_strict()).await
     }
 
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
-        self.run("set_strict_order", || {
-            operate::set_strict_order(&self.line.pool, strict)
-        })
-        .await
+        self.run("set_strict_order", || self.write_strict_order(strict))
+            .await
     }
 
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
-        let line = &self.line;
-        let whole = self.run("suspend", || suspend::suspend(line, scope, None));
-        let rows = self.run("suspend", || suspend::suspendable(&line.pool, scope));
+        let whole = self.run("suspend", || self.suspend_scope(scope, None));
+        let rows = self.run("suspend", || self.suspendable(scope));
         told_page("suspend", whole, rows, |these| {
             let part = async move {
-                let suspend = || suspend::suspend(line, scope, Some(&these));
+                let suspend = || self.suspend_scope(scope, Some(&these));
                 self.run("suspend", suspend).await
             };
             part.boxed()
@@ -419,58 +357,47 @@ impl Store for PgStore {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let Some(mut ready) = self.end_suspension(scope).await? else {
+        let Some(back) = parts::end_suspension(self, scope).await? else {
             return Ok(Vec::new());
         };
-        let waited = self.run("activate", || {
-            suspend::waited(&self.line.pool, scope, &ready)
-        });
-        match waited.await {
-            Ok(waited) => ready.extend(waited),
+        let waited = self.run("activate", || self.waited(scope, &back)).await;
+        Ok(waited.unwrap_or_else(|error| {
             // The suspension has ended regardless.
-            Err(error) => tracing::warn!(
+            tracing::warn!(
                 %error,
                 "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
-            ),
-        }
-        Ok(ready)
+            );
+            back
+        }))
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
-        self.run("lane_rules", || lanes::rules(&self.line.pool))
-            .await
+        self.run("lane_rules", || self.read_rules()).await
     }
 
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
         check_rules(rules)?;
-        self.run("set_lane_rules", || lanes::set_rules(&self.line, rules))
-            .await
+        self.run("set_lane_rules", || self.write_rules(rules)).await
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
-        self.run("lanes", || lanes::lanes(&self.line.pool)).await
+        self.run("lanes", || self.read_lanes()).await
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], at_most: i64) -> Result<Vec<LaneBacklog>> {
-        self.run("lanes_outside", || {
-            lanes::outside(&self.line.pool, lanes, at_most)
-        })
-        .await
+        self.run("lanes_outside", || self.read_lanes_outside(lanes, at_most))
+            .await
     }
 
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage> {
-        let line = &self.line;
-        let whole = self.run("move_lane", || lanes::move_page(line, page, None));
+        let whole = self.run("move_lane", || self.move_page(page, None));
         let found = |_| {
-            let page_ids = || async {
-                let rows = lanes::page_ids(line, page).await?;
-                Ok(Found::of(rows, i64::MAX))
-            };
+            let page_ids = || async { Ok(Found::of(self.page_ids(page).await?, i64::MAX)) };
             self.run("move_lane", page_ids).boxed()
         };
         found_page(self, "move_lane", page.state, whole, found, |these| {
             let part = async move {
-                let move_these = || lanes::move_page(line, page, Some(&these));
+                let move_these = || self.move_page(page, Some(&these));
                 self.run("move_lane", move_these).await
             };
             part.boxed()
@@ -479,14 +406,10 @@ impl Store for PgStore {
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {
-        self.refusals.stuck()
+        self.refusals().stuck()
     }
 
     async fn close(&self) {
-        // Each line waits for its busy connections no longer than one statement may take.
-        self.hot.clear();
-        for line in [&self.renewals, self.hot.line(), &self.line] {
-            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
-        }
+        self.disconnect().await;
     }
 }

@@ -1,0 +1,159 @@
+//! Reading a job from a row of any database.
+//!
+//! A value that can't be decoded, or is out of its range, makes the job unreadable and does not fail
+//! the statement: the jobs of the other rows run.
+
+use chrono::{DateTime, Utc};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::Result;
+use crate::hint::{Hint, Ready};
+use crate::job::query::{LaneBacklog, LaneView};
+use crate::job::{Job, JobId, JobKind, Lane};
+use crate::lane::rule::LaneRule;
+use crate::store::error::StoreError;
+
+/// A row with the columns of a job. Each method reads the value of one type at an index.
+pub(super) trait JobRow {
+    fn id(&self, at: usize) -> Result<Uuid>;
+    fn short(&self, at: usize) -> Result<&str>;
+    fn text(&self, at: usize) -> Result<String>;
+    fn maybe_text(&self, at: usize) -> Result<Option<String>>;
+    fn long(&self, at: usize) -> Result<i64>;
+    fn maybe_long(&self, at: usize) -> Result<Option<i64>>;
+    fn int(&self, at: usize) -> Result<i32>;
+    fn flag(&self, at: usize) -> Result<bool>;
+    fn moment(&self, at: usize) -> Result<DateTime<Utc>>;
+    fn maybe_moment(&self, at: usize) -> Result<Option<DateTime<Utc>>>;
+}
+
+fn json(text: String, column: &str) -> Result<Box<RawValue>> {
+    RawValue::from_string(text)
+        .map_err(|e| StoreError::BadRow(format!("column `{column}` is not JSON: {e}")))
+}
+
+/// Reads the kind of a job.
+pub(super) fn kind(text: &str) -> Result<JobKind> {
+    JobKind::parse(text)
+        .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
+}
+
+/// Returns the value. If it is unreadable, returns a default and stores the reason in `fault`. A
+/// missing column is an error, because it is not the fault of the row.
+fn readable<T>(
+    value: Result<T>,
+    default: impl FnOnce() -> T,
+    fault: &mut Option<String>,
+) -> Result<T> {
+    let reason = match value {
+        Err(StoreError::Database(
+            error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)),
+        )) => error.to_string(),
+        Err(error @ StoreError::BadRow(_)) => error.to_string(),
+        value => return value,
+    };
+    fault.get_or_insert(reason);
+    Ok(default())
+}
+
+/// Reads a job from the columns of `job_columns!`, which begin at `at`.
+pub(super) fn job(row: &impl JobRow, at: usize) -> Result<Job> {
+    let mut unreadable = None;
+    let fault = &mut unreadable;
+    macro_rules! read {
+        ($value:expr) => {
+            readable($value, Default::default, fault)?
+        };
+    }
+    let kind_text = read!(row.short(at + 3));
+    let payload = read!(row.text(at + 5));
+    let custom = read!(row.maybe_text(at + 26));
+    Ok(Job {
+        id: JobId(row.id(at)?),
+        seq: read!(row.long(at + 1)),
+        revision: read!(row.int(at + 2)),
+        kind: readable(kind(kind_text), || JobKind::Message, fault)?,
+        job_type: read!(row.text(at + 4)),
+        payload: read!(json(payload, "payload")),
+        process_instance: read!(row.maybe_text(at + 6)),
+        execution: read!(row.maybe_text(at + 7)),
+        process_definition: read!(row.maybe_text(at + 8)),
+        element: read!(row.maybe_text(at + 9)),
+        tenant: read!(row.maybe_text(at + 10)),
+        category: read!(row.maybe_text(at + 11)),
+        deployment: read!(row.maybe_text(at + 12)),
+        priority: read!(row.long(at + 13)),
+        exclusive: read!(row.flag(at + 14)),
+        retries: read!(row.int(at + 15)),
+        failures: read!(row.int(at + 16)),
+        retry_policy: read!(row.maybe_text(at + 17)),
+        due_at: read!(row.maybe_moment(at + 18)),
+        repeat: read!(row.maybe_text(at + 19)),
+        repeat_until: read!(row.maybe_moment(at + 20)),
+        correlation_id: read!(row.id(at + 21)),
+        created_at: read!(row.moment(at + 22)),
+        ready_at: read!(row.moment(at + 23)),
+        lane: Lane(read!(row.text(at + 24))),
+        exception_message: read!(row.maybe_text(at + 25)),
+        custom_values: read!(custom.map(|c| json(c, "custom_values")).transpose()),
+        trace_parent: read!(row.maybe_text(at + 27)),
+        unreadable: fault.take(),
+    })
+}
+
+/// Reads a ready job from the columns of `ready_columns!`, which begin the row.
+pub(super) fn ready(row: &impl JobRow) -> Result<Ready> {
+    let exclusive = row.flag(2)?;
+    let instance = row.maybe_text(3)?;
+    let job_type = row.text(5)?;
+    Ok(Ready {
+        lane: Lane(row.text(1)?),
+        hint: Hint {
+            id: JobId(row.id(0)?),
+            instance: instance.filter(|_| exclusive),
+            job_type: (!exclusive).then_some(job_type),
+            committed_at: None,
+            trace_parent: row.maybe_text(4)?,
+        },
+    })
+}
+
+/// Reads all ready jobs.
+pub(super) fn all_ready(rows: &[impl JobRow]) -> Result<Vec<Ready>> {
+    rows.iter().map(ready).collect()
+}
+
+/// Reads a rule from the columns of `rule_columns!`.
+pub(super) fn lane_rule(row: &impl JobRow) -> Result<LaneRule> {
+    Ok(LaneRule {
+        lane: Lane(row.text(0)?),
+        job_type: row.maybe_text(1)?,
+        category: row.maybe_text(2)?,
+        tenant: row.maybe_text(3)?,
+        min_priority: row.maybe_long(4)?,
+        max_priority: row.maybe_long(5)?,
+    })
+}
+
+/// Reads what waits and runs in a lane, in the order of the fields.
+pub(super) fn lane_view(row: &impl JobRow) -> Result<LaneView> {
+    Ok(LaneView {
+        lane: Lane(row.text(0)?),
+        ready: row.long(1)?,
+        running: row.long(2)?,
+        timers: row.long(3)?,
+        suspended: row.long(4)?,
+        dead_letters: row.long(5)?,
+        oldest_ready_at: row.maybe_moment(6)?,
+        nodes: row.long(7)?,
+    })
+}
+
+/// Reads a lane and its number of jobs.
+pub(super) fn lane_backlog(row: &impl JobRow) -> Result<LaneBacklog> {
+    Ok(LaneBacklog {
+        lane: Lane(row.text(0)?),
+        jobs: row.long(1)?,
+    })
+}

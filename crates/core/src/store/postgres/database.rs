@@ -1,0 +1,135 @@
+//! The connections as the transitions use them, and what only PostgreSQL can do.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use super::{PgStore, begin, session, tap};
+use crate::job::JobId;
+use crate::store::statements::{Database, Statements};
+use crate::store::transaction::{AfterCommit, JobTransaction};
+use crate::store::{
+    CompletingTransaction, Fate, Marked, Origin, Result, SchemaStatus, SqlStore, TapOffer,
+    TransactionId, measured, schema_status,
+};
+
+impl Statements for PgStore {}
+
+impl Database for PgStore {
+    const NAME: &'static str = "postgres";
+
+    async fn run<T, F, Fut>(&self, statement: &'static str, transition: F) -> Result<T>
+    where
+        T: Send,
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+    {
+        // The line's own deadline comes first: it suspects the connection before the connection is
+        // dropped.
+        let deadline = self.line.within + Duration::from_secs(1);
+        let line = &self.line;
+        // Boxed: the future is moved several times and takes many kilobytes.
+        let answer = measured(statement, deadline, move || {
+            line.answer(transition().boxed())
+        })
+        .await;
+        self.presence.note(&answer);
+        answer
+    }
+
+    fn within(&self) -> Duration {
+        self.line.within
+    }
+
+    async fn read_schema(&self) -> Result<SchemaStatus> {
+        session::ensure_fit(&self.line, &self.renewals).await?;
+        self.open_hot().await?;
+        let (server, exists): (String, bool) = sqlx::query_as(
+            "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
+        )
+        .fetch_one(&self.line.pool)
+        .await?;
+        let newest: Option<(i32, i32)> = if exists {
+            sqlx::query_as(
+                "SELECT version, readable_by FROM jobwire.schema_version ORDER BY version DESC LIMIT 1",
+            )
+            .fetch_optional(&self.line.pool)
+            .await?
+        } else {
+            None
+        };
+        Ok(schema_status(newest, server))
+    }
+
+    async fn is_there(&self) -> Result<()> {
+        self.run("answers", || async {
+            sqlx::query("SELECT").execute(&self.line.pool).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn why_absent(&self) -> Option<String> {
+        let ask = async {
+            sqlx::query("SELECT").execute(&self.renewals.pool).await?;
+            Ok(())
+        };
+        self.presence.absence(ask).await
+    }
+
+    async fn leap(&self) -> Result<()> {
+        self.run("begin_locking", || self.fences.begin(&self.line))
+            .await
+    }
+
+    async fn open_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> Result<Box<dyn CompletingTransaction>> {
+        let turn = self.hold_permit().await?;
+        let begun = begin::begin(&self.line).await?;
+        let store = self.clone();
+        Ok(Box::new(JobTransaction::over(
+            store,
+            begun,
+            turn,
+            Origin::Hook,
+            after,
+        )))
+    }
+
+    async fn fate(&self, transaction: &TransactionId) -> Result<Fate> {
+        self.run("committed", || async {
+            let status: Option<String> =
+                sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
+                    .bind(&transaction.0)
+                    .fetch_one(&self.line.pool)
+                    .await?;
+            Ok(match status.as_deref() {
+                Some("committed") => Fate::Committed,
+                Some("aborted") => Fate::RolledBack,
+                _ => Fate::Unknown,
+            })
+        })
+        .await
+    }
+
+    async fn offer_tap(&self) -> Result<TapOffer> {
+        self.open_tap().await
+    }
+
+    async fn mark_tapped(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
+            .await
+    }
+
+    async fn disconnect(&self) {
+        // Each line waits for its busy connections no longer than one statement may take.
+        self.hot.clear();
+        for line in [&self.renewals, self.hot.line(), &self.line] {
+            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
+        }
+    }
+}

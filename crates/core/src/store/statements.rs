@@ -1,0 +1,380 @@
+//! The statements of a SQL store, each trait in the file of the same topic of both databases.
+//!
+//! [`transitions`](super::transitions) makes a [`Store`](super::Store) of them. A function here is
+//! one attempt: one statement or one transaction. Its deadline, its retries after conflicts and the
+//! search for refused rows are the caller's. Where `these` are given, it acts on those jobs only,
+//! in that search; without, it finds its jobs itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::poison::SetsAside;
+use super::transaction::AfterCommit;
+use super::{
+    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
+    Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+};
+use crate::hint::{Hint, Ready};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::scope::Services;
+use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
+use crate::lane::rule::LaneRule;
+
+/// All statements of a store.
+pub(super) trait Statements:
+    Database
+    + Locking
+    + Claiming
+    + Leases
+    + Completing
+    + Failing
+    + Timers
+    + Leading
+    + Orphans
+    + Members
+    + Finding
+    + Operating
+    + Suspending
+    + Lanes
+{
+}
+
+/// The connections to a database, and what only some databases can do.
+pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
+    /// The name of the store.
+    const NAME: &'static str;
+
+    /// Runs one transition with a deadline, measures it, and retries it after a conflict between
+    /// transactions.
+    fn run<T, F, Fut>(
+        &self,
+        statement: &'static str,
+        transition: F,
+    ) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send,
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send;
+
+    /// Returns the time after which an unanswered statement has taken effect or never will.
+    fn within(&self) -> Duration;
+
+    /// Checks the connections and reads the version of the schema.
+    fn read_schema(&self) -> impl Future<Output = Result<SchemaStatus>> + Send;
+
+    /// Checks that the database answers.
+    fn is_there(&self) -> impl Future<Output = Result<()>> + Send {
+        async { self.run("check", || self.read_schema()).await.map(drop) }
+    }
+
+    /// Returns why the database does not answer.
+    fn why_absent(&self) -> impl Future<Output = Option<String>> + Send {
+        std::future::ready(None)
+    }
+
+    /// Makes the next fences larger than all before.
+    fn leap(&self) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Opens the transaction in which a handler works.
+    fn open_completing(
+        &self,
+        after: Arc<dyn AfterCommit>,
+    ) -> impl Future<Output = Result<Box<dyn CompletingTransaction>>> + Send;
+
+    /// Returns the fate of a transaction.
+    fn fate(&self, transaction: &TransactionId) -> impl Future<Output = Result<Fate>> + Send {
+        let _ = transaction;
+        std::future::ready(Ok(Fate::Unknown))
+    }
+
+    /// Opens the commit tap.
+    fn offer_tap(&self) -> impl Future<Output = Result<TapOffer>> + Send {
+        std::future::ready(Ok(TapOffer::missing(Self::NAME)))
+    }
+
+    /// Marks those of these jobs that were never hinted.
+    fn mark_tapped(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
+        let _ = jobs;
+        std::future::ready(Ok(Marked::default()))
+    }
+
+    /// Returns a number that changes when another connection writes.
+    fn version(&self) -> impl Future<Output = Result<Option<i64>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Starts a node that serves this database alone.
+    fn succeed_to(&self, node: NodeId) -> impl Future<Output = Result<Succession>> + Send {
+        let _ = node;
+        std::future::ready(Ok(Succession::Unknown))
+    }
+
+    /// Opens the commit tap.
+    fn offer_tap(&self) -> impl Future<Output = Result<TapOffer>> + Send {
+        let none = TapOffer::NotSetUp(format!("the store `{}` has no commit tap", Self::NAME));
+        std::future::ready(Ok(none))
+    }
+
+    /// Marks those of these jobs that are visible and never had a hint.
+    fn mark_jobs(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
+        let _ = jobs;
+        std::future::ready(Ok(Marked::default()))
+    }
+
+    /// Closes every connection.
+    fn disconnect(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Locking by hints.
+pub(super) trait Locking {
+    fn lock_batch(
+        &self,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> impl Future<Output = Result<Locked>> + Send;
+}
+
+/// Locking without hints.
+pub(super) trait Claiming {
+    fn claim_page(
+        &self,
+        terms: &LockTerms,
+        page: &ClaimPage,
+    ) -> impl Future<Output = Result<Claimed>> + Send;
+
+    fn claimable_page(
+        &self,
+        terms: &LockTerms,
+        page: &ClaimPage,
+    ) -> impl Future<Output = Result<Claimable>> + Send;
+}
+
+/// What a holder does with its leases.
+pub(super) trait Leases {
+    fn renew_batch(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        held: &[LockToken],
+    ) -> impl Future<Output = Result<Renewed>> + Send;
+
+    fn find_unknown(
+        &self,
+        owner: NodeId,
+        lease: Duration,
+        known: &[Fence],
+    ) -> impl Future<Output = Result<Vec<LockedJob>>> + Send;
+
+    fn note_alone(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Returns false if a row was locked.
+    fn take_strikes_back(&self, lost: &[LockToken]) -> impl Future<Output = Result<bool>> + Send;
+}
+
+/// Completing and releasing.
+pub(super) trait Completing {
+    fn complete_batch(
+        &self,
+        owner: NodeId,
+        done: &[Completion],
+        then: &Handoff,
+    ) -> impl Future<Output = Result<BatchOutcome>> + Send;
+
+    fn release_batch(
+        &self,
+        owner: NodeId,
+        held: &[LockToken],
+    ) -> impl Future<Output = Result<BatchOutcome>> + Send;
+}
+
+/// Failing.
+pub(super) trait Failing {
+    fn fail_batch(
+        &self,
+        owner: NodeId,
+        failed: &[Failure],
+        then: &Handoff,
+    ) -> impl Future<Output = Result<BatchOutcome>> + Send;
+}
+
+/// Moving due timers.
+pub(super) trait Timers {
+    /// Returns due timers: up to `at_most` of the oldest, and as many of the newest.
+    fn due(&self, at_most: i64) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    /// Moves due timers. With `take`, locks those of its lanes that its terms allow.
+    fn move_due(
+        &self,
+        at_most: i64,
+        take: Option<(&LockTerms, &[Lane])>,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<MovedTimers>> + Send;
+}
+
+/// The leader cycle.
+pub(super) trait Leading {
+    fn cycle(
+        &self,
+        cycle: &LeaderCycle,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<CycleOutcome>> + Send;
+
+    /// Returns the jobs that a cycle may mark.
+    fn marked(&self, at_most: i64) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    fn hint_unhinted(
+        &self,
+        at_most: i64,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+
+    /// Returns the jobs that were never hinted: up to `at_most` of the oldest, and of the newest.
+    fn find_unhinted(&self, at_most: i64) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    fn resign_leading(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Jobs whose hint was lost.
+pub(super) trait Orphans {
+    fn find_orphans(
+        &self,
+        query: &OrphanQuery,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<OrphanPage>> + Send;
+
+    fn count_sweepable(
+        &self,
+        services: &Services,
+    ) -> impl Future<Output = Result<Sweepable>> + Send;
+
+    /// Counts the jobs of the types that no node serves, the most frequent types first.
+    fn count_unserved(
+        &self,
+        services: &Services,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<UnservedType>>> + Send;
+
+    /// Frees instances whose holder has no lease, and returns their next jobs.
+    fn free_left_over(&self) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+}
+
+/// The rows of the nodes.
+pub(super) trait Members {
+    fn write_membership(&self, node: &Membership) -> impl Future<Output = Result<()>> + Send;
+
+    fn delete_node(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
+
+    fn delete_silent_nodes(
+        &self,
+        silent_for: Duration,
+        heard: &[NodeId],
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    fn read_nodes(&self) -> impl Future<Output = Result<Vec<NodeView>>> + Send;
+}
+
+/// Operators' queries.
+pub(super) trait Finding {
+    fn find_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<Vec<JobView>>> + Send;
+
+    fn count_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<i64>> + Send;
+
+    /// Returns the job and the stack of its exception.
+    fn get_job(
+        &self,
+        id: JobId,
+    ) -> impl Future<Output = Result<Option<(Job, Option<String>)>>> + Send;
+}
+
+/// Operators' actions.
+pub(super) trait Operating {
+    fn delete_job(&self, id: JobId) -> impl Future<Output = Result<(Operated, Vec<Ready>)>> + Send;
+
+    /// Deletes those of the jobs that no node runs. The second list has jobs whose rows were locked.
+    fn delete_jobs(
+        &self,
+        ids: &[JobId],
+    ) -> impl Future<Output = Result<(OperatedJobs, Vec<JobId>)>> + Send;
+
+    fn retry_jobs(
+        &self,
+        ids: &[JobId],
+        retries: i32,
+    ) -> impl Future<Output = Result<OperatedJobs>> + Send;
+
+    fn is_strict(&self) -> impl Future<Output = Result<bool>> + Send;
+
+    fn write_strict_order(&self, strict: bool) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Suspending and activating.
+pub(super) trait Suspending {
+    fn suspend_scope(
+        &self,
+        scope: &SuspensionScope,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<Suspended>> + Send;
+
+    /// Records the suspension, and returns the jobs that it moves.
+    fn suspendable(
+        &self,
+        scope: &SuspensionScope,
+    ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    /// Ends the suspension and brings its jobs back. `None` if there is none.
+    fn end_suspension(
+        &self,
+        scope: &SuspensionScope,
+    ) -> impl Future<Output = Result<Option<Vec<Ready>>>> + Send;
+
+    /// Returns the jobs that the suspension has moved.
+    fn put_aside(&self, scope: &SuspensionScope)
+    -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    /// Brings these jobs back; the suspension itself continues.
+    fn bring_back(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+
+    /// Returns the jobs to hint after the end of the suspension: those that came `back` with it, and
+    /// those that waited for it.
+    fn waited(
+        &self,
+        scope: &SuspensionScope,
+        back: &[Ready],
+    ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+}
+
+/// Lanes: their rules, their backlogs, and moves to another lane.
+pub(super) trait Lanes {
+    fn read_rules(&self) -> impl Future<Output = Result<Vec<LaneRule>>> + Send;
+
+    fn write_rules(&self, rules: &[LaneRule]) -> impl Future<Output = Result<()>> + Send;
+
+    fn read_lanes(&self) -> impl Future<Output = Result<Vec<LaneView>>> + Send;
+
+    fn read_lanes_outside(
+        &self,
+        lanes: &[Lane],
+        at_most: i64,
+    ) -> impl Future<Output = Result<Vec<LaneBacklog>>> + Send;
+
+    fn page_ids(&self, page: &LanePage) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    fn move_page(
+        &self,
+        page: &LanePage,
+        these: Option<&[JobId]>,
+    ) -> impl Future<Output = Result<MovedPage>> + Send;
+}
