@@ -10,7 +10,8 @@ use crate::engines::rows::{JOB, LOCK, Rows, World};
 mod conflicts;
 mod kinds;
 
-const INCIDENTS: &str = "SELECT count(*) FROM act_ru_incident WHERE proc_inst_id_ = $1 AND incident_type_ = 'failedJob'";
+const INCIDENTS: &str = "SELECT count(*) FROM act_ru_incident
+    WHERE proc_inst_id_ = $1 AND incident_type_ = 'failedJob'";
 
 /// The shared engine, and the database.
 async fn camunda() -> (&'static EngineServer, Rows) {
