@@ -21,8 +21,7 @@ async fn a_batch_of_camunda_runs_by_its_jobs() {
     let (engine, rows) = camunda().await;
     let instances = engine.start_instances("boundary", 2, &[("wait", "PT1H")]);
     let instances = instances.await;
-    let body = json!({ "processInstanceIds": instances, "deleteReason": "a test" });
-    let body = body.to_string();
+    let body = json!({ "processInstanceIds": instances, "deleteReason": "a test" }).to_string();
     let answer = engine.rest("POST", "/process-instance/delete", &body);
     let answer = answer.await;
     assert_eq!(answer.status, 200, "{}", answer.body);

@@ -62,6 +62,23 @@ async fn a_conflict_in_flowable_ends_at_the_lock_timeout_and_leaves_the_job() {
     assert!(rows.ended(&instance).await);
 }
 
+/// Runs the one job of an instance after a conflict with another transaction. Where the conflict
+/// came before the engine's first change of a row, the engine has counted a failure. Where it came
+/// later, the engine has waited for itself until the lock timeout, and the job is as it was.
+async fn runs_again(engine: &EngineServer, rows: &Rows, instance: &str) {
+    if let [timer] = &rows.jobs(TIMER, instance).await[..] {
+        assert_eq!(timer.retries, Some(2));
+        let path = format!("/management/timer-jobs/{}", timer.id);
+        let moved = engine.rest("POST", &path, r#"{"action":"move"}"#).await;
+        assert_eq!(moved.status, 204, "{}", moved.body);
+    } else {
+        assert_eq!(rows.job(JOB, instance).await.retries, Some(3));
+    }
+    let job = rows.job(JOB, instance).await;
+    assert_eq!(engine.execute(&job.id).await.status, 204);
+    assert!(rows.ended(instance).await);
+}
+
 #[tokio::test]
 async fn siblings_in_flowable_that_run_at_once_conflict_at_their_join() {
     let (engine, rows) = flowable().await;
@@ -80,10 +97,7 @@ async fn siblings_in_flowable_that_run_at_once_conflict_at_their_join() {
     }
     answers.sort_unstable();
     assert_eq!(answers, [204, 500]);
-    let left = rows.job(JOB, &instance).await;
-    assert_eq!(left.retries, Some(3), "{left:?}");
-    assert_eq!(engine.execute(&left.id).await.status, 204);
-    assert!(rows.ended(&instance).await);
+    runs_again(engine, &rows, &instance).await;
     assert_eq!(rows.effects(&instance).await.len(), 3);
 }
 
@@ -98,13 +112,9 @@ async fn a_task_of_flowable_that_ends_beside_a_running_job_makes_the_job_conflic
     let completed = engine.complete_tasks(&instance).await;
     assert_eq!(completed.status, 200, "{}", completed.body);
     engine.release(&instance).await;
-    // It ends at the lock timeout of the engine's connections.
     let answer = execute.await.unwrap();
     assert_eq!(answer.status, 500, "{}", answer.body);
-    let left = rows.job(JOB, &instance).await;
-    assert_eq!((&left.id, left.retries), (&job.id, Some(3)));
-    assert_eq!(engine.execute(&job.id).await.status, 204);
-    assert!(rows.ended(&instance).await);
+    runs_again(engine, &rows, &instance).await;
 }
 
 #[tokio::test]
