@@ -6,4 +6,5 @@ mod processes;
 mod program;
 mod rescue;
 mod store;
+mod tap;
 mod timers;

@@ -1,0 +1,59 @@
+//! New jobs and timers of Flowable from the commit tap.
+
+use std::time::Duration;
+
+use jobwire_core::NodeOptions;
+use jobwire_engines::EngineStore;
+use jobwire_tests::eventually;
+use sqlx::Row;
+
+use super::flowable::{Bridge, DONE, options, repeated, until_ended, world};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tap_hints_jobs_and_timers_of_the_engine_without_a_look() {
+    let world = world().await;
+    let rows = world.connect().await;
+    let store = EngineStore::flowable(&world.database, options(&world.engine))
+        .await
+        .unwrap();
+    store.init().await.unwrap();
+    store.create_tap().await.unwrap();
+    // No leader cycle comes to help within the test.
+    let slow = NodeOptions::default()
+        .concurrency(8)
+        .lease(Duration::from_secs(1_200))
+        .sweep_interval(Duration::from_secs(600));
+    let bridge = Bridge::start(&world, options(&world.engine), slow).await;
+    eventually("the tap to stand", DONE, || async {
+        let slots = "SELECT count(*) FROM pg_replication_slots WHERE starts_with(slot_name, $1)
+            AND active AND database = current_database()";
+        (rows.count(slots, "jobwire_engine").await == 1).then_some(())
+    })
+    .await;
+    // The leader looks twice more after the tap stands. Each look writes its row.
+    let look = || async {
+        let row = rows.all(
+            "SELECT xmin::text FROM jobwire_engine.leader WHERE engine = $1",
+            "flowable",
+        );
+        row.await[0].get::<String, _>(0)
+    };
+    for _ in 0..2 {
+        let before = look().await;
+        eventually("a look", DONE, || async {
+            (look().await != before).then_some(())
+        })
+        .await;
+    }
+    let mut instances = world.engine.start_instances("one", 20, &[]).await;
+    instances.extend(world.engine.start_instances("fork", 10, &[]).await);
+    instances.extend(
+        world
+            .engine
+            .start_instances("timer", 3, &[("wait", "PT2S")])
+            .await,
+    );
+    until_ended(&rows, &instances).await;
+    assert_eq!(repeated(&rows).await, []);
+    bridge.stop().await;
+}
