@@ -83,7 +83,12 @@ async fn feed(store: &EngineStore, hook: &CommitHook, stop: &CancellationToken) 
         if !store.is_tapped() {
             let began = Instant::now();
             match store.look(leader).await {
-                Ok(ready) => hook.publish(Cause::Sweep, ready),
+                Ok(news) => {
+                    hook.publish(Cause::Sweep, news.ready);
+                    if news.due.is_some() {
+                        hook.timer_set(news.due);
+                    }
+                }
                 Err(error) => {
                     if let Some(more) = throttle.now() {
                         tracing::warn!(%error, more, "could not look for new jobs of the engine");

@@ -22,7 +22,6 @@
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.
 
-mod decode;
 mod lock;
 mod look;
 mod operate;
@@ -44,11 +43,14 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
     ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
+use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
-use crate::dialect::{Backlog, Dialect, Freed, Settled, Settling};
+use crate::decode::Decoder;
+pub use crate::decode::OTHER;
+use crate::dialect::{Backlog, Call, Change, Dialect, Freed, Method, News, Settled, Settling};
+use crate::locking;
 use crate::options::EngineOptions;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
@@ -73,38 +75,30 @@ pub const HANDLER_TYPES: [&str; 18] = [
     OTHER,
 ];
 
-/// The type of jobs whose handler is not one of Flowable's own.
-pub const OTHER: &str = "other";
+/// The body of an execution over REST.
+const EXECUTE: &str = "{\"action\":\"execute\"}";
 
 /// The rules of Flowable's tables.
 #[derive(Debug)]
 pub(crate) struct Flowable {
     zone: String,
-    lane: jobwire_core::Lane,
+    decoder: Decoder,
     patience: Duration,
+    path: String,
 }
 
 impl Flowable {
     pub(crate) fn new(options: &EngineOptions) -> Self {
         Self {
             zone: options.zone.clone(),
-            lane: options.lane.clone(),
-            patience: options.takeover_patience,
-        }
-    }
-
-    /// Returns the hint of a job, for the lane of this engine. `None` if its id can't be read.
-    fn ready(&self, id: &str, instance: Option<String>, job_type: Option<&str>) -> Option<Ready> {
-        let id = decode::job_id(id)?;
-        let job_type = job_type.map(|name| decode::type_of(Some(name)).to_owned());
-        Some(Ready {
-            lane: self.lane.clone(),
-            hint: Hint {
-                job_type: job_type.filter(|_| instance.is_none()),
-                instance,
-                ..Hint::new(id)
+            decoder: Decoder {
+                engine: "flowable",
+                types: &HANDLER_TYPES,
+                lane: options.lane.clone(),
             },
-        })
+            patience: options.takeover_patience,
+            path: options.path.clone(),
+        }
     }
 }
 
@@ -118,6 +112,35 @@ impl Dialect for Flowable {
         &HANDLER_TYPES
     }
 
+    fn execution(&self) -> &'static str {
+        EXECUTE
+    }
+
+    fn change(&self, change: Change, state: JobState, id: &str, _: i32) -> Option<Call> {
+        let table = match state {
+            JobState::Timer => "timer-jobs",
+            JobState::Suspended => "suspended-jobs",
+            JobState::DeadLetter => "deadletter-jobs",
+            _ => "jobs",
+        };
+        // Up to the jobs, under which the engine's other tables of jobs are siblings.
+        let management = self.path.split("/jobs/").next().unwrap_or_default();
+        let path = format!("{management}/{table}/{id}");
+        match (change, state) {
+            (Change::Delete, _) => Some(Call {
+                method: Method::Delete,
+                path,
+                body: String::new(),
+            }),
+            (Change::Retry, JobState::Timer | JobState::DeadLetter) => Some(Call {
+                method: Method::Post,
+                path,
+                body: "{\"action\":\"move\"}".to_owned(),
+            }),
+            (Change::Retry, _) => None,
+        }
+    }
+
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
         probe::probe(pool, &self.zone).await?.refuse()
     }
@@ -128,7 +151,7 @@ impl Dialect for Flowable {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> Result<Locked, StoreError> {
-        self.lock_hinted(&lines.hot.pool, terms, hints).await
+        locking::lock_hinted(self, &lines.hot.pool, terms, hints).await
     }
 
     async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
@@ -166,7 +189,7 @@ impl Dialect for Flowable {
     }
 
     async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-        settle::still_ours(pool, id, owner).await
+        locking::still_ours(pool, id, owner).await
     }
 
     async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
@@ -179,8 +202,9 @@ impl Dialect for Flowable {
         engine: &str,
         node: NodeId,
         report: bool,
-    ) -> Result<Vec<Ready>, StoreError> {
-        self.look_for_new(pool, engine, node, report).await
+    ) -> Result<News, StoreError> {
+        let ready = self.look_for_new(pool, engine, node, report).await?;
+        Ok(News { ready, due: None })
     }
 
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {

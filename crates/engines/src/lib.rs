@@ -34,20 +34,24 @@
 //! | [`handler`] | the handler that lets the engine execute a job |
 //! | [`feed`] | hints new jobs while a node of this process leads |
 //! | [`flowable`] | the rules of Flowable's tables |
+//! | [`camunda`] | the rules of Camunda's table |
 //! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
 //! | [`id`] | the engine's ids as UUIDs |
 
 mod activity;
 mod breaker;
 mod calls;
+pub mod camunda;
 mod connection;
 pub mod coordination;
+mod decode;
 mod dialect;
 pub mod feed;
 pub mod flowable;
 pub mod handler;
 mod http;
 pub mod id;
+mod locking;
 mod options;
 mod owner;
 pub mod store;

@@ -64,7 +64,7 @@ impl Flowable {
             let id: String = row.try_get("id_")?;
             let handler: Option<String> = row.try_get("handler_type_")?;
             let instance = row.try_get("process_instance_id_")?;
-            ready.extend(self.ready(&id, instance, handler.as_deref()));
+            ready.extend(self.decoder.ready(&id, instance, handler.as_deref()));
         }
         if rows.len() as i64 >= MOST {
             tracing::info!(
