@@ -2,8 +2,11 @@
 //!
 //! | lock | cleared |
 //! | --- | --- |
-//! | of a node of ours | when it has expired |
+//! | of a node of ours | when it has expired, and its node has been silent for 90 s |
 //! | of an engine node | a minute after it has expired: another engine node that polls comes first |
+//!
+//! A living node finds out itself what became of its execution. It has `takeover_patience` for
+//! that, from the end of its lock.
 //!
 //! The engine goes on with an execution when its caller has died. So an expired lock stays while a
 //! transaction is open that began before the lock expired: it may be the execution. Such a job is
@@ -33,7 +36,9 @@ WITH late AS MATERIALIZED (
     local_now!(),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1))
+    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)
+        AND NOT EXISTS (SELECT FROM jobwire_engine.node n
+            WHERE n.id::text = split_part(j.lock_owner_, ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds'))
     ORDER BY j.id_ LIMIT $2
 ), jobs AS MATERIALIZED (
     SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
