@@ -3,7 +3,7 @@
 //! Tests run against real servers. The harness starts them privately, with their own data
 //! directories and free loopback ports, and does not touch the machine's own services. It removes
 //! them afterwards, also if the test process crashes, is killed with `-9` or gets Ctrl-C (see
-//! `reaper.rs`).
+//! [`reaper`]). The parts that need no client of a broker are the package `jobwire-harness`.
 //!
 //! | for | use |
 //! | --- | --- |
@@ -42,11 +42,8 @@
 
 mod amqp_handshake;
 pub mod cargo;
-pub mod certificates;
 pub mod chaos;
-pub mod database;
 pub mod engines;
-pub mod history;
 pub mod http;
 mod jdbc;
 pub mod kafka;
@@ -55,46 +52,29 @@ pub mod kafka_cluster;
 mod kafka_jars;
 pub mod kafka_security;
 pub mod kafka_settings;
-pub mod lines;
-pub mod need;
-pub mod pgbouncer;
-pub mod port;
-pub mod postgres;
-mod processes;
 pub mod program;
 pub mod prometheus;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod rabbitmqctl;
-pub mod reaper;
-pub mod scratch;
-pub mod server;
-pub mod server_clock;
 pub mod shared;
-pub mod simulation;
-pub mod small_disk;
 mod spring_sample;
-pub mod wait;
 
-pub use certificates::{Authority, Identity};
 pub use engines::{EngineProgram, EngineServer, EngineSettings, JobExecutor};
-pub use history::HintAccount;
+pub use jobwire_harness::{
+    Authority, Identity, PgBouncer, Pooling, Postgres, Scratch, Server, ServerClock, Signal,
+    SmallDisk, Stop, certificates, database, eventually, lines, need, pgbouncer, port, postgres,
+    reaper, scratch, server, server_clock, small_disk, wait,
+};
+pub use jobwire_simulation::history::{self, HintAccount};
 pub use kafka::Kafka;
 pub use kafka_admin::KafkaAdmin;
 pub use kafka_cluster::KafkaCluster;
 pub use kafka_security::KafkaListener;
 pub use kafka_settings::KafkaSettings;
-pub use nix::sys::signal::Signal;
-pub use pgbouncer::{PgBouncer, Pooling};
-pub use postgres::{Postgres, Stop};
 pub use program::{Program, Running};
 pub use prometheus::Prometheus;
 pub use proxy::{Direction, Flow, Proxy};
 pub use rabbitmq::RabbitMq;
 pub use rabbitmqctl::RabbitMqCtl;
-pub use scratch::Scratch;
-pub use server::Server;
-pub use server_clock::ServerClock;
-pub use small_disk::SmallDisk;
 pub use spring_sample::SpringSample;
-pub use wait::eventually;

@@ -20,6 +20,8 @@
 use crate::port;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -79,6 +81,7 @@ pub struct Proxy {
     server: watch::Sender<String>,
     listening: watch::Receiver<bool>,
     open: watch::Receiver<usize>,
+    held: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -90,7 +93,9 @@ impl Proxy {
         let (listens, mut listening) = watch::channel(false);
         let (counts, open) = watch::channel(0);
         let (server, leads_to) = watch::channel(server.to_owned());
+        let held = Arc::<AtomicUsize>::default();
         let gate = Gate {
+            held: held.clone(),
             address,
             server: leads_to,
             changes,
@@ -106,6 +111,7 @@ impl Proxy {
             server,
             listening,
             open,
+            held,
             task,
         }
     }
@@ -130,6 +136,13 @@ impl Proxy {
     #[must_use]
     pub fn connections(&self) -> usize {
         *self.open.borrow()
+    }
+
+    /// Returns the number of directions of open connections whose bytes wait for a stalled flow to
+    /// pass.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
     }
 
     /// Sets the flow of one direction.
@@ -186,6 +199,7 @@ impl Drop for Proxy {
 
 /// The listening side.
 struct Gate {
+    held: Arc<AtomicUsize>,
     address: SocketAddr,
     server: watch::Receiver<String>,
     changes: watch::Receiver<State>,
@@ -215,7 +229,8 @@ impl Gate {
                     },
                     Some(_) = connections.join_next() => {}
                     Some(client) = accept(listener.as_ref()) => {
-                        connections.spawn(connect(client, self.server.borrow().clone(), self.changes.clone()));
+                        let server = self.server.borrow().clone();
+                        connections.spawn(connect(client, server, self.changes.clone(), self.held.clone()));
                     }
                 }
                 self.counts.send_replace(connections.len());
@@ -234,7 +249,12 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
 }
 
 /// Carries one connection until both directions have ended or it is cut.
-async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver<State>) {
+async fn connect(
+    mut client: TcpStream,
+    server: String,
+    changes: watch::Receiver<State>,
+    held: Arc<AtomicUsize>,
+) {
     let (cuts, forgotten) = (changes.borrow().cuts, changes.borrow().forgotten);
     let mut cut = changes.clone();
     let Ok(mut server) = TcpStream::connect(server).await else {
@@ -250,14 +270,16 @@ async fn connect(mut client: TcpStream, server: String, changes: watch::Receiver
                 to_server,
                 Direction::ToServer,
                 forgotten,
-                changes.clone()
+                changes.clone(),
+                &held,
             ),
             pump(
                 from_server,
                 to_client,
                 Direction::ToClient,
                 forgotten,
-                changes.clone()
+                changes.clone(),
+                &held,
             ),
         )
     };
@@ -282,9 +304,10 @@ async fn pump(
     direction: Direction,
     forgotten: u64,
     changes: watch::Receiver<State>,
+    held: &Arc<AtomicUsize>,
 ) {
     let (send, receive) = mpsc::channel(256);
-    let write = write(to, receive, direction, forgotten, changes);
+    let write = write(to, receive, direction, forgotten, changes, held);
     let _ = tokio::join!(read(from, send), write);
 }
 
@@ -299,20 +322,40 @@ async fn read(mut from: ReadHalf<'_>, parcels: mpsc::Sender<Parcel>) {
     let _ = parcels.send((Instant::now(), Vec::new())).await;
 }
 
+/// Counts a direction while its bytes are held.
+struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    fn begin(held: &Arc<AtomicUsize>) -> Self {
+        held.fetch_add(1, Ordering::AcqRel);
+        Self(held.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 async fn write(
     mut to: WriteHalf<'_>,
     mut parcels: mpsc::Receiver<Parcel>,
     direction: Direction,
     forgotten: u64,
     mut changes: watch::Receiver<State>,
+    held: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
     while let Some((came, bytes)) = parcels.recv().await {
         let passes =
             |state: &State| state.forgotten == forgotten && state.flow(direction) != Flow::Stall;
+        let stalls = !passes(&changes.borrow());
+        let waits = stalls.then(|| Held::begin(held));
         let flow = changes
             .wait_for(passes)
             .await
             .map(|state| state.flow(direction));
+        drop(waits);
         if let Ok(Flow::Delay(delay)) = flow {
             tokio::time::sleep_until(came + delay).await;
         }

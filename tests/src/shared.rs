@@ -4,13 +4,12 @@
 //! prefix of topics. A test that stops or kills a server starts its own with
 //! [`crate::Postgres::start`], [`crate::RabbitMq::start`] or [`crate::Kafka::start`].
 
-use crate::{Kafka, KafkaAdmin, Postgres, RabbitMq, RabbitMqCtl, database};
+use crate::{Kafka, KafkaAdmin, RabbitMq, RabbitMqCtl, database};
+use jobwire_harness::shared::url_in;
 use tokio::sync::OnceCell;
-use url::Url;
 use uuid::Uuid;
 
-/// The variable with a superuser's URL of a PostgreSQL server that already runs.
-pub const POSTGRES_URL: &str = "JOBWIRE_TEST_POSTGRES_URL";
+pub use jobwire_harness::shared::{POSTGRES_URL, SharedPostgres, postgres};
 
 /// The variable with the URL of a RabbitMQ that already runs.
 pub const AMQP_URL: &str = "JOBWIRE_TEST_AMQP_URL";
@@ -21,26 +20,6 @@ pub const KAFKA_URL: &str = "JOBWIRE_TEST_KAFKA_URL";
 /// The variable in which the program `servers` passes the address for `rabbitmqctl` to tests. With
 /// it they create virtual hosts on the node that `servers` started.
 pub const RABBITMQCTL: &str = "JOBWIRE_TEST_RABBITMQCTL";
-
-/// The PostgreSQL server that tests share.
-#[derive(Debug)]
-pub struct SharedPostgres {
-    url: String,
-    _server: Option<Postgres>,
-}
-
-impl SharedPostgres {
-    /// Returns the superuser's URL of the server's own database.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Creates an empty database and returns its URL.
-    pub async fn create_database(&self) -> String {
-        database::create(&self.url).await
-    }
-}
 
 /// The RabbitMQ node that tests share.
 #[derive(Debug)]
@@ -123,30 +102,14 @@ fn prefix() -> String {
     format!("test-{}-", Uuid::new_v4().simple())
 }
 
-/// Returns the shared PostgreSQL. The first call starts it, unless the environment names one.
-pub async fn postgres() -> &'static SharedPostgres {
-    static SHARED: OnceCell<SharedPostgres> = OnceCell::const_new();
-    SHARED
-        .get_or_init(async || {
-            if let Some(url) = variable(POSTGRES_URL) {
-                return SharedPostgres { url, _server: None };
-            }
-            let server = Postgres::start().await;
-            SharedPostgres {
-                url: server.url("postgres"),
-                _server: Some(server),
-            }
-        })
-        .await
-}
-
 /// Returns the shared RabbitMQ. The first call starts it, unless the environment names one.
 pub async fn rabbitmq() -> &'static SharedRabbitMq {
     static SHARED: OnceCell<SharedRabbitMq> = OnceCell::const_new();
     SHARED
         .get_or_init(async || {
-            if let Some(url) = variable(AMQP_URL) {
-                let ctl = variable(RABBITMQCTL).and_then(|address| RabbitMqCtl::at(&address));
+            if let Some(url) = url_in(AMQP_URL) {
+                let address = std::env::var(RABBITMQCTL).ok();
+                let ctl = address.and_then(|address| RabbitMqCtl::at(&address));
                 return SharedRabbitMq {
                     url,
                     ctl,
@@ -169,7 +132,7 @@ pub async fn kafka() -> &'static SharedKafka {
     static SHARED: OnceCell<SharedKafka> = OnceCell::const_new();
     SHARED
         .get_or_init(async || {
-            if let Some(url) = variable(KAFKA_URL) {
+            if let Some(url) = url_in(KAFKA_URL) {
                 return SharedKafka { url, _broker: None };
             }
             let broker = Kafka::start().await;
@@ -179,16 +142,4 @@ pub async fn kafka() -> &'static SharedKafka {
             }
         })
         .await
-}
-
-/// Returns a variable of the environment; an empty one counts as unset. Checks URLs, so that an
-/// error names the variable.
-fn variable(name: &str) -> Option<String> {
-    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
-    if name != RABBITMQCTL
-        && let Err(error) = Url::parse(&value)
-    {
-        panic!("{name} is not a URL: {error}");
-    }
-    Some(value)
 }

@@ -152,6 +152,29 @@ async fn the_demo_needs_nothing_leaves_nothing_and_adds_up() {
 }
 
 #[tokio::test]
+async fn the_demo_explains_itself_and_warns_of_nothing_that_it_does_on_purpose() {
+    let scratch = Scratch::new();
+    let demo = demo(&scratch, &["--instances", "40"]);
+    let (status, lines) = demo.run(SOON).await;
+    let said = lines.join("\n");
+    assert!(status.success(), "{status}: {said}");
+    let first = "A town hall receives 40 applications";
+    for part in [
+        first,
+        "On purpose",
+        "(paced)",
+        "dead-lettered    2",
+        "removed",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let scratch = scratch.path().display().to_string();
+    for part in [" WARN ", "jobs/s", &scratch] {
+        assert!(!said.contains(part), "{part} in {said}");
+    }
+}
+
+#[tokio::test]
 async fn the_demo_adds_up_on_postgresql_too() {
     let scratch = Scratch::new();
     let database = shared::postgres().await.create_database().await;

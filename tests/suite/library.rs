@@ -178,6 +178,77 @@ async fn a_running_job_is_cancelled_and_one_that_waits_is_deleted() {
 }
 
 #[tokio::test]
+async fn many_jobs_are_created_with_their_ids_in_order() {
+    let mut handlers = Handlers::default();
+    handlers.add("count", |_: Running<u64>| async { Ok(()) });
+    let world = world(handlers).await;
+    let jobs = (0..3).map(|n| NewJob::of("count", &n).delay(Duration::from_secs(3_600)));
+    let jobs: Vec<NewJob> = jobs.collect();
+    let expected: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    let ids = world.client.create_many(jobs).await.unwrap();
+    assert_eq!(ids, expected);
+    for (number, id) in ids.iter().enumerate() {
+        let found = world.client.get(*id).await.unwrap().expect("it is there");
+        assert_eq!(found.job.decode::<usize>().unwrap(), number);
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_panic_is_stored_with_the_place_where_it_happened() {
+    const LINE: u32 = line!() + 4;
+    let mut handlers = Handlers::default();
+    handlers.add("clumsy", |_: Running<()>| async {
+        if true {
+            panic!("the cup fell");
+        }
+        Ok(())
+    });
+    let world = world(handlers).await;
+    let job = NewJob::of("clumsy", &()).max_attempts(1);
+    let id = world.client.create(job).await.unwrap();
+    world.is_in(id, JobState::DeadLetter).await;
+    let dead = world.client.get(id).await.unwrap().unwrap();
+    let message = dead.view.exception_message.unwrap();
+    assert_eq!(message, "the handler panicked: the cup fell");
+    let stack = dead.stack.expect("the place is stored");
+    let place = format!("at {}:{LINE}:", file!());
+    assert!(stack.starts_with(&place), "{stack}, expected {place}");
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_type_that_no_node_serves_is_named_in_the_health_of_a_node_that_stays_ready() {
+    let home = Scratch::new();
+    let url = format!("sqlite:{}", home.join("jobs.db").display());
+    let store = SqliteStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let options = NodeOptions::default().sweep_interval(Duration::from_secs(1));
+    let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+        .options(options)
+        .start()
+        .await
+        .unwrap();
+    let client = store.client(node.hook());
+    let jobs = (0..2).map(|n| NewJob::of("send-invoise", &n)).collect();
+    client.create_many(jobs).await.unwrap();
+    let unserved = eventually("the type to be named", SOON, async || {
+        node.health().unserved.pop()
+    })
+    .await;
+    assert_eq!((&*unserved.job_type, unserved.jobs), ("send-invoise", 2));
+    assert!(node.health().ready, "{:?}", node.health());
+
+    let seen = |_: Running<u64>| async { Ok(()) };
+    node.registry().register("send-invoise", seen).unwrap();
+    eventually("the type to be served", SOON, async || {
+        node.health().unserved.is_empty().then_some(())
+    })
+    .await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn policies_and_repeats_are_kept_as_they_were_given() {
     let store = testing::store().await.unwrap();
     let client = Client::without_hints(store.clone());

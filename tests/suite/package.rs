@@ -7,10 +7,11 @@ use std::process::Command;
 use crate::docs::root;
 
 /// The crates that are published, from the inside out.
-const PUBLISHED: [&str; 5] = [
+const PUBLISHED: [&str; 6] = [
     "jobwire-core",
     "jobwire-amqp",
     "jobwire-kafka",
+    "jobwire-engines",
     "jobwire",
     "jobwire-cli",
 ];

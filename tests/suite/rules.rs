@@ -30,7 +30,7 @@ use std::time::Duration;
 use jobwire_core::hint::Hint;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Publisher, Transport};
-use jobwire_core::{CommitHook, Lane, NewJob, Node, Outcome, PgStore, Running, Store};
+use jobwire_core::{CommitHook, Lane, NewJob, Node, Outcome, PgStore, Running, Store, StoreError};
 use jobwire_tests::{Direction, Flow, eventually};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::sync::Semaphore;
@@ -196,23 +196,43 @@ async fn a_lost_answer_to_a_commit_of_timers_is_asked_after() {
 /// Rule 29 for a COMMIT that never arrived: no job exists and no hint is published.
 #[tokio::test]
 async fn a_commit_that_never_arrived_is_an_error() {
+    // On a current-thread runtime the hook records here.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let store = PgStore::connect(&proxy.url(&world.url)).await.unwrap();
-    let jobs = store.client(CommitHook::disconnected());
+    let hook = CommitHook::start(world.transport.publisher(), HookOptions::default());
+    let jobs = store.client(hook.clone());
     let mut tx = jobs.begin().await.unwrap();
     let id = tx.create(NewJob::of("note", &())).await.unwrap();
+    // COMMIT stays in the proxy, which drops it with the connection.
     proxy.set(Direction::ToServer, Flow::Stall);
     let committing = tokio::spawn(tx.commit());
-    eventually("COMMIT to be on its way", SOON, || async {
-        (proxy.connections() > 0).then_some(())
+    let sent = "the COMMIT to be held by the proxy";
+    eventually(sent, SOON, async || (proxy.held() > 0).then_some(())).await;
+    proxy.refuse().await;
+    proxy.cut();
+    eventually("the connections to end", SOON, async || {
+        (proxy.connections() == 0).then_some(())
     })
     .await;
     proxy.set(Direction::ToServer, Flow::Pass);
-    proxy.cut();
-    let answer = committing.await.unwrap();
-    let exists = world.store.get(id).await.unwrap().is_some();
-    assert_eq!(answer.is_ok(), exists, "{answer:?}");
+    proxy.accept().await;
+    let refused = committing
+        .await
+        .unwrap()
+        .expect_err("nothing has committed");
+    assert!(
+        !matches!(refused, StoreError::CommitUnknown(_)),
+        "{refused:?}"
+    );
+    assert!(world.store.get(id).await.unwrap().is_none());
+    // Everything that was to be published has been published then.
+    hook.close(SOON).await;
+    let text = scraped.render();
+    assert!(!text.contains("jobwire_hints_published_total"), "{text}");
 }
 
 /// A caller stops waiting for its transaction to begin: the connection returns to the pool outside

@@ -22,13 +22,13 @@ use std::time::Duration;
 
 use jobwire_core::runtime::supervisor::survived;
 use jobwire_core::telemetry::metrics::{BROKER_BLOCKED, BROKER_RECONNECTS, BROKER_UP};
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{HostPort, TransportError};
 use rand::Rng;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::{Address, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::{error, tls};
@@ -170,7 +170,7 @@ impl Keeper {
     }
 
     /// Tries each host once, starting behind the last host tried.
-    async fn open(&mut self, number: u64) -> Result<(Arc<Session>, Address), TransportError> {
+    async fn open(&mut self, number: u64) -> Result<(Arc<Session>, HostPort), TransportError> {
         let name = format!(
             "{} ({})",
             self.options.connection_name,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use jobwire_core::runtime::supervisor::survived;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
+use jobwire_core::transport::{Control, Listeners, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};
 use tokio::sync::{broadcast, mpsc};
@@ -33,7 +33,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The callers' side: sends and receives control messages.
 pub(crate) struct ControlLine {
     telling: mpsc::Sender<Control>,
-    heard: broadcast::Sender<Control>,
+    listeners: Listeners,
     dropped: Arc<AtomicU64>,
 }
 
@@ -42,25 +42,25 @@ pub(crate) struct ControlTasks {
     process: Uuid,
     topology: Topology,
     told: mpsc::Receiver<Control>,
-    heard: broadcast::Sender<Control>,
+    listeners: Listeners,
     dropped: Arc<AtomicU64>,
     stop: CancellationToken,
 }
 
 pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLine, ControlTasks) {
     let (telling, told) = mpsc::channel(TELL_BUFFER);
-    let heard = broadcast::Sender::new(CONTROL_BUFFER);
+    let listeners = Listeners::default();
     let dropped = Arc::new(AtomicU64::new(0));
     let line = ControlLine {
         telling,
-        heard: heard.clone(),
+        listeners: listeners.clone(),
         dropped: dropped.clone(),
     };
     let tasks = ControlTasks {
         process: Uuid::new_v4(),
         topology,
         told,
-        heard,
+        listeners,
         dropped,
         stop,
     };
@@ -69,8 +69,7 @@ pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLi
 
 impl ControlLine {
     pub(crate) fn tell(&self, control: Control) -> bool {
-        // An error means that this process has no listener.
-        let _ = self.heard.send(control.clone());
+        self.listeners.tell(control.clone());
         let taken = self.telling.try_send(control).is_ok();
         if !taken {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +78,7 @@ impl ControlLine {
     }
 
     pub(crate) fn listen(&self) -> broadcast::Receiver<Control> {
-        self.heard.subscribe()
+        self.listeners.listen()
     }
 }
 
@@ -101,7 +100,7 @@ impl ControlTasks {
         let listener = Listener {
             process: self.process,
             topology: self.topology,
-            heard: self.heard,
+            listeners: self.listeners,
             link: receive,
             unreadable: LogThrottle::default(),
         };
@@ -184,7 +183,7 @@ impl Teller {
 struct Listener {
     process: Uuid,
     topology: Topology,
-    heard: broadcast::Sender<Control>,
+    listeners: Listeners,
     link: Link,
     unreadable: LogThrottle,
 }
@@ -229,14 +228,7 @@ impl Listener {
             if from.is_some_and(|from| from.as_str() == own) {
                 continue;
             }
-            match Control::read(&delivery.data) {
-                Ok(control) => drop(self.heard.send(control)),
-                Err(problem) => {
-                    if let Some(more) = self.unreadable.now() {
-                        tracing::warn!(%problem, more, "dropped an unreadable control message");
-                    }
-                }
-            }
+            self.listeners.read(&delivery.data, &mut self.unreadable);
         }
     }
 }

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use jobwire_core::transport::{BadSetting, BrokerSecurity, is_loopback};
+use jobwire_core::transport::{BadSetting, BrokerSecurity, HostPort, is_loopback};
 use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
 use rand::seq::SliceRandom;
 use url::{Host, Url};
@@ -32,25 +32,7 @@ const PARAMETERS: [&str; 5] = [
 pub(crate) struct Endpoint {
     /// The parts that all hosts share. Its host is the first one.
     uri: AMQPUri,
-    hosts: Vec<Address>,
-}
-
-/// One node of the broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Name or address; an IPv6 address has no brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
+    hosts: Vec<HostPort>,
 }
 
 impl Endpoint {
@@ -76,12 +58,12 @@ impl Endpoint {
             "/".clone_into(&mut uri.vhost);
         }
         let port = uri.authority.port;
-        let mut hosts = vec![Address { host, port }];
+        let mut hosts = vec![HostPort { host, port }];
         for more in more {
             let address = format!("{}://{more}", url.scheme());
             let url = Url::parse(&address).map_err(|e| mistake(e.to_string()))?;
             let port = url.port().unwrap_or_else(|| uri.scheme.default_port());
-            hosts.push(Address {
+            hosts.push(HostPort {
                 host: self::host(&url)?,
                 port,
             });
@@ -97,9 +79,11 @@ impl Endpoint {
                 problem: "is missing, but 'auth_mechanism=external' in the URL logs in by \
                           certificate, over TLS"
                     .to_owned(),
-                remedy: "write amqps:// and set broker_tls_certificate and broker_tls_key to the \
-                         files with certificate and key"
-                    .to_owned(),
+                remedy:
+                    "write amqps:// and set `security.certificate` and `security.key` (settings \
+                         `broker_tls_certificate` and `broker_tls_key`) to the files with \
+                         certificate and key"
+                        .to_owned(),
             });
         }
         Ok(endpoint)
@@ -116,12 +100,12 @@ impl Endpoint {
         self
     }
 
-    pub(crate) fn hosts(&self) -> &[Address] {
+    pub(crate) fn hosts(&self) -> &[HostPort] {
         &self.hosts
     }
 
     /// Returns the URI for lapin, with the given heartbeat unless the URL has one.
-    pub(crate) fn uri(&self, at: &Address, heartbeat: Duration) -> AMQPUri {
+    pub(crate) fn uri(&self, at: &HostPort, heartbeat: Duration) -> AMQPUri {
         let mut uri = self.uri.clone();
         // The parser that lapin uses reads an IPv6 address as "localhost".
         at.host.clone_into(&mut uri.authority.host);
@@ -159,7 +143,7 @@ impl Endpoint {
     }
 
     /// Returns the URL of one host, without the password.
-    pub(crate) fn at(&self, address: &Address) -> String {
+    pub(crate) fn at(&self, address: &HostPort) -> String {
         self.shown(&address.to_string())
     }
 
@@ -221,8 +205,8 @@ fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
         .any(|(key, _)| !PARAMETERS.contains(&&*key))
     {
         return Err(mistake(format!(
-            "it has an unknown parameter after '?' (allowed: {}); TLS is set by broker_tls_ca, \
-             broker_tls_certificate and broker_tls_key",
+            "it has an unknown parameter after '?' (allowed: {}); TLS is set by `security` (settings \
+             `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`)",
             PARAMETERS.join(", ")
         )));
     }

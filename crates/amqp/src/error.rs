@@ -4,10 +4,10 @@
 //! refused runs on a channel that nothing else uses. [`Operation`] names what was attempted,
 //! because older brokers do not name the missing right.
 
-use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
+use jobwire_core::transport::{BadSetting, BrokerSecurity, HostPort, TransportError};
 use lapin::ErrorKind;
 
-use crate::endpoint::{Address, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::options::QueueType;
 use crate::tls;
 
@@ -50,7 +50,7 @@ pub(crate) fn is_missing(error: &lapin::Error) -> bool {
 pub(crate) fn connecting(
     error: &lapin::Error,
     endpoint: &Endpoint,
-    at: &Address,
+    at: &HostPort,
     security: &BrokerSecurity,
 ) -> TransportError {
     let place = endpoint.at(at);
@@ -59,11 +59,11 @@ pub(crate) fn connecting(
             ACCESS_REFUSED | COMMAND_INVALID if endpoint.is_external() => {
                 "enable the broker's plugin rabbitmq_auth_mechanism_ssl, list EXTERNAL in its \
                  `auth_mechanisms`, and add a user with the certificate's name (its distinguished or \
-                 common name, by `ssl_cert_login_from`); or give user and password in --broker"
+                 common name, by `ssl_cert_login_from`); or give user and password in the broker's URL"
                     .to_owned()
             }
             ACCESS_REFUSED => format!(
-                "check the user name and the password in --broker (user {})",
+                "check the user name and the password in the broker's URL (user {})",
                 endpoint.user()
             ),
             NOT_ALLOWED => format!(
@@ -89,7 +89,7 @@ pub(crate) fn connecting(
     if endpoint.is_tls() && hung_up(error) {
         return TransportError::Unreachable(format!(
             "{place}: the broker hung up after the TLS handshake ({error}): it is stopping, or it refuses \
-             the client certificate (broker_tls_certificate); see the broker's log"
+             the client certificate (`security.certificate`, setting `broker_tls_certificate`); see the broker's log"
         ));
     }
     TransportError::Unreachable(format!("{place}: {error}"))
@@ -167,7 +167,7 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
     let (user, vhost) = (endpoint.user(), endpoint.vhost());
     let rights = match operation {
         Operation::Declare(name) => format!(
-            "the 'configure' right on '{name}' (or declare it yourself and set `amqp_declare` to false)"
+            "the 'configure' right on '{name}' (or declare it yourself and set `AmqpOptions::declare`, setting `amqp_declare`, to false)"
         ),
         Operation::Bind(queue, exchange) => {
             format!("the 'write' right on '{queue}' and the 'read' right on '{exchange}'")

@@ -75,6 +75,7 @@ mod control;
 mod endpoint;
 mod error;
 mod lane;
+mod open_lanes;
 mod options;
 mod prefetch;
 mod publisher;

@@ -19,35 +19,28 @@
 //! has received yet are refused at once ([`TransportError::NoReceiver`]); the sweeper publishes
 //! them when the lane has a receiver.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{OwnLanes, TransportError};
+use jobwire_core::transport::{Lifetime, OwnLanes, TransportError};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::Link;
 use crate::error::Operation;
+use crate::open_lanes::{OpenLane, OpenLanes, is_remembered};
 use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;
-
-/// The time for which a refusal is remembered before the broker is asked again.
-const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// The number of remembered lanes above which no further refusal is remembered.
-const MOST_LANES: usize = 1_024;
 
 /// A publish under way; resolves to the broker's answer.
 type Confirm = BoxFuture<'static, Result<(), TransportError>>;
@@ -61,37 +54,9 @@ struct LanePublisher {
     unroutable: AtomicBool,
 }
 
-impl LanePublisher {
+impl OpenLane for LanePublisher {
     fn is_usable(&self) -> bool {
         self.channel.status().connected() && !self.unroutable.load(Ordering::Acquire)
-    }
-}
-
-enum LaneState {
-    Open(Arc<LanePublisher>),
-    Refused(TransportError, Instant),
-}
-
-/// The lanes of the current session.
-#[derive(Default)]
-struct Lanes {
-    session: u64,
-    open: HashMap<Lane, LaneState>,
-}
-
-impl Lanes {
-    /// Remembers a refusal, so that the broker is not asked for each hint. The number is bounded.
-    fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
-        if self.open.len() >= MOST_LANES {
-            self.open.retain(|_, state| match state {
-                LaneState::Open(_) => true,
-                LaneState::Refused(_, since) => since.elapsed() < REMEMBER_REFUSAL,
-            });
-        }
-        if self.open.len() < MOST_LANES {
-            let state = LaneState::Refused(problem.clone(), Instant::now());
-            self.open.insert(lane.clone(), state);
-        }
     }
 }
 
@@ -100,9 +65,10 @@ pub(crate) struct LanePublishers {
     pub(crate) link: Link,
     topology: Topology,
     options: AmqpOptions,
-    lanes: Mutex<Lanes>,
+    lanes: OpenLanes<LanePublisher>,
     pub(crate) own: OwnLanes,
     refused: std::sync::Mutex<LogThrottle>,
+    /// Publishes under way: closing the transport waits for them.
     tasks: TaskTracker,
     runtime: Handle,
     /// Cancelled when no new message may be published.
@@ -114,19 +80,18 @@ impl LanePublishers {
         link: Link,
         topology: Topology,
         options: AmqpOptions,
-        tasks: TaskTracker,
-        closing: CancellationToken,
+        lifetime: &Lifetime,
     ) -> Self {
         Self {
             link,
             topology,
             options,
-            lanes: Mutex::default(),
+            lanes: OpenLanes::default(),
             own: OwnLanes::default(),
             refused: std::sync::Mutex::default(),
-            tasks,
+            tasks: lifetime.tasks().clone(),
             runtime: Handle::current(),
-            closing,
+            closing: lifetime.closing(),
         }
     }
 
@@ -143,7 +108,6 @@ impl LanePublishers {
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
         }
-        // Closing the transport waits for this publish.
         let _under_way = self.tasks.token();
         let mut confirms = Confirms {
             under_way: FuturesUnordered::new(),
@@ -158,28 +122,23 @@ impl LanePublishers {
         }
     }
 
-    /// Returns the number of unconfirmed messages and the lanes with a usable channel; `None` while
-    /// a lane is being opened.
-    pub(crate) fn now(&self) -> Option<(usize, Vec<Lane>)> {
-        let lanes = self.lanes.try_lock().ok()?;
-        let open = lanes.open.iter().filter_map(|(lane, state)| match state {
-            LaneState::Open(publisher) => Some((lane, publisher)),
-            LaneState::Refused(..) => None,
-        });
+    /// Returns the number of unconfirmed messages, and the lanes with a usable channel.
+    pub(crate) fn now(&self) -> (usize, Vec<Lane>) {
+        let open = self.lanes.open();
         let window = self.options.confirm_window;
         let unconfirmed = open
-            .clone()
+            .iter()
             .map(|(_, publisher)| window.saturating_sub(publisher.window.available_permits()))
             .sum();
-        let usable = open.filter(|(_, publisher)| publisher.is_usable());
-        Some((unconfirmed, usable.map(|(lane, _)| lane.clone()).collect()))
+        let usable = open
+            .into_iter()
+            .filter(|(_, publisher)| publisher.is_usable());
+        (unconfirmed, usable.map(|(lane, _)| lane).collect())
     }
 
     /// Marks a lane's queue as missing, so that the next publish checks or declares it again.
     pub(crate) fn queue_is_gone(&self, lane: &Lane) {
-        if let Ok(lanes) = self.lanes.try_lock()
-            && let Some(LaneState::Open(publisher)) = lanes.open.get(lane)
-        {
+        if let Some(publisher) = self.lanes.get_open(lane) {
             publisher.unroutable.store(true, Ordering::Release);
         }
     }
@@ -294,53 +253,25 @@ impl LanePublishers {
         session: &Arc<Session>,
         lane: &Lane,
     ) -> Result<Arc<LanePublisher>, TransportError> {
-        let mut lanes = self.lanes.lock().await;
-        if lanes.session != session.number {
-            *lanes = Lanes {
-                session: session.number,
-                open: HashMap::new(),
-            };
-        }
-        match lanes.open.get(lane) {
-            Some(LaneState::Open(publisher)) if publisher.is_usable() => {
-                return Ok(publisher.clone());
+        let open = async |former: Option<Arc<LanePublisher>>| {
+            if let Some(former) = former {
+                // Its queue or its channel is gone, so the result does not matter.
+                let _ = session
+                    .answer(async {
+                        let _ = former.channel.close(200, "OK".into()).await;
+                        Ok(())
+                    })
+                    .await;
             }
-            Some(LaneState::Refused(problem, since))
-                if since.elapsed() < REMEMBER_REFUSAL && !self.may_be_made(lane, problem) =>
+            let opened = self.open(session, lane).await;
+            if let Err(problem) = &opened
+                && is_remembered(problem)
             {
-                return Err(problem.clone());
-            }
-            _ => {}
-        }
-        let former = lanes.open.remove(lane);
-        if let Some(LaneState::Open(former)) = former {
-            // Its queue or its channel is gone, so the result does not matter.
-            let _ = session
-                .answer(async {
-                    let _ = former.channel.close(200, "OK".into()).await;
-                    Ok(())
-                })
-                .await;
-        }
-        let opened = self.open(session, lane).await;
-        match &opened {
-            Ok(publisher) => {
-                let state = LaneState::Open(publisher.clone());
-                lanes.open.insert(lane.clone(), state);
-            }
-            Err(problem) if !problem.is_transient() => {
                 self.complain(lane, problem);
-                lanes.refuse(lane, problem);
             }
-            Err(_) => {}
-        }
-        opened
-    }
-
-    /// Returns whether this process may now declare a lane that had no queue: it has started to
-    /// receive it.
-    fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
-        matches!(problem, TransportError::NoReceiver(_)) && self.own.contains(lane)
+            opened
+        };
+        self.lanes.get(session.number, lane, &self.own, open).await
     }
 
     /// Logs a refusal. Throttled, because a job row may name any lane, even a missing one.

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::hint::{Body, Message};
 use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
-use jobwire_core::transport::{Delivery, Receiver, Subscription, Ticket, TransportError};
+use jobwire_core::transport::{Delivery, Lifetime, Receiver, Subscription, Ticket, TransportError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,12 +55,9 @@ impl AmqpReceiver {
         subscription: &Subscription,
         unsettled: &Unsettled,
         epochs: &Arc<AtomicU64>,
-        closing: CancellationToken,
-        tasks: TaskTracker,
+        lifetime: &Lifetime,
     ) -> Self {
-        let shares = shares(subscription.prefetch, subscription.lanes.len());
-        let lanes = subscription.lanes.iter().zip(shares);
-        let lanes = lanes.map(|(lane, share)| {
+        let lanes = subscription.shares().map(|(lane, share)| {
             LaneReceiver::new(
                 lane.clone(),
                 topology.queue(lane),
@@ -78,8 +75,8 @@ impl AmqpReceiver {
             prefetch: usize::from(subscription.prefetch.max(1)),
             paused: false,
             unreadable: LogThrottle::default(),
-            closing,
-            tasks,
+            closing: lifetime.closing(),
+            tasks: lifetime.tasks().clone(),
         }
     }
 
@@ -249,25 +246,5 @@ impl Drop for AmqpReceiver {
             };
             self.tasks.spawn_on(leaving, &runtime);
         }
-    }
-}
-
-/// Splits the prefetch over the lanes.
-fn shares(prefetch: u16, lanes: usize) -> impl Iterator<Item = u16> {
-    let lanes = u16::try_from(lanes.max(1)).unwrap_or(u16::MAX);
-    let (each, more) = (prefetch / lanes, prefetch % lanes);
-    (0..lanes).map(move |lane| (each + u16::from(lane < more)).max(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_prefetch_is_split_and_no_lane_starves() {
-        assert_eq!(shares(32, 3).collect::<Vec<_>>(), [11, 11, 10]);
-        assert_eq!(shares(1, 3).collect::<Vec<_>>(), [1, 1, 1]);
-        assert_eq!(shares(0, 1).collect::<Vec<_>>(), [1]);
-        assert_eq!(shares(5, 0).count(), 1);
     }
 }

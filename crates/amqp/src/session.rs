@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use jobwire_core::telemetry::metrics::BROKER_BLOCKED;
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{HostPort, TransportError};
 use lapin::options::ConfirmSelectOptions;
 use lapin::tcp::RustlsConnector;
 use lapin::uri::AMQPUri;
@@ -25,7 +25,7 @@ use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::{Address, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::error;
 use crate::options::AmqpOptions;
 
@@ -92,7 +92,7 @@ impl Session {
     pub(crate) async fn open(
         number: u64,
         endpoint: &Endpoint,
-        at: &Address,
+        at: &HostPort,
         tls: Option<RustlsConnector>,
         options: &AmqpOptions,
         name: &str,

@@ -171,10 +171,9 @@ impl Statistics {
                 lanes.push(lane);
             }
         }
-        if let Some((unconfirmed, published)) = self.publishers.now() {
-            metrics::gauge!(BROKER_UNCONFIRMED).set(as_number(unconfirmed));
-            lanes.extend(published);
-        }
+        let (unconfirmed, published) = self.publishers.now();
+        metrics::gauge!(BROKER_UNCONFIRMED).set(as_number(unconfirmed));
+        lanes.extend(published);
         lanes.sort_unstable();
         lanes.dedup();
         lanes

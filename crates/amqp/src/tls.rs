@@ -170,7 +170,7 @@ fn unusable(error: &io::Error, security: &BrokerSecurity) -> BadSetting {
         Some(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => bad(
             KEY,
             key,
-            "is not the key of the certificate in broker_tls_certificate".to_owned(),
+            "is not the key of the certificate".to_owned(),
             "name a certificate and its own key; while both files are replaced, wait and retry",
         ),
         // An unsupported kind or form of key. The texts do not repeat the key.
@@ -225,8 +225,8 @@ pub(crate) fn explain(
             CertificateError::UnknownIssuer => setting(
                 CA,
                 "the broker's certificate is signed by no authority that is trusted here",
-                "name the PEM file of the authority that signed it in broker_tls_ca, or add that \
-                 authority to this machine's trust store",
+                "name the PEM file of the authority that signed it in `security.ca` (setting \
+                 `broker_tls_ca`), or add that authority to this machine's trust store",
             ),
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 setting(
@@ -315,7 +315,7 @@ fn alerted(
         setting: CERTIFICATE,
         problem: format!("{place}: {problem}"),
         remedy: "name a client certificate that is in date and signed by an authority in the \
-                 broker's `ssl_options.cacertfile`, and its key in broker_tls_key"
+                 broker's `ssl_options.cacertfile`, and its key in `security.key` (setting `broker_tls_key`)"
             .to_owned(),
     }))
 }

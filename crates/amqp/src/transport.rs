@@ -9,12 +9,10 @@ use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Marker, Message};
 use jobwire_core::job::Lane;
 use jobwire_core::transport::{
-    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
+    Control, Lifetime, Publisher, Receiver, Subscription, Transport, TransportError,
+    TransportHealth,
 };
 use tokio::sync::broadcast;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::connection::{Direction, Keeper, Link};
 use crate::control::{ControlLine, control};
@@ -45,30 +43,18 @@ struct Shared {
     unsettled: Unsettled,
     /// The next epoch; channels of all receivers have different ones.
     epochs: Arc<AtomicU64>,
-    /// Refuses new work.
-    closing: CancellationToken,
-    /// Ends the connections.
-    stop: CancellationToken,
-    /// Tasks that must end before the connections do.
-    tasks: TaskTracker,
-    /// Tasks that end with the connections.
-    keepers: TaskTracker,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.closing.cancel();
-        self.stop.cancel();
-    }
+    /// Ends the connections when it is dropped.
+    lifetime: Lifetime,
 }
 
 impl AmqpTransport {
     /// Connects to `amqps://user:password@host:port/virtual-host`, or `amqp://`. Commas separate
     /// the hosts of a cluster.
     ///
-    /// Waits for the broker for at most two seconds. A broker that is away is no error: the
-    /// transport keeps trying in the background, and [`Publisher::health`] reports the state. Needs
-    /// a tokio runtime.
+    /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is away**:
+    /// the transport keeps trying in the background, and [`Publisher::health`] reports the state.
+    /// Meanwhile nodes take jobs from the database, and the hints of new jobs are buffered, then
+    /// dropped for the sweeper. Needs a tokio runtime.
     ///
     /// # Errors
     /// Only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS file
@@ -83,10 +69,10 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted: broker_plaintext allows it");
+            tracing::info!(%endpoint, "the connections to the broker are not encrypted: `security.plaintext` (setting `broker_plaintext`) allows it");
         }
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
+        let lifetime = Lifetime::default();
+        let (keepers, stop) = (lifetime.keepers(), lifetime.stop());
         let keep = |direction| {
             let keeper = Keeper::new(direction, endpoint.clone(), options.clone(), stop.clone());
             let link = keeper.link();
@@ -103,8 +89,7 @@ impl AmqpTransport {
             publish.clone(),
             topology.clone(),
             options.clone(),
-            tasks.clone(),
-            closing.clone(),
+            &lifetime,
         ));
         let unsettled = Unsettled::default();
         if let Some(interval) = options.statistics_interval {
@@ -115,7 +100,7 @@ impl AmqpTransport {
                 receive: receive.clone(),
                 unsettled: unsettled.clone(),
             };
-            keepers.spawn(stop.clone().run_until_cancelled_owned(statistics.run()));
+            keepers.spawn(stop.run_until_cancelled_owned(statistics.run()));
         }
         let transport = Self(Arc::new(Shared {
             publishers,
@@ -126,10 +111,7 @@ impl AmqpTransport {
             receive,
             control: line,
             epochs: Arc::new(AtomicU64::new(1)),
-            closing,
-            stop,
-            tasks,
-            keepers,
+            lifetime,
         }));
         transport.first_attempt(publish).await?;
         Ok(transport)
@@ -166,10 +148,8 @@ impl Transport for AmqpTransport {
         &self,
         subscription: Subscription,
     ) -> Result<Box<dyn Receiver>, TransportError> {
-        if self.0.closing.is_cancelled() {
-            return Err(TransportError::Closed);
-        }
         let shared = &self.0;
+        shared.lifetime.ensure_open()?;
         shared.publishers.own.add(&subscription.lanes);
         let mut receiver = AmqpReceiver::new(
             shared.receive.clone(),
@@ -177,8 +157,7 @@ impl Transport for AmqpTransport {
             &subscription,
             &shared.unsettled,
             &shared.epochs,
-            shared.closing.clone(),
-            shared.tasks.clone(),
+            &shared.lifetime,
         );
         receiver.open().await?;
         Ok(Box::new(receiver))
@@ -191,13 +170,8 @@ impl Transport for AmqpTransport {
     /// Waits for the confirms of publishes under way and for receivers to close their channels,
     /// then closes the connections. Aborts work that has not ended in time.
     async fn close(&self, within: Duration) {
-        let end = Instant::now() + within;
-        self.0.closing.cancel();
-        self.0.tasks.close();
-        let _ = tokio::time::timeout_at(end, self.0.tasks.wait()).await;
-        self.0.stop.cancel();
-        self.0.keepers.close();
-        let _ = tokio::time::timeout_at(end, self.0.keepers.wait()).await;
+        // The channels have no buffer to flush.
+        self.0.lifetime.close(within, async |_| {}).await;
     }
 }
 
@@ -225,11 +199,8 @@ impl Publisher for AmqpTransport {
     }
 
     fn health(&self) -> TransportHealth {
-        if self.0.closing.is_cancelled() {
-            return TransportHealth {
-                problem: Some(TransportError::Closed.to_string()),
-                ..TransportHealth::default()
-            };
+        if let Some(closing) = self.0.lifetime.health() {
+            return closing;
         }
         let publish = self.0.publishers.link.session();
         let receive = self.0.receive.session();

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
+    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
+    tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -35,6 +36,8 @@ pub enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check database, broker, rights, versions and clock, and show what to do
     Doctor(doctor::DoctorArgs),
+    /// Run the jobs of a process engine, such as Flowable, in its own database
+    Engine(engine::EngineArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
@@ -47,6 +50,8 @@ pub enum Command {
     Order(order::OrderArgs),
     /// Show what the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
+    /// Set up the commit tap, which starts jobs of plain SQL without delay
+    Tap(tap::TapArgs),
     /// Measure throughput and latency on this machine, database and broker
     Bench(bench::BenchArgs),
     /// Show the settings in effect and their sources
@@ -104,7 +109,13 @@ fn start(matches: &ArgMatches) -> Result<(), Error> {
             .collect(),
         flags: flags::found(matches),
     })?;
-    logging::start(&settings, matches!(cli.command, Command::Run(_)));
+    let filter = match &cli.command {
+        Command::Run(_) => None,
+        Command::Engine(args) if args.runs_a_node() => None,
+        Command::Demo(_) => Some(logging::DEMO),
+        _ => Some(logging::QUIET),
+    };
+    logging::start(&settings, filter);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -121,12 +132,14 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Demo(args) => demo::run(settings, args).await,
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Doctor(args) => doctor::run(settings, args).await,
+        Command::Engine(args) => engine::run(settings, args).await,
         Command::Enqueue(args) => enqueue::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
+        Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Config(_) => config::show(&settings),
     }

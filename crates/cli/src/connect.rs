@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
-use jobwire_core::transport::TransportError;
 use jobwire_core::transport::routed::RoutedTransport;
+use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{
-    Client, CommitHook, InProcessTransport, Lane, NewJob, PgStore, SqliteStore, Store, StoreError,
-    Transport,
+    Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, SqliteStore, Store,
+    StoreError, Transport,
 };
 
 use crate::error::Error;
@@ -28,16 +28,12 @@ pub enum Database {
 }
 
 impl Database {
-    /// Connects without checking the schema, for `migrate` and `doctor`.
+    /// Connects without checking the schema, for `migrate` and `doctor`. With `create`, a missing
+    /// SQLite file is created.
     ///
     /// # Errors
-    /// When the database can't be reached.
-    pub async fn connect(settings: &Settings) -> Result<Self, Error> {
-        Self::reach(settings, true).await
-    }
-
-    /// Connects. With `create`, a missing SQLite file is created.
-    async fn reach(settings: &Settings, create: bool) -> Result<Self, Error> {
+    /// When the database can't be reached, or the file does not exist.
+    pub async fn connect(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
         let connected = if url.scheme() == "sqlite" {
             let mut options = settings.sqlite_options();
@@ -58,17 +54,17 @@ impl Database {
     /// # Errors
     /// When the database can't be reached, has no job tables, or has those of a newer program.
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
-        let database = Self::connect(settings).await?;
+        let database = Self::connect(settings, true).await?;
         database.fit_for_use(settings).await
     }
 
-    /// Like [`Database::open`], for commands that look for jobs: a missing SQLite file is not
-    /// created, since it would hold no jobs.
+    /// Like [`Database::open`], for commands that look at what is there, or change it: a missing
+    /// SQLite file is not created, since its path is probably wrong.
     ///
     /// # Errors
     /// As [`Database::open`], and when the file does not exist.
     pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
-        let database = Self::reach(settings, false).await?;
+        let database = Self::connect(settings, false).await?;
         database.fit_for_use(settings).await
     }
 
@@ -301,6 +297,13 @@ impl Outlet {
     #[must_use]
     pub fn hook(&self) -> Option<CommitHook> {
         self.open.as_ref().map(|(_, hook)| hook.clone())
+    }
+
+    /// Asks the node that runs a job to stop it. Returns false if no node can be reached.
+    #[must_use]
+    pub fn ask_to_stop(&self, job: JobId) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|(transport, _)| transport.publisher().tell(Control::Cancel { job }))
     }
 
     /// Waits until all hints are published, at most for the given time. Returns the number of hints

@@ -17,7 +17,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// The database can't be used.
-    #[error("database {url}: {source}{}", remedy(.source))]
+    #[error("{}{}", of_database(.url, .source), remedy(.source))]
     Database {
         /// Its URL, without the password.
         url: String,
@@ -25,7 +25,7 @@ pub enum Error {
         source: StoreError,
     },
     /// The broker can't be used.
-    #[error("broker {url}: {source}")]
+    #[error("{source} (broker {url})")]
     Broker {
         /// Its URL, without the password.
         url: String,
@@ -99,9 +99,20 @@ impl From<InvalidJob> for Error {
     }
 }
 
+/// Returns the error of the database at this URL. Errors of the connection name the address
+/// themselves.
+fn of_database(url: &str, error: &StoreError) -> String {
+    match error {
+        StoreError::Connect { .. } | StoreError::Config(_) | StoreError::Schema(_) => {
+            error.to_string()
+        }
+        error => format!("{error} (database {url})"),
+    }
+}
+
 /// Returns the remedy for a database error whose text has none.
 fn remedy(error: &StoreError) -> &'static str {
-    let StoreError::Database(error) = error else {
+    let (StoreError::Database(error) | StoreError::Connect { source: error, .. }) = error else {
         return "";
     };
     match error {
@@ -109,9 +120,6 @@ fn remedy(error: &StoreError) -> &'static str {
             "; check that the server runs and that host and port are right, or set --database (JOBWIRE_DATABASE_URL)"
         }
         sqlx::Error::Tls(_) => "; check the server's certificate, or `sslmode` in the URL",
-        sqlx::Error::PoolTimedOut => {
-            "; the server did not answer in time, or every connection is in use (`database_connections`)"
-        }
         sqlx::Error::Database(said) => match said.code().as_deref() {
             Some("28P01" | "28000") => {
                 "; correct user and password in --database (JOBWIRE_DATABASE_URL), or the server's pg_hba.conf"

@@ -3,7 +3,7 @@
 //! | path | answers |
 //! | --- | --- |
 //! | `/metrics` | every metric of [`jobwire_core::telemetry::metrics`], for Prometheus |
-//! | `/healthz` | 200 while none of the process's tasks is down; restart it otherwise. Names batches that stay refused, which a restart does not help |
+//! | `/healthz` | 200 while none of the process's tasks is down; restart it otherwise. Names batches that stay refused and types that no node serves, which a restart does not help |
 //! | `/readyz` | the node's health as JSON; 503 while it takes no work |
 //!
 //! The number of connections and their duration are bounded (`server.rs`).
@@ -18,6 +18,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use jobwire_core::job::query::UnservedType;
 use jobwire_core::node::HealthWatch;
 use jobwire_core::store::StuckBatch;
 use jobwire_core::telemetry::plain;
@@ -26,6 +27,7 @@ use tokio::net::TcpListener;
 
 use crate::connect::Database;
 use crate::error::Error;
+use crate::output;
 use crate::settings::{HttpAddress, Settings};
 
 /// The data that the endpoints report.
@@ -35,8 +37,8 @@ pub struct Node {
     pub health: HealthWatch,
     /// Its metrics.
     pub metrics: PrometheusHandle,
-    /// Its database.
-    pub database: Database,
+    /// Its database; `None` for that of an engine.
+    pub database: Option<Database>,
 }
 
 /// Listens on the configured address. If the default address is in use, listens on a free port.
@@ -74,7 +76,7 @@ pub async fn serve(listener: TcpListener, node: Node) {
 }
 
 async fn render(State(node): State<Node>) -> Response {
-    metrics::observe_process(&node.database);
+    metrics::observe_process(node.database.as_ref());
     // Reading removes batches that have not been refused again for a long time.
     let _ = node.health.stuck();
     let headers = [(
@@ -88,13 +90,23 @@ async fn alive(State(node): State<Node>) -> Response {
     let down = node.health.tasks_down();
     let stuck: String = node.health.stuck().iter().map(describe).collect();
     if down.is_empty() {
-        return format!("alive\n{stuck}").into_response();
+        let unserved: String = node.health.unserved().iter().map(waits).collect();
+        return format!("alive\n{stuck}{unserved}").into_response();
     }
     let text: String = down
         .iter()
         .map(|(task, why)| format!("task {task} is down: {why}\n"))
         .collect();
     (StatusCode::SERVICE_UNAVAILABLE, text + &stuck).into_response()
+}
+
+/// Describes the jobs of a type that no node takes, in one line.
+fn waits(unserved: &UnservedType) -> String {
+    format!(
+        "{} of type {} wait, and no living node takes them\n",
+        output::count(unserved.jobs.unsigned_abs(), "job"),
+        plain::one_line(&unserved.job_type, 255)
+    )
 }
 
 /// Describes a batch in one line.

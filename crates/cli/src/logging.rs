@@ -13,16 +13,18 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 use crate::settings::{LogFormat, Settings};
 use escaped::{Escaped, EscapedJson};
 
-/// The default filter of commands other than `run`.
-const QUIET: &str = "warn";
+/// The default filter of commands other than `run` and `demo`.
+pub const QUIET: &str = "warn";
+/// The default filter of `demo`, some of whose jobs fail on purpose. Its account counts them.
+pub const DEMO: &str = "warn,jobwire_core::worker::executor::failure=error";
 
 /// Starts logging. A process that logs already (a test) keeps its logger.
-pub fn start(settings: &Settings, is_node: bool) {
-    let filter = if is_node || settings.is_given("log") {
-        settings.log.as_str()
-    } else {
-        QUIET
-    };
+///
+/// `default` is the filter where the settings give none; without it the setting's own default
+/// counts.
+pub fn start(settings: &Settings, default: Option<&str>) {
+    let default = default.filter(|_| !settings.is_given("log"));
+    let filter = default.unwrap_or(settings.log.as_str());
     // The transport logs the state of its connections; its client would add an error for each
     // connection that closes normally. A filter that names the client enables its logs, but never
     // at `trace`, where it prints its frames, including the login with its password.

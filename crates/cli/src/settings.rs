@@ -8,6 +8,7 @@
 mod allow_list;
 mod broker;
 mod check;
+mod engine;
 mod environment;
 mod file;
 pub mod flags;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare};
+use jobwire_core::{LaneOrder, LaneShare, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -171,6 +172,8 @@ settings! {
         "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
         "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner by the time of one flush, but a crash of the server loses the locks of its last half second, and those jobs run again. Completions always wait.";
+    tap: TapMode = "auto", "tap" "WHEN",
+        "Whether the leader taps the commits of PostgreSQL, so that jobs of plain SQL start within milliseconds: `auto` (if `jobwire tap create` has set it up and the server allows it), `on` (a log line says what is missing, and meanwhile the leader looks every second) or `off`. See docs/operating/tap.md.";
     amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
         "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a queue is declared.";
     amqp_prefix: String = "jobwire", "amqp-prefix" "NAME",
@@ -205,6 +208,30 @@ settings! {
         "How long a node may have no free slot before it gives its partitions to other nodes until it has one.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
         "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics must exist already.";
+    engine_database_url: SecretUrl = "", "engine-database" "URL",
+        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md.";
+    engine_url: SecretUrl = "", "engine" "URL",
+        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest.";
+    engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
+        "File with a bearer token for the engine's REST interface, instead of a user in `engine_url`.";
+    engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
+        "Where the engine and its database may be used without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+    engine_name: String = "flowable", "engine-name" "NAME",
+        "The name of the engine, which tells several engines in one database apart.";
+    engine_schema: String = "", "engine-schema" "NAME",
+        "The schema of the engine's tables; by default the first one of the role's search path that has them.";
+    engine_zone: String = "UTC", "engine-zone" "ZONE",
+        "The time zone of the engine's JVM, such as `UTC` or `Europe/Berlin`: the engine writes due dates and lock times in it.";
+    engine_lane: String = "flowable", "engine-lane" "LANE",
+        "The lane of the hints of the engine's jobs.";
+    engine_concurrency: usize = "8", "engine-concurrency" "N",
+        "Maximum number of jobs that the engine executes at once for one node. Must be smaller than the engine's connection pool: a failing job takes two connections.";
+    engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
+        "How long an execution may take to answer. After that the job stays locked until its row moves.";
+    engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
+        "How long the jobs of a dead node wait at most for transactions of the engine that may still execute them.";
+    engine_watchdog: bool = "false", "engine-watchdog" "BOOL",
+        "Whether a node may cancel statements of the engine that wait for an idle transaction of the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
     log: String = "info", "log" "FILTER",
         "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";
     log_format: LogFormat = "text", "log-format" "FORMAT",

@@ -28,8 +28,10 @@ mod messages;
 mod publish_watch;
 mod rescue;
 pub mod sweeper;
+pub(crate) mod tap;
 pub(crate) mod timers;
 mod unserved_lanes;
+mod unserved_types;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,7 @@ use tokio::time::Instant;
 use crate::leader::clock::DatabaseClock;
 use crate::leader::sweeper::Sweeper;
 use crate::leader::unserved_lanes::UnservedLanes;
+use crate::leader::unserved_types::UnservedTypes;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
 use crate::worker::context::NodeContext;
@@ -62,6 +65,7 @@ struct Leader {
     node: Arc<NodeContext>,
     sweeper: Sweeper,
     unreceived: UnservedLanes,
+    unserved: UnservedTypes,
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
@@ -91,6 +95,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         node,
         sweeper: Sweeper::default(),
         unreceived: UnservedLanes::default(),
+        unserved: UnservedTypes::default(),
         term: None,
         leads_until: Instant::now(),
         failed: false,
@@ -195,6 +200,7 @@ impl Leader {
             self.node.gauges.of_node(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
             self.unreceived.end(&self.node);
+            self.unserved.end(&self.node);
             self.sweeper.forget();
         }
     }

@@ -67,6 +67,7 @@ pub use store::StoreError;
 pub use store::postgres::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::{SqliteOptions, SqliteStore};
+pub use store::tap::TapMode;
 pub use store::transaction::JobTransaction;
 pub use store::{SqlStore, Store};
 pub use transport::Transport;

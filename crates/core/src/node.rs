@@ -36,8 +36,9 @@ use crate::job::NodeId;
 use crate::job::args::JobArgs;
 use crate::job::scope::Services;
 use crate::leader;
-use crate::leader::timers;
+use crate::leader::{tap, timers};
 use crate::producer::commit_hook::CommitHook;
+use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
 use crate::store::error::StoreError;
 use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
@@ -86,7 +87,7 @@ pub enum StartError {
     /// An in-process node serves its database alone (protocol rule 33).
     #[error(
         "node {leader} runs on this database with the {transport} transport, and an in-process node serves its \
-         database alone; stop it, or give both the same broker"
+         database alone; stop that node, or run several nodes on PostgreSQL with one broker"
     )]
     NotAlone {
         /// The other node.
@@ -176,6 +177,7 @@ impl NodeBuilder {
     }
 
     /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
+    /// Logs a warning if there is none.
     pub fn layer(mut self, middleware: impl Middleware) -> Self {
         self.handlers.layer(middleware);
         self
@@ -209,7 +211,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Starts the node.
+    /// Starts the node. The first node of a process adds a panic hook, which notes where a handler
+    /// panics and calls the hook that was there before.
     ///
     /// # Errors
     /// [`StartError`] with the remedy. Then nothing was started.
@@ -293,7 +296,8 @@ impl NodeBuilder {
 }
 
 /// A running node. Stop it with [`stop`](Self::stop). If it is dropped instead, other nodes take
-/// its jobs over when their leases end.
+/// its jobs over when their leases end, and a warning is logged.
+#[must_use = "a node that is dropped runs no more jobs; keep it, and call `stop` at the end"]
 pub struct Node {
     context: Arc<NodeContext>,
     workers: Supervisor,
@@ -309,6 +313,18 @@ impl Drop for Alone {
     fn drop(&mut self) {
         if let Some(lock) = self.0.take() {
             lock.keep();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.context.signals.draining.is_cancelled() {
+            tracing::warn!(
+                node = %self.context.id,
+                "the node was dropped without `stop`; it takes no more jobs, and its running jobs \
+                 run again when their leases have ended"
+            );
         }
     }
 }
@@ -337,6 +353,14 @@ impl Node {
         let slots = builder.join()?;
         builder.store.check().await?.ready()?;
         let id = builder.id;
+        panic_place::install();
+        if builder.handlers.types().is_empty() {
+            tracing::warn!(
+                node = %id,
+                "this node has no handler, so it runs no job; add handlers with `job` or `handler` \
+                 before `start`, or later through `Node::registry`"
+            );
+        }
         let (mut process_lock, mut alive) = (None, None);
         if builder.transport.is_single_node() {
             match builder.store.succeed(id).await? {
@@ -365,6 +389,8 @@ impl Node {
         workers.spawn("timers", draining.clone(), move || {
             timers::move_timers(node.clone())
         });
+        let node = context.clone();
+        workers.spawn("tap", draining.clone(), move || tap::follow(node.clone()));
         let node = context.clone();
         workers.spawn("consumer", draining.clone(), move || {
             consumer::consume(node.clone(), own_hints.clone())

@@ -34,6 +34,7 @@ mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod sweeping;
+pub mod tap;
 pub mod transaction;
 
 use std::any::Any;
@@ -47,7 +48,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::rule::{self, LaneRule};
@@ -74,6 +75,7 @@ pub use sweeping::{
     COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
     OrphanPage, OrphanQuery, Rescued,
 };
+pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
 
 /// The result of a store's methods.
@@ -187,6 +189,23 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Marks and returns jobs that have never had a hint, without a leader cycle.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;
 
+    /// Opens the commit tap, which reports the jobs of plain SQL. At most one is open for a
+    /// database: the leader's. Optional for a store.
+    async fn tap(&self) -> Result<TapOffer> {
+        Ok(TapOffer::NotSetUp(format!(
+            "the store `{}` has no commit tap",
+            self.name()
+        )))
+    }
+
+    /// Marks those of these jobs that are visible and never had a hint. They then count as hinted,
+    /// so the leader cycle does not hint them again. Waits for no row. Optional for a store without
+    /// a [`tap`](Self::tap).
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        let _ = jobs;
+        Ok(Marked::default())
+    }
+
     /// Returns a number that changes when another connection writes, if reading it costs next to
     /// nothing (SQLite). `None` if the store has no such number.
     async fn data_version(&self) -> Result<Option<i64>> {
@@ -230,6 +249,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
             "the store `{}` does not support a dry run of the sweeper",
             self.name()
         )))
+    }
+
+    /// Counts the unlocked executable jobs that no living node takes, by type, at most `limit` types,
+    /// those with most jobs first. A job counts if no node serves its type, or none takes its
+    /// deployment, category or tenant. Reads every executable job. A store that does not support
+    /// this returns no type.
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        let _ = (services, limit);
+        Ok(Vec::new())
     }
 
     /// Frees instances whose holder no longer has a lease. Returns the jobs that became ready.
@@ -434,11 +462,11 @@ pub enum Fate {
 }
 
 text_enum! {
-    /// What hints a new job: the creating process or the sweeper (protocol rule 20).
+    /// What hints a new job: the creating process or the leader (protocol rule 20).
     Origin {
         /// The creating process, after its transaction has committed.
         Hook = "hook",
-        /// The sweeper (later: the tap).
+        /// The commit tap, or the leader cycle.
         Sql = "sql",
     }
 }

@@ -12,7 +12,11 @@
 //! 5. Carry [`Control`] messages to every node, best effort.
 
 mod control;
+mod host_port;
 pub mod in_process;
+mod known_lanes;
+mod lifetime;
+mod listeners;
 mod own_lanes;
 mod portions;
 pub mod routed;
@@ -28,6 +32,10 @@ use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
 
 pub use control::{BadControl, Control, SPOKEN};
+pub use host_port::HostPort;
+pub use known_lanes::KnownLanes;
+pub use lifetime::Lifetime;
+pub use listeners::Listeners;
 pub use own_lanes::OwnLanes;
 pub(crate) use portions::portions;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
@@ -91,10 +99,7 @@ impl TransportError {
     /// Returns whether the problem ends by itself, without an operator.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(
-            self,
-            Self::Refused { .. } | Self::Setting(_) | Self::NoReceiver(_) | Self::Closed
-        )
+        !matches!(self, Self::Refused { .. } | Self::Setting(_) | Self::Closed)
     }
 }
 
@@ -207,6 +212,21 @@ pub struct Subscription {
     pub prefetch: u16,
 }
 
+impl Subscription {
+    /// Splits the prefetch over the lanes, in their order. Each gets at least one message, so that
+    /// no lane keeps the messages of another from arriving.
+    pub fn shares(&self) -> impl Iterator<Item = (&Lane, u16)> {
+        let lanes = u16::try_from(self.lanes.len().max(1)).unwrap_or(u16::MAX);
+        let (each, more) = (self.prefetch / lanes, self.prefetch % lanes);
+        let share = move |at: usize| {
+            let is_larger = u16::try_from(at).is_ok_and(|at| at < more);
+            (each + u16::from(is_larger)).max(1)
+        };
+        let lanes = self.lanes.iter().enumerate();
+        lanes.map(move |(at, lane)| (lane, share(at)))
+    }
+}
+
 /// The receiving side of one node. Unreadable messages are not returned: the transport settles,
 /// counts and logs them.
 #[async_trait]
@@ -263,4 +283,23 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Flushes and closes the transport, within the given time.
     async fn close(&self, within: Duration);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefetch_is_split_and_no_lane_starves() {
+        let shares = |prefetch, lanes: usize| {
+            let lanes = (0..lanes).map(|at| Lane(format!("lane-{at}"))).collect();
+            let subscription = Subscription { lanes, prefetch };
+            let shares = subscription.shares().map(|(_, share)| share);
+            shares.collect::<Vec<_>>()
+        };
+        assert_eq!(shares(32, 3), [11, 11, 10]);
+        assert_eq!(shares(1, 3), [1, 1, 1]);
+        assert_eq!(shares(0, 1), [1]);
+        assert!(shares(5, 0).is_empty());
+    }
 }

@@ -12,8 +12,9 @@
 //!   compares the expiry after a failure with that from before. If it differs, the engine counts no
 //!   failure and creates no incident. So a renewal only looks. A job whose node has died is taken
 //!   over when its lock has expired: after [`EngineOptions::lock_for`].
-//! * **`REV_` of a job is never written.** If it changes during an execution, the engine rolls back
-//!   work whose effects stay.
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changes during
+//!   an execution, the engine rolls back work whose effects stay. If it did not change with the
+//!   lock, an engine node that polls would replace a lock that was written after its read.
 //! * **The lock statement checks what the REST interface ignores**: an existing lock, the due date,
 //!   the attempts, and the suspension. The execution of a suspended job costs an attempt, and a cycle
 //!   that runs early has its next due dates bunched up.
@@ -37,6 +38,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod tap;
 mod timers;
 
 use std::time::Duration;
@@ -46,17 +48,18 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{
-    Backlog, Call, Change, Dialect, Ended, Freed, Method, News, Settled, Settling,
-};
+use crate::dialect::{Backlog, Call, Change, Dialect, Ended, Freed, Method, Settled, Settling};
+use crate::examine::Finding;
 use crate::locking;
 use crate::options::EngineOptions;
 
@@ -119,6 +122,16 @@ impl Camunda {
     }
 }
 
+/// The rights that a node needs.
+const RIGHTS: [(&str, &str); 6] = [
+    ("act_ru_job", "SELECT"),
+    ("act_ru_job", "UPDATE"),
+    ("act_ru_execution", "SELECT"),
+    ("act_ru_execution", "UPDATE"),
+    ("act_ge_schema_log", "SELECT"),
+    ("act_ge_bytearray", "SELECT"),
+];
+
 #[async_trait]
 impl Dialect for Camunda {
     fn name(&self) -> &'static str {
@@ -164,6 +177,27 @@ impl Dialect for Camunda {
             },
             (Change::Retry, _) => return None,
         })
+    }
+
+    fn about(&self) -> String {
+        "/version".to_owned()
+    }
+
+    fn rights(&self) -> &'static [(&'static str, &'static str)] {
+        &RIGHTS
+    }
+
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
+        let probed = probe::probe(pool, &self.zone).await?;
+        Ok((probed.findings(), probed.missing.is_empty()))
+    }
+
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication {
+        tap::publication(name, schema, selects)
+    }
+
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
+        tap::committed(rows, ahead, into)
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
@@ -237,8 +271,12 @@ impl Dialect for Camunda {
         engine: &str,
         node: NodeId,
         report: bool,
-    ) -> Result<News, StoreError> {
+    ) -> Result<Vec<Ready>, StoreError> {
         self.look_for_new(pool, engine, node, report).await
+    }
+
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+        self.hints_of_jobs(pool, jobs).await
     }
 
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::StoreError;
-use jobwire_core::store::postgres::address;
 use jobwire_core::store::postgres::line::{Line, Suspicion};
+use jobwire_core::store::postgres::{address, tap_address};
 use jobwire_core::store::presence::{Address, Presence};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::options::EngineOptions;
+use crate::tap::TapAddress;
 
 /// The name of our connections. It tells them from those of the engine.
 pub(crate) const APPLICATION: &str = "jobwire";
@@ -33,6 +34,8 @@ pub(crate) struct Lines {
     /// For all other statements.
     pub(crate) rest: Line,
     pub(crate) presence: Presence,
+    /// For the connection of the tap, which is none of the pools'.
+    pub(crate) address: TapAddress,
 }
 
 impl std::fmt::Debug for Lines {
@@ -75,6 +78,7 @@ impl Lines {
                 Plans::Fresh,
             )?,
             presence,
+            address: Arc::new(tap_address(&connect)),
         })
     }
 

@@ -11,12 +11,15 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
+use crate::examine::Finding;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -84,15 +87,6 @@ pub(crate) struct Freed {
     pub(crate) owner: Option<NodeId>,
 }
 
-/// Jobs that became visible since the leader's last look.
-#[derive(Debug, Default)]
-pub(crate) struct News {
-    /// Those that are ready.
-    pub(crate) ready: Vec<Ready>,
-    /// The earliest due date of the others, if the dialect knows it.
-    pub(crate) due: Option<DateTime<Utc>>,
-}
-
 /// How an execution ended that the engine did not answer with success, as the rows show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -117,6 +111,7 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Delete,
+    Get,
     Post,
     Put,
 }
@@ -168,6 +163,22 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the call that changes a job in this state; `None` if there is nothing to do. `id` is
     /// the engine's.
     fn change(&self, change: Change, state: JobState, id: &str, retries: i32) -> Option<Call>;
+
+    /// Returns the path that answers with the engine's version.
+    fn about(&self) -> String;
+
+    /// Returns the rights that a node needs, each with its table.
+    fn rights(&self) -> &'static [(&'static str, &'static str)];
+
+    /// Returns what an operator should know about the tables, and whether all tables are there.
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError>;
+
+    /// Returns the publication of the commit tap. `selects`: it can select columns and rows.
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication;
+
+    /// Adds rows that a tap reports. `ahead` is how far the engine's zone is ahead of UTC. Returns
+    /// false for rows of an unknown table.
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, committed: &mut Committed) -> bool;
 
     /// Checks that the tables are those of a supported engine.
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
@@ -240,7 +251,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         engine: &str,
         node: NodeId,
         report: bool,
-    ) -> Result<News, StoreError>;
+    ) -> Result<Vec<Ready>, StoreError>;
+
+    /// Returns the hints of these jobs, as far as they are visible: of unlocked ones to publish, and
+    /// which are locked.
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError>;
 
     /// Returns jobs whose hint was lost. See [`Store::orphans`](jobwire_core::Store::orphans).
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError>;

@@ -10,8 +10,9 @@
 //!
 //! Rules that all statements keep:
 //!
-//! * **`REV_` of a job is never written.** The engine deletes a job `WHERE REV_ =` the value that it
-//!   has read, so a change during an execution would make the execution fail after its effects.
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine deletes a
+//!   job `WHERE REV_ =` the value that it has read, so a change during an execution would make the
+//!   execution fail after its effects.
 //! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
 //!   Two executions that meet at a join can block each other without an end, because the engine
 //!   records the failure over a second connection.
@@ -32,6 +33,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod tap;
 mod timers;
 
 use async_trait::async_trait;
@@ -41,15 +43,18 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Backlog, Call, Change, Dialect, Freed, Method, News, Settled, Settling};
+use crate::dialect::{Backlog, Call, Change, Dialect, Freed, Method, Settled, Settling};
+use crate::examine::Finding;
 use crate::locking;
 use crate::options::EngineOptions;
 
@@ -102,6 +107,29 @@ impl Flowable {
     }
 }
 
+impl Flowable {
+    /// Returns the path up to the jobs, under which the engine's other tables of jobs are siblings.
+    fn management(&self) -> &str {
+        self.path.split("/jobs/").next().unwrap_or_default()
+    }
+}
+
+/// The rights that a node needs.
+const RIGHTS: [(&str, &str); 12] = [
+    ("act_ru_job", "SELECT"),
+    ("act_ru_job", "INSERT"),
+    ("act_ru_job", "UPDATE"),
+    ("act_ru_timer_job", "SELECT"),
+    ("act_ru_timer_job", "UPDATE"),
+    ("act_ru_timer_job", "DELETE"),
+    ("act_ru_suspended_job", "SELECT"),
+    ("act_ru_deadletter_job", "SELECT"),
+    ("act_ru_execution", "SELECT"),
+    ("act_ru_execution", "UPDATE"),
+    ("act_ge_property", "SELECT"),
+    ("act_ge_bytearray", "SELECT"),
+];
+
 #[async_trait]
 impl Dialect for Flowable {
     fn name(&self) -> &'static str {
@@ -123,9 +151,7 @@ impl Dialect for Flowable {
             JobState::DeadLetter => "deadletter-jobs",
             _ => "jobs",
         };
-        // Up to the jobs, under which the engine's other tables of jobs are siblings.
-        let management = self.path.split("/jobs/").next().unwrap_or_default();
-        let path = format!("{management}/{table}/{id}");
+        let path = format!("{}/{table}/{id}", self.management());
         match (change, state) {
             (Change::Delete, _) => Some(Call {
                 method: Method::Delete,
@@ -139,6 +165,27 @@ impl Dialect for Flowable {
             }),
             (Change::Retry, _) => None,
         }
+    }
+
+    fn about(&self) -> String {
+        format!("{}/engine", self.management())
+    }
+
+    fn rights(&self) -> &'static [(&'static str, &'static str)] {
+        &RIGHTS
+    }
+
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
+        let probed = probe::probe(pool, &self.zone).await?;
+        Ok((probed.findings(), probed.missing.is_empty()))
+    }
+
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication {
+        tap::publication(name, schema, selects)
+    }
+
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
+        tap::committed(rows, ahead, into)
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
@@ -202,9 +249,12 @@ impl Dialect for Flowable {
         engine: &str,
         node: NodeId,
         report: bool,
-    ) -> Result<News, StoreError> {
-        let ready = self.look_for_new(pool, engine, node, report).await?;
-        Ok(News { ready, due: None })
+    ) -> Result<Vec<Ready>, StoreError> {
+        self.look_for_new(pool, engine, node, report).await
+    }
+
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+        self.hints_of_jobs(pool, jobs).await
     }
 
     async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {

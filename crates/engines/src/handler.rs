@@ -69,7 +69,7 @@ pub fn handlers(store: &EngineStore) -> Result<Handlers, jobwire_core::StoreErro
 
 #[async_trait]
 impl Handler for Execute {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         let Some(id) = engine_id(job.job.id) else {
             return Err(HandlerError::unrecoverable(
                 "the job's id is none of the engine",
@@ -157,7 +157,7 @@ impl Execute {
     }
 
     /// Returns the result of an execution that the engine ended with an error.
-    async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult {
+    async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult<Outcome> {
         let ended = self.store.ended(&job.job, owner).await;
         match ended {
             Ok(Ended::Conflict) => {
@@ -197,7 +197,7 @@ impl Execute {
         sent: Instant,
         timed_out: bool,
         reason: String,
-    ) -> HandlerResult {
+    ) -> HandlerResult<Outcome> {
         let id = job.job.id;
         tracing::warn!(
             job = %id, reason,

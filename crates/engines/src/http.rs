@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jobwire_core::StoreError;
 use jobwire_core::telemetry::plain;
+use jobwire_core::transport::{Plaintext, is_loopback};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
@@ -64,6 +65,15 @@ impl Rest {
                 "it has a user or a password, which belong into the credentials".to_owned(),
             ));
         }
+        let is_open = base.scheme() == "http" && options.credentials != Credentials::None;
+        let is_near = base.host_str().is_some_and(is_loopback);
+        if is_open && !is_near && options.plaintext == Plaintext::Loopback {
+            return Err(StoreError::Config(
+                "the engine's credentials would be sent unencrypted to another machine; use https, or, if the \
+                 network itself can be trusted, set `engine_plaintext` to `allow`"
+                    .to_owned(),
+            ));
+        }
         if !options.path.starts_with('/') || !options.path.contains("{id}") {
             return Err(StoreError::Config(format!(
                 "the engine's path `{}` must begin with `/` and contain `{{id}}`, the place of the job's id",
@@ -106,6 +116,11 @@ impl Rest {
         self.send(call.method, &call.path, call.body).await
     }
 
+    /// Reads what is at a path, without its content.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::Get, path, "").await
+    }
+
     async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
         let url = match self.url(path) {
             Ok(url) => url,
@@ -113,6 +128,7 @@ impl Rest {
         };
         let call = match method {
             Method::Delete => self.client.delete(url),
+            Method::Get => self.client.get(url),
             Method::Post => self.client.post(url).body(body),
             Method::Put => self.client.put(url).body(body),
         };
@@ -202,6 +218,17 @@ mod tests {
         for path in ["jobs/{id}", "/jobs"] {
             assert!(rest("http://a", path).expect_err(path).contains("{id}"));
         }
+    }
+
+    #[test]
+    fn credentials_go_to_another_machine_over_tls_only() {
+        let with = |url: &str| {
+            let options = EngineOptions::new(url).credentials(Credentials::basic("me", "secret"));
+            Rest::new(&options).map(drop).map_err(|e| e.to_string())
+        };
+        assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
+        let said = with("http://engine:8080").expect_err("refused");
+        assert!(said.contains("engine_plaintext") && !said.contains("secret"));
     }
 
     #[test]

@@ -11,20 +11,18 @@
 //!
 //! ```no_run
 //! # async fn example(transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
-//! use jobwire_core::{CommitHook, HookOptions, Lane, Node, NodeOptions};
-//! use jobwire_engines::{EngineOptions, EngineStore, Feed, handlers};
+//! use jobwire_core::store::TapMode;
+//! use jobwire_core::{Node, NodeOptions};
+//! use jobwire_engines::{EngineOptions, EngineStore, handlers};
 //!
 //! let options = EngineOptions::new("http://127.0.0.1:8080/process-api");
 //! let store = EngineStore::flowable("postgres://flowable:secret@127.0.0.1/flowable", options).await?;
-//! let hook = CommitHook::start(transport.publisher(), HookOptions::default());
 //! let node = Node::builder(store.clone(), transport)
 //!     .handlers(handlers(&store)?)
-//!     .hook(hook.clone())
-//!     .options(NodeOptions::default().lanes(vec![store.options().lane.clone().into()]))
+//!     .options(NodeOptions::default().lanes(vec![store.options().lane.clone().into()]).tap(TapMode::On))
 //!     .start()
 //!     .await?;
-//! let feed = Feed::start(store, hook);
-//! # feed.stop().await; node.stop().await;
+//! # node.stop().await;
 //! # Ok(()) }
 //! ```
 //!
@@ -32,7 +30,7 @@
 //! | --- | --- |
 //! | [`store`] | the store of every engine |
 //! | [`handler`] | the handler that lets the engine execute a job |
-//! | [`feed`] | hints new jobs while a node of this process leads |
+//! | [`examine`] | the examination of an engine, for `jobwire doctor` |
 //! | [`flowable`] | the rules of Flowable's tables |
 //! | [`camunda`] | the rules of Camunda's table |
 //! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
@@ -46,7 +44,7 @@ mod connection;
 pub mod coordination;
 mod decode;
 mod dialect;
-pub mod feed;
+pub mod examine;
 pub mod flowable;
 pub mod handler;
 mod http;
@@ -55,8 +53,8 @@ mod locking;
 mod options;
 mod owner;
 pub mod store;
+mod tap;
 
-pub use feed::Feed;
 pub use handler::handlers;
 pub use options::{Credentials, EngineOptions};
 pub use store::EngineStore;

@@ -95,8 +95,6 @@ pub struct EngineOptions {
     /// How long the jobs of a dead node wait at most for transactions that began while the node
     /// held them: the engine may still execute such a job. Default 10 min.
     pub takeover_patience: Duration,
-    /// How often new jobs are looked for while no tap reports them. Default 1 s.
-    pub look_every: Duration,
     /// Whether the node may cancel a statement of the engine that waits for a lock which an idle
     /// transaction of the same engine holds. Default: no.
     pub watchdog: bool,
@@ -104,7 +102,8 @@ pub struct EngineOptions {
     pub max_connections: u32,
     /// The time after which the server ends a statement. Default 15 s.
     pub statement_timeout: Duration,
-    /// Where connections without verified TLS are allowed. Default: this machine.
+    /// Where connections without verified TLS are allowed, to the database and to the engine.
+    /// Default: this machine.
     pub plaintext: Plaintext,
 }
 
@@ -121,7 +120,6 @@ jobwire_core::setters! {
         unknown_for: Duration,
         lock_for: Duration,
         takeover_patience: Duration,
-        look_every: Duration,
         watchdog: bool,
         max_connections: u32,
         statement_timeout: Duration,
@@ -145,7 +143,6 @@ impl EngineOptions {
             unknown_for: Duration::from_secs(3_600),
             lock_for: Duration::from_secs(300),
             takeover_patience: Duration::from_secs(600),
-            look_every: Duration::from_secs(1),
             watchdog: false,
             max_connections: 8,
             statement_timeout: Duration::from_secs(15),

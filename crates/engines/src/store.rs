@@ -22,26 +22,31 @@ use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     CycleReport, Failure, Fate as TransactionFate, Handoff, LanePage, LeaderCycle, LockTerms,
-    Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage,
-    OrphanQuery, Renewed, Rescued, SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
+    Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs,
+    OrphanPage, OrphanQuery, Renewed, Rescued, SchemaStatus, Store, Suspended, SuspensionScope,
+    TapOffer, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, JobState, Lane, LaneRule, NodeId, StoreError};
 use metrics::counter;
 use sqlx::PgPool;
 use tokio::time::Instant;
 
-use crate::activity;
 use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::camunda::Camunda;
 use crate::connection::Lines;
 use crate::coordination::leader::{self, Lead};
 use crate::coordination::{nodes, schema};
-use crate::dialect::{Change, Dialect, Ended, Fate, News, Settled, Settling};
+use crate::dialect::{Change, Dialect, Ended, Fate, Settled, Settling};
 use crate::flowable::Flowable;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::options::EngineOptions;
+use crate::{activity, tap};
+
+/// How long after a tap stands the looks go on reporting: what committed before may become visible
+/// a moment later.
+const TAP_SETTLES: Duration = Duration::from_secs(5);
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -58,8 +63,8 @@ struct Inner {
     breaker: Breaker,
     /// An answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
-    /// A tap reports new jobs, so looks only remember.
-    tapped: AtomicBool,
+    /// Since when a tap reports new jobs. Leader cycles then only remember what they saw.
+    tapped: Mutex<Option<Instant>>,
     /// The node of this process that leads, and until when.
     leads: Mutex<Option<(NodeId, Instant)>>,
 }
@@ -118,7 +123,7 @@ impl EngineStore {
             calls: Calls::default(),
             breaker: Breaker::default(),
             in_doubt: AtomicBool::new(false),
-            tapped: AtomicBool::new(false),
+            tapped: Mutex::new(None),
             leads: Mutex::new(None),
         })))
     }
@@ -139,6 +144,14 @@ impl EngineStore {
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.0.lines.rest.pool
+    }
+
+    /// Checks that the tables are those of a supported engine. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    pub async fn probe(&self) -> Result<()> {
+        self.0.dialect.probe(self.pool()).await
     }
 
     /// Creates the schema `jobwire_engine`, in which nodes and the leader stand.
@@ -164,18 +177,57 @@ impl EngineStore {
                 )));
             }
         }
+        let publication = tap::publication(self).await?;
+        let dropped = publication.drop(self.address()).await;
+        dropped.map_err(|error| StoreError::Config(error.to_string()))?;
         let released = self.0.dialect.release_all(self.pool()).await?;
         schema::remove(self.pool()).await?;
         Ok(released)
     }
 
-    /// Records whether a tap reports the new jobs of this engine.
-    pub(crate) fn set_tapped(&self, tapped: bool) {
-        self.0.tapped.store(tapped, Ordering::SeqCst);
+    /// Asks the engine over REST for its version.
+    pub(crate) async fn ask_engine(&self) -> Answer {
+        self.0.rest.get(&self.0.dialect.about()).await
     }
 
-    pub(crate) fn is_tapped(&self) -> bool {
-        self.0.tapped.load(Ordering::SeqCst)
+    /// Records whether a tap stands.
+    pub(crate) fn tap_stands(&self, stands: bool) {
+        let mut tapped = self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
+        *tapped = stands.then(Instant::now);
+    }
+
+    /// Returns whether a tap has reported all that became visible lately.
+    fn is_tapped(&self) -> bool {
+        let tapped = self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
+        tapped.is_some_and(|since| since.elapsed() > TAP_SETTLES)
+    }
+
+    /// Returns the address of the database, for the tap.
+    pub(crate) fn address(&self) -> &jobwire_tap::Address {
+        &self.0.lines.address
+    }
+
+    /// Creates the publication of the commit tap, with which new jobs are hinted within
+    /// milliseconds. Needs the right CREATE on the database; the tables must belong to the role.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with the statement for somebody who has the rights.
+    pub async fn create_tap(&self) -> Result<()> {
+        let publication = tap::publication(self).await?;
+        publication.create(self.address()).await.map_err(|error| {
+            StoreError::Config(format!(
+                "the publication of the commit tap cannot be created: {error}; let the owner of the tables run: {}",
+                publication.create_statement()
+            ))
+        })
+    }
+
+    /// Returns what a commit tap lacks: what was found, the remedy, and whether it prevents the
+    /// tap.
+    pub(crate) async fn examine_tap(&self) -> Result<Vec<jobwire_tap::Finding>> {
+        let publication = tap::publication(self).await?;
+        let found = jobwire_tap::preflight(self.address(), &publication).await;
+        found.map_err(|error| StoreError::Config(error.to_string()))
     }
 
     pub(crate) fn calls(&self) -> &Calls {
@@ -201,19 +253,32 @@ impl EngineStore {
     }
 
     /// Returns the jobs that became visible since the last look of this process's leader.
-    pub(crate) async fn look(&self, node: NodeId) -> Result<News> {
+    async fn look(&self, node: NodeId, report: bool) -> Result<Vec<Ready>> {
         let Inner {
             dialect, options, ..
         } = &*self.0;
-        let report = !self.is_tapped();
         self.run("unhinted", &self.0.lines.rest, || {
             dialect.new_jobs(self.pool(), &options.name, node, report)
         })
         .await
     }
 
-    pub(crate) async fn cancel_hung(&self) -> Result<u64> {
-        self.0.dialect.cancel_hung(self.pool()).await
+    /// Runs the watchdog, if it is allowed.
+    async fn cancel_hung(&self) {
+        if !self.0.options.watchdog {
+            return;
+        }
+        match self.0.dialect.cancel_hung(self.pool()).await {
+            Ok(0) => {}
+            Ok(statements) => tracing::warn!(
+                statements,
+                "cancelled statements of the engine that waited for its own idle transactions; set `lock_timeout` for \
+                 the engine's connections"
+            ),
+            Err(error) => {
+                tracing::debug!(%error, "could not look for hung statements of the engine");
+            }
+        }
     }
 
     pub(crate) async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {
@@ -564,7 +629,10 @@ impl Store for EngineStore {
                 transport,
                 remaining,
             } => {
-                self.set_leading(None);
+                // The row names this node while one of its own statements has locked it.
+                if leader != turn.node {
+                    self.set_leading(None);
+                }
                 return Ok(CycleOutcome::Follows {
                     leader,
                     transport,
@@ -597,9 +665,10 @@ impl Store for EngineStore {
             report.unhinted.extend(left.await?);
         }
         if turn.hint_at_most > 0 {
-            report.unhinted.extend(self.look(turn.node).await?.ready);
+            let new = self.look(turn.node, !self.is_tapped()).await?;
+            report.unhinted.extend(new);
+            self.cancel_hung().await;
         }
-        // Counted after the look, so a timer that the look has seen is in the next due date.
         let backlog = self.run("backlog", line, || dialect.backlog(pool)).await?;
         report.next_due = backlog.next_due;
         report.leased = backlog.leased;
@@ -610,9 +679,19 @@ impl Store for EngineStore {
         Ok(CycleOutcome::Leads(Box::new(report)))
     }
 
+    async fn tap(&self) -> Result<TapOffer> {
+        tap::open(self).await
+    }
+
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        self.run("mark_hinted", line, || dialect.hints_of(&line.pool, jobs))
+            .await
+    }
+
     async fn unhinted(&self, _: i64) -> Result<Vec<Ready>> {
         match self.leading() {
-            Some(node) => Ok(self.look(node).await?.ready),
+            Some(node) => self.look(node, true).await,
             None => Ok(Vec::new()),
         }
     }

@@ -29,6 +29,7 @@
 //! jobwire = { version = "0.1", features = ["sqlite"] }
 //! serde = { version = "1", features = ["derive"] }
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread", "signal"] }
+//! tracing-subscriber = "0.3"
 //! ```
 //!
 #![cfg_attr(feature = "sqlite", doc = "```no_run")]
@@ -47,13 +48,14 @@
 //!     const TYPE: &'static str = "send-invoice";
 //! }
 //!
-//! async fn send_invoice(job: Running<SendInvoice>) -> HandlerResult<()> {
+//! async fn send_invoice(job: Running<SendInvoice>) -> HandlerResult {
 //!     println!("invoice for order {}", job.payload.order);
 //!     Ok(())
 //! }
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Error> {
+//!     tracing_subscriber::fmt::init(); // warnings of Jobwire go to this log, and nowhere else
 //!     let store = SqliteStore::connect("sqlite:jobs.db").await?;
 //!     store.migrate().await?;
 //!
@@ -188,12 +190,12 @@ pub mod node {
 /// Nodes call the methods of the traits [`Store`] and [`SqlStore`].
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
-    pub use jobwire_core::job::query::{LaneBacklog, LaneView};
+    pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
-    pub use jobwire_core::store::{MAX_NAMES, Refusal};
+    pub use jobwire_core::store::{MAX_NAMES, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
     pub use jobwire_core::store::{
         Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
@@ -252,6 +254,7 @@ mod pages {
     pages! {
         readme = "README.md",
         library = "docs/getting-started/library.md",
+        handlers = "docs/guides/handlers.md",
         transactions = "docs/guides/transactions.md",
         retries = "docs/guides/retries.md",
         timers = "docs/guides/timers.md",

@@ -296,10 +296,9 @@ impl ClientContext for Context {
         &self,
         _: Option<&str>,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        let source = self
-            .tokens
-            .as_ref()
-            .ok_or("no token source is set; set `kafka_oauth_token_file`")?;
+        let source = self.tokens.as_ref().ok_or(
+            "no token source is set; set `KafkaOptions::tokens` (setting `kafka_oauth_token_file`)",
+        )?;
         // The text is passed to C, so it must not contain a NUL.
         let token = source.token().map_err(|problem| {
             tracing::warn!(

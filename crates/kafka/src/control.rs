@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{CONTROL_BUFFER, Control, TransportError};
+use jobwire_core::transport::{Control, Listeners, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::message::Message as _;
@@ -35,7 +35,7 @@ impl ConsumerContext for Context {}
 pub(crate) struct ControlLine {
     process: String,
     topic: String,
-    heard: broadcast::Sender<Control>,
+    listeners: Listeners,
     publishers: Arc<LanePublishers>,
 }
 
@@ -44,7 +44,7 @@ impl ControlLine {
         Self {
             process: Uuid::new_v4().to_string(),
             topic,
-            heard: broadcast::Sender::new(CONTROL_BUFFER),
+            listeners: Listeners::default(),
             publishers,
         }
     }
@@ -71,12 +71,11 @@ impl ControlLine {
 
     /// Sends a message to the listeners of this process only.
     pub(crate) fn tell_here(&self, control: Control) {
-        // An error means that this process has no listener.
-        let _ = self.heard.send(control);
+        self.listeners.tell(control);
     }
 
     pub(crate) fn listen(&self) -> broadcast::Receiver<Control> {
-        self.heard.subscribe()
+        self.listeners.listen()
     }
 
     pub(crate) fn listener(
@@ -96,7 +95,7 @@ impl ControlLine {
         Listener {
             process: self.process.clone(),
             topic: self.topic.clone(),
-            heard: self.heard.clone(),
+            listeners: self.listeners.clone(),
             config,
             context,
             topology,
@@ -108,7 +107,7 @@ impl ControlLine {
 pub(crate) struct Listener {
     process: String,
     topic: String,
-    heard: broadcast::Sender<Control>,
+    listeners: Listeners,
     config: ClientConfig,
     context: Context,
     topology: Topology,
@@ -168,17 +167,8 @@ impl Listener {
                     if message.key() == Some(self.process.as_bytes()) {
                         continue;
                     }
-                    match Control::read(message.payload().unwrap_or_default()) {
-                        Ok(control) => {
-                            // An error means that this process has no listener.
-                            let _ = self.heard.send(control);
-                        }
-                        Err(problem) => {
-                            if let Some(more) = unreadable.now() {
-                                tracing::warn!(%problem, more, "dropped an unreadable control message");
-                            }
-                        }
-                    }
+                    let message = message.payload().unwrap_or_default();
+                    self.listeners.read(message, &mut unreadable);
                 }
                 Err(error) => {
                     self.context.note(&error, &self.topic);

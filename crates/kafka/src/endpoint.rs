@@ -10,7 +10,7 @@
 use std::fmt;
 
 use jobwire_core::Lane;
-use jobwire_core::transport::{BadSetting, TransportError};
+use jobwire_core::transport::{BadSetting, HostPort, TransportError};
 
 use crate::security::Mechanism;
 
@@ -28,31 +28,12 @@ const LONGEST_PREFIX: usize = 150;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// The brokers to connect to first; they name the others. At least one.
-    pub(crate) brokers: Vec<Broker>,
+    pub(crate) brokers: Vec<HostPort>,
     prefix: String,
     group: String,
     pub(crate) tls: bool,
     pub(crate) mechanism: Option<Mechanism>,
     pub(crate) credentials: Option<Credentials>,
-}
-
-/// The address of one broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broker {
-    /// A name or an address; an IPv6 address without its brackets.
-    pub(crate) host: String,
-    /// The port. Default: 9092.
-    pub(crate) port: u16,
-}
-
-impl fmt::Display for Broker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
 }
 
 /// A user and a password. Neither `Debug` nor `Display` shows the password.
@@ -208,7 +189,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
+fn broker(text: &str) -> Result<HostPort, BadKafkaUrl> {
     let wrong = |problem: String, remedy| BadKafkaUrl {
         field: "brokers",
         problem,
@@ -257,7 +238,7 @@ fn broker(text: &str) -> Result<Broker, BadKafkaUrl> {
             )
         })?,
     };
-    Ok(Broker {
+    Ok(HostPort {
         host: host.to_owned(),
         port,
     })

@@ -39,7 +39,7 @@
 //! | `control` | control messages between nodes |
 //! | `statistics` | librdkafka's statistics and the lanes' backlogs, as metrics |
 //! | `error` | errors of the brokers, with remedies |
-//! | `supervised`, `ending` | restarts tasks; drops clients |
+//! | `ending` | drops clients |
 //!
 //! # Differences to RabbitMQ
 //! * A partition has one receiver at a time, so at most as many nodes share a lane as its topic has
@@ -85,7 +85,6 @@ mod receiver;
 mod security;
 mod settled;
 mod statistics;
-mod supervised;
 mod topology;
 mod transport;
 

@@ -10,7 +10,7 @@
 //!
 //! A producer that can no longer be idempotent (its state on the broker is lost) is replaced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use jobwire_core::hint::Hint;
 use jobwire_core::hint::packing::pack;
 use jobwire_core::job::Lane;
-use jobwire_core::transport::TransportError;
+use jobwire_core::transport::{KnownLanes, Lifetime, TransportError};
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
@@ -37,10 +37,6 @@ use crate::partitioner::partition;
 use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
-/// How long a refusal is returned before the brokers are asked again.
-const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
-/// Maximum number of lanes in the cache; refusals of further lanes are not remembered.
-const MOST_LANES: usize = 1_024;
 /// How long the number of partitions of a topic is cached.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
 /// The time that a call waits beyond the confirm timeout for librdkafka's report of a failed
@@ -115,10 +111,16 @@ impl ProducerContext for PublishContext {
     }
 }
 
-#[derive(Clone)]
-enum LaneState {
-    Open { partitions: i32, since: Instant },
-    Refused(TransportError, Instant),
+/// The number of partitions of a lane's topic.
+struct Counted {
+    partitions: i32,
+    at: Instant,
+}
+
+impl Counted {
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < COUNT_AGAIN
+    }
 }
 
 /// Returns the configuration of the producer.
@@ -148,7 +150,7 @@ pub(crate) struct LanePublishers {
     options: KafkaOptions,
     producers: Arc<Producers>,
     closing: CancellationToken,
-    lanes: RwLock<HashMap<Lane, LaneState>>,
+    lanes: RwLock<KnownLanes<Counted>>,
     keys: Keys,
 }
 
@@ -158,7 +160,7 @@ impl LanePublishers {
         topology: Topology,
         options: KafkaOptions,
         producers: Arc<Producers>,
-        closing: CancellationToken,
+        lifetime: &Lifetime,
     ) -> Self {
         Self {
             keys: Keys::new(options.hints_per_message),
@@ -166,7 +168,7 @@ impl LanePublishers {
             topology,
             options,
             producers,
-            closing,
+            closing: lifetime.closing(),
             lanes: RwLock::default(),
         }
     }
@@ -245,7 +247,7 @@ impl LanePublishers {
     ) -> TransportError {
         if is_missing_topic(code) {
             // The next publish creates the topic again, or counts its partitions again.
-            self.lanes.write().await.remove(lane);
+            self.lanes.write().await.forget(lane);
         }
         if producer.client().fatal_error().is_some() {
             self.producers.replace(producer);
@@ -264,15 +266,9 @@ impl LanePublishers {
 
     /// Returns the number of partitions of a lane; creates its topic if it is missing.
     pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
-        match self.lanes.read().await.get(lane) {
-            Some(LaneState::Open { partitions, since }) if since.elapsed() < COUNT_AGAIN => {
-                return Ok(*partitions);
-            }
-            Some(LaneState::Refused(problem, since))
-                if since.elapsed() < REMEMBER_REFUSAL && !self.may_be_made(lane, problem) =>
-            {
-                return Err(problem.clone());
-            }
+        match self.lanes.read().await.get(lane, &self.topology.own) {
+            Some(Ok(counted)) if counted.is_recent() => return Ok(counted.partitions),
+            Some(Err(problem)) => return Err(problem),
             _ => {}
         }
         // The timeout is the same as for a confirm.
@@ -287,43 +283,29 @@ impl LanePublishers {
         }
     }
 
-    /// Returns whether the lane had no topic, and this process has received the lane since.
-    fn may_be_made(&self, lane: &Lane, problem: &TransportError) -> bool {
-        matches!(problem, TransportError::NoReceiver(_)) && self.topology.own.contains(lane)
-    }
-
     async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
         let mut lanes = self.lanes.write().await;
         // Another task may have counted meanwhile.
-        if let Some(LaneState::Open { partitions, since }) = lanes.get(lane)
-            && since.elapsed() < COUNT_AGAIN
+        if let Some(Ok(counted)) = lanes.get(lane, &self.topology.own)
+            && counted.is_recent()
         {
-            return Ok(*partitions);
+            return Ok(counted.partitions);
         }
         if let Some(problem) = self.link.problem() {
             return Err(problem);
         }
-        let since = Instant::now();
+        let at = Instant::now();
         let ensured = self.topology.ensure_lane(lane).await;
         match &ensured {
             Ok(partitions) => {
                 let partitions = *partitions;
-                lanes.insert(lane.clone(), LaneState::Open { partitions, since });
+                lanes.open(lane.clone(), Counted { partitions, at });
             }
-            Err(problem) if problem.is_transient() => {
+            // A lane without a topic says nothing about the brokers.
+            Err(problem) if problem.is_transient() && !is_without_topic(problem) => {
                 self.link.suspect(problem.clone());
             }
-            Err(problem) => {
-                if lanes.len() >= MOST_LANES {
-                    lanes.retain(|_, state| match state {
-                        LaneState::Open { .. } => true,
-                        LaneState::Refused(_, since) => since.elapsed() < REMEMBER_REFUSAL,
-                    });
-                }
-                if lanes.len() < MOST_LANES {
-                    lanes.insert(lane.clone(), LaneState::Refused(problem.clone(), since));
-                }
-            }
+            Err(problem) => lanes.refuse(lane, problem),
         }
         ensured
     }
@@ -347,4 +329,8 @@ impl LanePublishers {
             tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
         }
     }
+}
+
+fn is_without_topic(problem: &TransportError) -> bool {
+    matches!(problem, TransportError::NoReceiver(_))
 }

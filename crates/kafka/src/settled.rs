@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Marker;
 use jobwire_core::job::Lane;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{Control, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -62,6 +63,8 @@ pub(crate) struct Settled {
     askers: Mutex<HashMap<Lane, Arc<Asker>>>,
     /// The log starts up to which a loss of hints was logged, so that each loss is logged once.
     told: Mutex<HashMap<(Lane, i32), i64>>,
+    /// Each marker that waits notices the wiped partitions again.
+    wiped: Mutex<LogThrottle>,
     questions: mpsc::Sender<Question>,
 }
 
@@ -88,6 +91,7 @@ pub(crate) fn settled(
         context,
         askers: Mutex::default(),
         told: Mutex::default(),
+        wiped: Mutex::default(),
         questions,
     });
     let watch = Watch {
@@ -193,7 +197,10 @@ impl Settled {
         for ((partition, end), (_, start, now)) in ends.into_iter().zip(now) {
             let seen = seen.get(&partition).copied().unwrap_or(0);
             if now < end {
-                tracing::warn!(%lane, partition, "a partition was wiped; the sweeper publishes its hints again");
+                let mut wiped = self.wiped.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(more) = wiped.now() {
+                    tracing::warn!(%lane, partition, more, "a partition was wiped; the sweeper publishes its hints again");
+                }
                 continue;
             }
             if seen < start && self.is_news(&lane, partition, start) {

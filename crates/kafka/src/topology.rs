@@ -270,7 +270,7 @@ impl Topology {
         if found.copies < copies {
             tracing::warn!(
                 %topic, copies = found.copies, wanted = copies,
-                "a topic has fewer copies than `kafka_replication` asks for: its hints wait while a broker is away"
+                "a topic has fewer copies than `KafkaOptions::replication` (setting `kafka_replication`) asks for: its hints wait while a broker is away"
             );
         }
         if !self.options.declare || self.options.tokens.is_some() {

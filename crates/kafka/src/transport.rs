@@ -8,14 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Marker};
 use jobwire_core::job::Lane;
+use jobwire_core::runtime::supervisor::supervised;
 use jobwire_core::transport::{
-    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
+    Control, Lifetime, Publisher, Receiver, Subscription, Transport, TransportError,
+    TransportHealth,
 };
 use rdkafka::producer::Producer as _;
 use tokio::sync::{Notify, broadcast};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::connection::{ANSWER, Context, Link, configuration, keep};
 use crate::control::ControlLine;
@@ -28,7 +27,6 @@ use crate::publisher::{self, LanePublishers};
 use crate::receiver::KafkaReceiver;
 use crate::settled::{Settled, settled};
 use crate::statistics::{self, Census};
-use crate::supervised::supervised;
 use crate::topology::{Beside, Topology};
 
 /// How long [`KafkaTransport::connect`] waits for the brokers.
@@ -51,14 +49,8 @@ struct Shared {
     epochs: Arc<AtomicU64>,
     /// The lanes of all receivers.
     received: Mutex<Vec<Weak<LaneState>>>,
-    /// Cancelled when no new work is accepted.
-    closing: CancellationToken,
-    /// Cancelled when the connections end.
-    stop: CancellationToken,
-    /// Tasks that end before the connections.
-    tasks: TaskTracker,
-    /// Tasks that end with the connections.
-    keepers: TaskTracker,
+    /// Ends the connections when it is dropped.
+    lifetime: Lifetime,
 }
 
 impl Shared {
@@ -74,13 +66,6 @@ impl Shared {
             .filter_map(Weak::upgrade)
             .filter(|state| state.lane == *lane);
         of_lane.any(|state| state.assignment().is_joining())
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.closing.cancel();
-        self.stop.cancel();
     }
 }
 
@@ -108,8 +93,8 @@ impl KafkaTransport {
         };
         let producing = publisher::configuration(config.clone(), &options);
         let producers = Arc::new(Producers::new(producing, context.clone())?);
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let (tasks, keepers) = (TaskTracker::new(), TaskTracker::new());
+        let lifetime = Lifetime::default();
+        let (keepers, stop) = (lifetime.keepers(), lifetime.stop());
         let topology = Topology::new(
             endpoint.clone(),
             options.clone(),
@@ -137,7 +122,7 @@ impl KafkaTransport {
             topology.clone(),
             options.clone(),
             producers,
-            closing.clone(),
+            &lifetime,
         ));
         let control = Arc::new(ControlLine::new(
             endpoint.control_topic(),
@@ -172,10 +157,7 @@ impl KafkaTransport {
             settled,
             epochs: Arc::new(AtomicU64::new(1)),
             received: Mutex::default(),
-            closing,
-            stop,
-            tasks,
-            keepers,
+            lifetime,
         }));
         // Only an error that needs an operator is returned; other errors are transient.
         match transport.0.link.first_attempt(FIRST_ATTEMPT).await {
@@ -215,9 +197,7 @@ impl Transport for KafkaTransport {
         subscription: Subscription,
     ) -> Result<Box<dyn Receiver>, TransportError> {
         let shared = &self.0;
-        if shared.closing.is_cancelled() {
-            return Err(TransportError::Closed);
-        }
+        shared.lifetime.ensure_open()?;
         shared.topology.own.add(&subscription.lanes);
         if shared.link.is_up() {
             for lane in &subscription.lanes {
@@ -228,7 +208,7 @@ impl Transport for KafkaTransport {
             }
         }
         let arrived = Arc::new(Notify::new());
-        let stop = shared.closing.child_token();
+        let stop = shared.lifetime.closing().child_token();
         let share = usize::from(subscription.prefetch) / subscription.lanes.len().max(1);
         let mut lanes = Vec::new();
         for lane in &subscription.lanes {
@@ -244,7 +224,7 @@ impl Transport for KafkaTransport {
             let task = supervised("kafka lane", stop.clone(), async move || {
                 task.run().await;
             });
-            shared.tasks.spawn(task);
+            shared.lifetime.tasks().spawn(task);
         }
         {
             let mut received = shared.received();
@@ -261,14 +241,14 @@ impl Transport for KafkaTransport {
             let census = supervised("kafka census", stop.clone(), async move || {
                 census.run(stopped.clone()).await;
             });
-            shared.tasks.spawn(census);
+            shared.lifetime.tasks().spawn(census);
         }
         Ok(Box::new(KafkaReceiver {
             lanes,
             link: shared.link.clone(),
             arrived,
             stop,
-            closing: shared.closing.clone(),
+            closing: shared.lifetime.closing(),
             turn: 0,
         }))
     }
@@ -280,17 +260,9 @@ impl Transport for KafkaTransport {
     /// Receivers leave their groups, messages under way are confirmed, then the clients end. Tasks
     /// that have not ended in time are abandoned.
     async fn close(&self, within: Duration) {
-        let end = Instant::now() + within;
-        self.0.closing.cancel();
-        self.0.tasks.close();
-        let _ = tokio::time::timeout_at(end, self.0.tasks.wait()).await;
-        self.0
-            .publishers
-            .flush(end.saturating_duration_since(Instant::now()))
-            .await;
-        self.0.stop.cancel();
-        self.0.keepers.close();
-        let _ = tokio::time::timeout_at(end, self.0.keepers.wait()).await;
+        let publishers = &self.0.publishers;
+        let flush = async |left| publishers.flush(left).await;
+        self.0.lifetime.close(within, flush).await;
     }
 }
 
@@ -305,9 +277,7 @@ impl Publisher for KafkaTransport {
     }
 
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
-        if self.0.closing.is_cancelled() {
-            return Err(TransportError::Closed);
-        }
+        self.0.lifetime.ensure_open()?;
         if let Some(problem) = self.0.link.problem() {
             return Err(problem);
         }
@@ -319,11 +289,8 @@ impl Publisher for KafkaTransport {
     }
 
     fn health(&self) -> TransportHealth {
-        if self.0.closing.is_cancelled() {
-            return TransportHealth {
-                problem: Some(TransportError::Closed.to_string()),
-                ..TransportHealth::default()
-            };
+        if let Some(closing) = self.0.lifetime.health() {
+            return closing;
         }
         let problem = self.0.link.problem();
         TransportHealth {

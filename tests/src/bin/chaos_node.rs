@@ -55,7 +55,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         environment: std::env::vars().collect(),
         flags: Vec::new(),
     })?;
-    jobwire_cli::logging::start(&settings, true);
+    jobwire_cli::logging::start(&settings, None);
     let url = std::env::var("CHAOS_DATABASE_URL")?;
     let mut options = PgOptions::default();
     options.max_connections = 3;

@@ -49,7 +49,7 @@ struct Recorded {
 
 #[async_trait]
 impl Handler for Recorded {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         let run = Uuid::new_v4();
         let (id, owner, fence) = (job.job.id, job.node, job.fence);
         self.recorder
@@ -88,7 +88,7 @@ impl Recorded {
         }
     }
 
-    async fn work(&self, job: &Running) -> HandlerResult {
+    async fn work(&self, job: &Running) -> HandlerResult<Outcome> {
         let payload: Value = job.job.decode()?;
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {

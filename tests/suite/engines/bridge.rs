@@ -5,5 +5,7 @@ mod conformance;
 mod faults;
 mod flowable;
 mod processes;
+mod program;
 mod rescue;
 mod store;
+mod timers;

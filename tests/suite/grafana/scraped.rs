@@ -13,7 +13,7 @@ use super::promql::{Names, metric};
 use super::{alerts, exposition, grafana};
 
 /// Counters that a healthy fleet never increments: a query on one of them may return nothing.
-const QUIET: [&str; 11] = [
+const QUIET: [&str; 15] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -25,6 +25,10 @@ const QUIET: [&str; 11] = [
     m::TASK_RESTARTS,
     m::SET_ASIDE,
     m::STUCK_BATCHES,
+    m::TAP_ROWS,
+    m::TAP_EARLY,
+    m::TAP_GAPS,
+    m::TAP_COMMIT_TO_HINT,
 ];
 
 const SOON: Duration = Duration::from_secs(60);

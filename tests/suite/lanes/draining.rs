@@ -8,10 +8,7 @@ use super::world::{SOON, World, lanes, noting, of};
 use crate::world::Notes;
 
 pub(super) async fn a_changed_mapping_drains_the_old_lane(world: &World) {
-    let rule = |lane: &str| LaneRule {
-        job_type: Some("note".to_owned()),
-        ..LaneRule::to(lane)
-    };
+    let rule = |lane: &str| LaneRule::to(lane).job_type("note");
     world.store.set_lane_rules(&[rule("old")]).await.unwrap();
     let create = async |count: u64| {
         let mut tx = world.jobs.begin().await.unwrap();

@@ -88,10 +88,7 @@ impl World {
     }
 
     pub(super) async fn waiting(&self, lane: &str) -> i64 {
-        let filter = JobFilter {
-            lane: Some(lane.to_owned()),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().lane(lane);
         eventually("the database to count", SOON, || async {
             self.store.count(&filter).await.ok()
         })

@@ -1,11 +1,11 @@
 //! `jobwire doctor`.
 
 use jobwire_core::PgStore;
-use jobwire_tests::{Scratch, eventually, port, shared};
+use jobwire_tests::{Scratch, eventually, http, port, shared};
 use serde_json::Value;
 use url::Url;
 
-use super::{SOON, fails, fails_saying, jobwire, succeeds};
+use super::{SOON, fails, fails_saying, jobwire, lines, start, succeeds};
 
 #[tokio::test]
 async fn a_good_set_up_passes() {
@@ -51,9 +51,41 @@ async fn an_embedded_set_up_passes_and_nothing_is_made() {
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(said.contains("there is no file jobwire.db yet"), "{said}");
     assert!(!home.join("jobwire.db").exists());
-    succeeds(jobwire(&home, &["order"])).await;
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(said.contains("schema: version 3"), "{said}");
+}
+
+#[tokio::test]
+async fn types_that_no_node_serves_are_named_with_their_jobs() {
+    let home = Scratch::new();
+    let (_node, url) = start(
+        jobwire(&home, &["run", "--http", "127.0.0.1:0"]).env("JOBWIRE_SWEEP_INTERVAL", "1s"),
+    )
+    .await;
+    for (line, count) in [(r#"{"type":"send-fax"}"#, 3), (r#"{"type":"print"}"#, 1)] {
+        succeeds(jobwire(&home, &["enqueue", &lines(&home, line, count)])).await;
+    }
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    for part in [
+        "3 jobs of type send-fax",
+        "1 job of type print",
+        "no living node takes",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let alive = eventually("the endpoint to name them", SOON, async || {
+        let alive = http::get(&url, "/healthz").await.ok()?;
+        assert_eq!(alive.status, 200, "{}", alive.body);
+        alive.body.contains("send-fax").then_some(alive.body)
+    })
+    .await;
+    assert!(alive.contains("3 jobs of type send-fax wait"), "{alive}");
+    let ready = http::get(&url, "/readyz").await.unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    let health: Value = serde_json::from_str(&ready.body).unwrap();
+    assert_eq!(health["unserved"][0]["type"], "send-fax", "{health}");
+    assert_eq!(health["unserved"][0]["jobs"], 3, "{health}");
 }
 
 #[tokio::test]

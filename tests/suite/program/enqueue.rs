@@ -28,6 +28,37 @@ async fn the_lines_and_fields_of_the_guide_are_accepted() {
 }
 
 #[tokio::test]
+async fn the_ids_of_created_jobs_are_printed() {
+    let home = Scratch::new();
+    let text = "{\"type\":\"noop\"}\n\n{\"type\":\"noop\"}\n{\"type\":\"noop\"}\n";
+    let _ = home.write("in.jsonl", text);
+    let enqueue = ["enqueue", "in.jsonl", "--batch", "2"];
+    let said = succeeds(jobwire(&home, &enqueue)).await;
+    let store = store(&home).await;
+    let ids = async || -> Vec<String> {
+        let jobs = all(&store).await;
+        jobs.iter().map(|job| job.id.to_string()).collect()
+    };
+    let first = ids().await;
+    let lines: Vec<&str> = said.lines().filter(|line| line.len() == 36).collect();
+    assert_eq!(lines, first, "{said}");
+
+    let said = succeeds(jobwire(&home, &[&enqueue[..], &["--json"]].concat())).await;
+    let objects = said.lines().filter(|line| line.starts_with('{'));
+    let objects: Vec<serde_json::Value> = objects
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let second = &ids().await[3..];
+    let expected = [1, 3, 4].into_iter().zip(second);
+    let expected = expected.map(|(line, id)| serde_json::json!({"id": id, "line": line}));
+    assert_eq!(objects, expected.collect::<Vec<_>>(), "{said}");
+
+    let said = succeeds(jobwire(&home, &[&enqueue[..], &["--quiet"]].concat())).await;
+    assert!(!said.lines().any(|line| line.len() == 36), "{said}");
+    assert_eq!(all(&store).await.len(), 9);
+}
+
+#[tokio::test]
 async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     let home = Scratch::new();
     let mut text = String::new();

@@ -69,10 +69,7 @@ async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     super::execute(&store, spoil).await;
     let (mut node, _) = super::start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
     eventually("all of them to be dead letters", SOON, async || {
-        let dead = JobFilter {
-            states: vec![JobState::DeadLetter],
-            ..JobFilter::default()
-        };
+        let dead = JobFilter::default().states([JobState::DeadLetter]);
         (store.count(&dead).await.unwrap() == i64::from(JOBS)).then_some(())
     })
     .await;

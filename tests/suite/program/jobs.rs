@@ -1,10 +1,13 @@
 //! `jobwire jobs`.
 
-use jobwire_core::{JobState, Store};
-use jobwire_tests::{Scratch, shared};
+use std::time::Duration;
+
+use jobwire_core::{JobState, NewJob, Store};
+use jobwire_tests::{Program, Scratch, eventually, shared};
 use serde_json::Value;
 
-use super::{all, execute, fails, jobwire, lines, store, succeeds};
+use super::{SOON, all, execute, fails, jobwire, lines, start, store, succeeds};
+use crate::fleet::Fleet;
 
 async fn json(home: &Scratch, arguments: &[&str]) -> Value {
     // The harness captures both streams, and a warning about a slow statement is not part of the
@@ -187,6 +190,57 @@ async fn a_job_that_the_database_refuses_stops_no_other() {
     );
     let left: Vec<_> = all(&store).await.iter().map(|job| job.id).collect();
     assert_eq!(left, [bad]);
+}
+
+#[tokio::test]
+async fn cancelling_deletes_a_job_that_waits_and_stops_one_that_runs() {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let _node = fleet.node(&[]).await;
+    let sleeps = NewJob::of("sleep", &serde_json::json!({ "ms": 3_600_000 })).max_attempts(1);
+    let later = NewJob::of("noop", &()).delay(Duration::from_secs(3_600));
+    let ids = [sleeps.id(), later.id()];
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many(vec![sleeps, later]).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually("the job to run", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    let [running, waiting] = ids.map(|id| id.to_string());
+    let cancel = Program::jobwire()
+        .args(["jobs", "cancel", &running, &waiting])
+        .env("JOBWIRE_DATABASE_URL", &fleet.database)
+        .env("JOBWIRE_BROKER_URL", &fleet.space.url)
+        .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix);
+    let said = succeeds(cancel).await;
+    assert!(said.contains("1 job deleted"), "{said}");
+    assert!(
+        said.contains(&format!("job {running} is running; its node was asked")),
+        "{said}"
+    );
+    let stopped = eventually("the handler to be stopped", SOON, async || {
+        let found = fleet.store.get(ids[0]).await.unwrap()?;
+        (found.0.state == JobState::DeadLetter).then_some(found.0)
+    })
+    .await;
+    let message = stopped.exception_message.unwrap();
+    assert!(message.contains("stopped before"), "{message}");
+    assert!(fleet.store.get(ids[1]).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_running_job_is_not_cancelled_where_no_broker_reaches_its_node() {
+    let home = Scratch::new();
+    let id = one_job(&home, r#"{"type":"sleep","payload":{"ms":3600000}}"#).await;
+    let (_node, _) = start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
+    let store = store(&home).await;
+    eventually("the job to run", SOON, async || {
+        all(&store).await[0].lock_owner.map(drop)
+    })
+    .await;
+    let said = fails(jobwire(&home, &["jobs", "cancel", &id]), 1).await;
+    assert!(said.contains(&format!("job {id} is running")), "{said}");
 }
 
 #[tokio::test]

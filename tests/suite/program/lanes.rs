@@ -32,6 +32,7 @@ fn file(home: &Scratch, text: &str) -> String {
 #[tokio::test]
 async fn rules_are_set_from_a_file_and_listed_and_obeyed() {
     let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
     let rules = file(&home, RULES);
     let said = succeeds(jobwire(&home, &["lanes", "set", &rules, "--check"])).await;
     assert!(
@@ -79,6 +80,7 @@ async fn rules_are_set_from_a_file_and_listed_and_obeyed() {
 #[tokio::test]
 async fn bad_rules_are_refused_with_every_mistake_and_change_nothing() {
     let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
     let rules = file(&home, RULES);
     succeeds(jobwire(&home, &["lanes", "set", &rules])).await;
     let bad = file(

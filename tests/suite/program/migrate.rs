@@ -35,6 +35,31 @@ async fn tables_come_and_go_on_postgresql() {
 }
 
 #[tokio::test]
+async fn a_mistyped_path_makes_no_sqlite_file_unless_the_command_creates_one() {
+    let home = Scratch::new();
+    for arguments in [
+        &["migrate", "status"][..],
+        &["migrate", "down", "--yes"],
+        &["order"],
+        &["order", "strict"],
+        &["lanes", "list"],
+        &["nodes"],
+        &["jobs", "list"],
+    ] {
+        let program = jobwire(&home, arguments).args(["--database", "sqlite:jobwier.db"]);
+        let said = fails(program, 1).await;
+        assert!(
+            said.contains("no such file: jobwier.db"),
+            "{arguments:?}: {said}"
+        );
+        assert!(!home.join("jobwier.db").exists(), "{arguments:?}");
+    }
+    let up = ["migrate", "up", "--database", "sqlite:jobwire.db"];
+    succeeds(jobwire(&home, &up)).await;
+    assert!(home.join("jobwire.db").exists());
+}
+
+#[tokio::test]
 async fn tables_of_a_newer_program_are_left_alone() {
     let home = Scratch::new();
     let url = shared::postgres().await.create_database().await;

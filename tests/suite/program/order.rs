@@ -7,6 +7,7 @@ use super::{fails, jobwire, succeeds};
 #[tokio::test]
 async fn the_order_is_relaxed_until_it_is_made_strict() {
     let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
     for (arguments, said) in [
         (&["order"][..], "relaxed"),
         (&["order", "strict"], "strict"),

@@ -95,7 +95,7 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
     let url = shared::postgres().await.create_database().await;
     let run = |database: &str| jobwire(&home, &["run", "--http", "off", "--database", database]);
 
-    let missing = "has no Jobwire tables; run `jobwire migrate up`";
+    let missing = "has no Jobwire tables; call `migrate` of the store, or run `jobwire migrate up`";
     fails_saying(|| run(&url), 1, &[missing]).await;
 
     let mut wrong = Url::parse(&url).unwrap();
@@ -202,6 +202,13 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
         (job.lock_owner.is_some() && job.lock_owner != dead).then_some(())
     })
     .await;
+    let nodes = store.nodes().await.unwrap();
+    let nodes: Vec<_> = nodes
+        .iter()
+        .map(|node| node.membership.id.to_string())
+        .collect();
+    assert_eq!(nodes.len(), 1, "the dead node has left: {nodes:?}");
+    assert_ne!(Some(&nodes[0]), dead.map(|dead| dead.to_string()).as_ref());
 }
 
 /// The lock on the file proves that the first node is alive, so the second does not wait for its
@@ -261,10 +268,7 @@ async fn a_second_signal_ends_the_program_at_once() {
 }
 
 async fn until_running(store: &impl Store) {
-    let locked = JobFilter {
-        locked: Some(true),
-        ..JobFilter::default()
-    };
+    let locked = JobFilter::default().locked(true);
     eventually("the job to run", SOON, || async {
         (store.count(&locked).await.ok()? == 1).then_some(())
     })

@@ -50,8 +50,10 @@ async fn until_held(world: &World, jobs: i64) {
 /// Returns a handler that notes its job's element.
 fn notes_element(
     notes: &Notes,
-) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync + 'static
-{
+) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult<Outcome>> + Send>>
++ Send
++ Sync
++ 'static {
     let notes = notes.clone();
     move |running| {
         let notes = notes.clone();

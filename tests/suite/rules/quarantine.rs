@@ -25,10 +25,7 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     tx.commit().await.unwrap();
 
     let executable = || async {
-        let filter = JobFilter {
-            states: vec![JobState::Executable],
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().states([JobState::Executable]);
         fleet.store.count(&filter).await.unwrap()
     };
     let mut deaths = 0;

@@ -15,7 +15,7 @@ use crate::world::{Notes, connect};
 /// Returns a handler that notes the job's type and tenant.
 fn noting(
     notes: &Notes,
-) -> impl Fn(Running<()>) -> std::future::Ready<HandlerResult> + Send + Sync + 'static {
+) -> impl Fn(Running<()>) -> std::future::Ready<HandlerResult<Outcome>> + Send + Sync + 'static {
     let notes = notes.clone();
     move |job| {
         let tenant = job.job.tenant.as_deref().unwrap_or("none");

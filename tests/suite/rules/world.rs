@@ -74,8 +74,10 @@ pub(super) async fn hinted_again(store: &PgStore) -> i64 {
 pub(super) fn waits(
     notes: &Notes,
     gate: &Arc<Semaphore>,
-) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync + 'static
-{
+) -> impl Fn(Running<()>) -> Pin<Box<dyn Future<Output = HandlerResult<Outcome>> + Send>>
++ Send
++ Sync
++ 'static {
     let (notes, gate) = (notes.clone(), gate.clone());
     move |_| {
         let (notes, gate) = (notes.clone(), gate.clone());

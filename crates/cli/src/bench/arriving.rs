@@ -52,12 +52,13 @@ impl<'a> Arriving<'a> {
         nodes: u16,
         count: u16,
         batch: u32,
+        hints: Hints,
     ) -> Result<Self, Error> {
         refuse_embedded(settings)?;
         let run = Run::open(settings, nodes, MOST_JOBS).await?;
         let mut this = Self {
             run,
-            clients: Clients::open(settings, count, Hints::Sent).await?,
+            clients: Clients::open(settings, count, hints).await?,
             commits: Commits::kept(),
             first: 0,
             make: make(job),

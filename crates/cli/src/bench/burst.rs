@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::arriving::Arriving;
+use super::clients::Hints;
 use super::crew::Crew;
 use super::now;
 use super::plan::Plan;
@@ -34,7 +35,7 @@ pub(super) async fn run(settings: &Settings, args: &BurstArgs) -> Result<Report,
         batch,
         crew,
     } = args;
-    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch).await?;
+    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch, Hints::Sent).await?;
     let first = arriving.first;
     let before = arriving.run.mark().await;
     let began = now();

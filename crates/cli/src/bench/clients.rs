@@ -25,6 +25,8 @@ pub(super) enum Hints {
     Sent,
     /// As if the queue were deleted.
     Lost,
+    /// The jobs have none, like those of plain SQL: the commit tap of the nodes publishes them.
+    Tapped,
 }
 
 /// See the [module](self).
@@ -41,7 +43,7 @@ impl Clients {
     pub(super) async fn open(settings: &Settings, count: u16, hints: Hints) -> Result<Self, Error> {
         let mut settings = settings.clone();
         settings.database_connections = settings.database_connections.max(u32::from(count));
-        let database = Database::connect(&settings).await?;
+        let database = Database::connect(&settings, true).await?;
         let (outlet, hook) = match hints {
             Hints::Sent => {
                 let outlet = Outlet::open(&settings).await?;
@@ -50,6 +52,10 @@ impl Clients {
                 (Some(outlet), Some(hook))
             }
             Hints::Lost => (None, Some(CommitHook::disconnected())),
+            Hints::Tapped => {
+                set_up_tap(&database).await?;
+                (None, None)
+            }
         };
         Ok(Self {
             creator: database.creator(hook),
@@ -107,6 +113,24 @@ impl Clients {
         Err(Error::Failed(format!(
             "{left} hints were not published within {PUBLISHED:?}; check the broker"
         )))
+    }
+}
+
+/// Creates the publication of the commit tap. Refuses a server on which the tap cannot stand.
+async fn set_up_tap(database: &Database) -> Result<(), Error> {
+    let Database::Postgres(store) = database else {
+        return Err(Error::Usage(
+            "--sql: SQLite has no commit tap; give --database postgres://…".to_owned(),
+        ));
+    };
+    store.create_tap().await?;
+    let missing = store.examine_tap().await?;
+    match missing.iter().find(|finding| finding.blocks) {
+        Some(finding) => Err(Error::Usage(format!(
+            "--sql: {}; {}",
+            finding.found, finding.remedy
+        ))),
+        None => Ok(()),
     }
 }
 

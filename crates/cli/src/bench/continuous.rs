@@ -6,6 +6,7 @@ use clap::Args;
 use tokio::time::Instant;
 
 use super::arriving::Arriving;
+use super::clients::Hints;
 use super::crew::Crew;
 use super::plan::Plan;
 use super::report::Report;
@@ -48,7 +49,7 @@ pub(super) async fn run(settings: &Settings, args: &ContinuousArgs) -> Result<Re
         batch,
         crew,
     } = args;
-    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch).await?;
+    let mut arriving = Arriving::open(settings, crew.nodes, *clients, *batch, Hints::Sent).await?;
     let first = arriving.first;
     let before = arriving.run.mark().await;
     let began = now();

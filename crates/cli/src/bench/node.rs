@@ -112,11 +112,9 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
 /// Publishes hints for all waiting jobs. In-process hints exist only in the process that created
 /// the jobs, which was another one. Hints that the lanes can't hold are dropped.
 async fn adopt(database: &Database, transport: &dyn Transport) -> Result<(), Error> {
-    let waiting = JobFilter {
-        states: vec![JobState::Executable],
-        limit: i64::MAX,
-        ..JobFilter::default()
-    };
+    let waiting = JobFilter::default()
+        .states([JobState::Executable])
+        .limit(i64::MAX);
     let mut lanes: BTreeMap<Lane, Vec<Hint>> = BTreeMap::new();
     for job in database.store().find(&waiting).await? {
         let hint = Hint {

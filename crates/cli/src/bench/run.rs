@@ -56,7 +56,7 @@ impl<'a> Run<'a> {
     /// Prepares a database without jobs for a run of at most `most` jobs.
     pub(super) async fn open(settings: &'a Settings, nodes: u16, most: u32) -> Result<Self, Error> {
         refuse_lonely(settings, nodes)?;
-        let preparing = Database::connect(settings).await?;
+        let preparing = Database::connect(settings, true).await?;
         preparing.migrate().await?;
         let waiting = preparing.store().count(&JobFilter::default()).await?;
         preparing.store().close().await;
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
             starts: Starts::listen(most).await?,
             observer: Observer::open(settings).await?,
             notes,
-            database: Database::connect(settings).await?,
+            database: Database::connect(settings, true).await?,
             groups,
             nodes: None,
             rows: None,

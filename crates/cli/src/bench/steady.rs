@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::arriving::Arriving;
+use super::clients::Hints;
 use super::crew::Crew;
 use super::report::Report;
 use super::{MOST_JOBS, job, now};
@@ -23,6 +24,9 @@ pub struct SteadyArgs {
     /// How long to measure, in seconds, after two seconds to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
+    /// Create the jobs without hints, like plain SQL: the commit tap of the nodes hints them
+    #[arg(long)]
+    pub sql: bool,
     /// Node processes
     #[command(flatten)]
     pub crew: Crew,
@@ -37,6 +41,7 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     let SteadyArgs {
         rate,
         seconds,
+        sql,
         crew,
     } = args;
     let jobs = rate.checked_mul(seconds + WARM_UP);
@@ -46,7 +51,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
             MOST_JOBS / 2
         )));
     };
-    let mut arriving = Arriving::open(settings, crew.nodes, CLIENTS, 1).await?;
+    let hints = if *sql { Hints::Tapped } else { Hints::Sent };
+    let mut arriving = Arriving::open(settings, crew.nodes, CLIENTS, 1, hints).await?;
     let first = arriving.first;
     let (from, all) = (first + rate * WARM_UP, first + jobs);
     let period = Duration::from_secs(1) / *rate;
@@ -61,7 +67,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
         let due = period * n.saturating_sub(from);
         began.saturating_add(i64::try_from(due.as_micros()).unwrap_or(i64::MAX))
     });
-    let workload = format!("{rate} jobs a second for {seconds} s");
+    let of = if *sql { " of plain SQL" } else { "" };
+    let workload = format!("{rate} jobs{of} a second for {seconds} s");
     Ok(Report {
         arrival_to_start,
         ..arrived.report(workload, began)

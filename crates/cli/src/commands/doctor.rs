@@ -6,9 +6,11 @@
 
 mod broker;
 mod database;
+mod engine;
 mod finding;
 mod lanes;
 mod nodes;
+mod tap;
 
 use clap::Args;
 
@@ -27,7 +29,14 @@ pub struct DoctorArgs {
 
 pub(crate) async fn run(settings: Settings, args: DoctorArgs) -> Result<(), Error> {
     let mut findings = Findings::default();
-    database::examine(&settings, &mut findings).await;
+    let has_engine = settings.has_engine();
+    if has_engine {
+        engine::examine(&settings, &mut findings).await;
+    }
+    // Who asks about an engine only has no database of Jobwire's own.
+    if !has_engine || settings.is_given("database_url") {
+        database::examine(&settings, &mut findings).await;
+    }
     broker::examine(&settings, &mut findings).await;
     if args.json {
         output::json(&findings.0)?;

@@ -3,11 +3,13 @@
 //! Each line holds one object: `type`, `payload`, and any field of a job by its name in the job
 //! table. A separate thread reads and checks lines while the batch before is written: one
 //! transaction for each batch. A bad line ends the command; its transaction is rolled back, and the
-//! message names the line and how to go on.
+//! message names the line and how to go on. The ids go to standard output when their transaction has
+//! committed.
 //!
 //! Memory is bounded: a transaction ends early at 32 MiB, at most three are held at once, and a
 //! line has at most 4 MiB.
 
+mod ids;
 mod lines;
 mod parse;
 mod progress;
@@ -25,6 +27,7 @@ use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::output::count;
 use crate::settings::Settings;
+use ids::Ids;
 pub use parse::FIELDS;
 use progress::Progress;
 use read::{Batch, Reader, Source};
@@ -56,6 +59,12 @@ pub struct EnqueueArgs {
     /// The type of jobs whose line has no type
     #[arg(long = "type", value_name = "TYPE")]
     pub job_type: Option<String>,
+    /// Print a JSON object for each job, with its `id` and `line`, instead of the id alone
+    #[arg(long)]
+    pub json: bool,
+    /// Print no ids
+    #[arg(long, conflicts_with = "json")]
+    pub quiet: bool,
     /// Number of lines to skip at the beginning
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub skip: u64,
@@ -81,6 +90,7 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     let name = source.name.clone();
     let creator = database.creator(outlet.hook());
     let mut account = Account::new(args.skip);
+    let mut ids = Ids::new(&args);
     // One batch waits while another is written and a third is read.
     let (batches, mut queue) = mpsc::channel(1);
     let reader = Reader::new(source, &args);
@@ -91,6 +101,7 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
         &outlet,
         &settings,
         &mut account,
+        &mut ids,
         &progress,
     )
     .await;
@@ -115,11 +126,13 @@ async fn create_all(
     outlet: &Outlet,
     settings: &Settings,
     account: &mut Account,
+    ids: &mut Ids,
     progress: &Progress,
 ) -> Result<(), Failure> {
     while let Some(batch) = queue.recv().await {
         let batch = batch.map_err(Failure::Input)?;
         let jobs = batch.jobs.len();
+        let created = batch.ids();
         if let Some(hook) = outlet.hook() {
             make_room(&hook, jobs, settings).await;
         }
@@ -131,6 +144,7 @@ async fn create_all(
         account.transactions += 1;
         account.lines = batch.last_line;
         progress.at(batch.bytes, account.created);
+        progress.aside(|| ids.print(created));
     }
     Ok(())
 }

@@ -77,6 +77,15 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Delete jobs; ask the nodes of running ones to stop them, which needs a broker
+    Cancel {
+        /// The jobs
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<JobId>,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run one job now, in this process, with the built-in handlers
     Execute {
         /// The job
@@ -143,6 +152,7 @@ async fn act(settings: &Settings, database: &Database, action: Action) -> Result
             let ids = selection.ids(&*store).await?;
             operate::delete(settings, &*store, &ids, json).await
         }
+        Action::Cancel { ids, json } => operate::cancel(settings, &*store, &ids, json).await,
         Action::Execute { id, json } => execute::execute(settings, database, id, json).await,
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn run(settings: Settings, args: LanesArgs) -> Result<(), Error
     if let Action::Set { file, check: true } = &args.action {
         return rules::check(file);
     }
-    let database = Database::open(&settings).await?;
+    let database = Database::open_existing(&settings).await?;
     let store = database.store();
     let result = match args.action {
         Action::List { json } => list::list(&settings, &*store, json).await,

@@ -35,7 +35,9 @@ pub enum Direction {
 }
 
 pub(crate) async fn run(settings: Settings, args: MigrateArgs) -> Result<(), Error> {
-    let database = Database::connect(&settings).await?;
+    // A file that `down` or `status` would create has no tables.
+    let creates = matches!(args.direction, Direction::Up);
+    let database = Database::connect(&settings, creates).await?;
     match args.direction {
         Direction::Up => up(&database).await?,
         Direction::Down { to, yes } => down(&database, to, yes).await?,

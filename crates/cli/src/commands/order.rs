@@ -26,7 +26,7 @@ pub enum Order {
 }
 
 pub(crate) async fn run(settings: Settings, args: OrderArgs) -> Result<(), Error> {
-    let database = Database::open(&settings).await?;
+    let database = Database::open_existing(&settings).await?;
     let store = database.store();
     if let Some(order) = args.order {
         store

@@ -95,7 +95,7 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
         let endpoints = http::Node {
             health: node.watch(),
             metrics,
-            database: database.clone(),
+            database: Some(database.clone()),
         };
         tokio::spawn(http::serve(listener, endpoints));
     }

@@ -150,10 +150,13 @@ impl Account {
             ("rolled back", self.rolled_back.to_string()),
             (
                 "executed",
-                format!(
-                    "{} in {:.1} s: {rate:.0} jobs/s",
-                    self.executed, self.seconds
-                ),
+                match self.run {
+                    "permits" => format!("{} in {:.1} s (paced)", self.executed, self.seconds),
+                    _ => format!(
+                        "{} in {:.1} s: {rate:.0} jobs/s",
+                        self.executed, self.seconds
+                    ),
+                },
             ),
         ];
         if let Some(retried) = self.retried {

@@ -29,7 +29,7 @@ use crate::connect::{Creator, Database};
 use crate::error::Error;
 
 use super::account::Account;
-use super::progress::Progress;
+use super::progress::{self, Progress};
 use super::stage::Stage;
 use tally::Tally;
 
@@ -83,12 +83,27 @@ pub(super) async fn run(stage: &mut Stage, applications: u32) -> Result<Account,
     let hook = stage
         .start_here(|handlers| handlers::add(handlers, run, &shared))
         .await?;
+    introduce(applications);
     let began_at = stage.clock.now() - chrono::Duration::seconds(1);
     let began = Instant::now();
     let citizens = arrive(stage, run, &tally, hook);
     wait(stage, run, &tally, citizens).await?;
     let seconds = began.elapsed().as_secs_f64();
     tally.account(stage, run, began_at, seconds).await
+}
+
+/// Tells on standard error what the demonstration shows.
+fn introduce(applications: u32) {
+    let seconds = ARRIVALS.as_secs();
+    progress::say(&format!(
+        "A town hall receives {applications} applications for permits within {seconds} s. Each becomes a process
+instance of {} jobs: most run one at a time and in order, two wait for a due date.
+On purpose, some jobs fail and are retried, two become dead letters, and every tenth
+application is rolled back once: the jobs of that transaction must not exist.
+The arrivals are paced, so the rate is no measurement (`jobwire bench drain` measures).
+At the end, an account compares what ran with what the database has.",
+        tally::JOBS_EACH
+    ));
 }
 
 /// Creates the applications, each in its own transaction.

@@ -59,12 +59,14 @@ impl Progress {
     pub(super) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            // Standard error may be closed.
-            None => {
-                let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
-            }
+            None => say(text),
         }
     }
+}
+
+/// Prints to standard error, which may be closed.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
 }
 
 impl Drop for Progress {

@@ -71,7 +71,7 @@ impl Stage {
                 "--nodes: SQLite serves one node; give --database postgres://…".to_owned(),
             ));
         }
-        let database = Database::connect(&settings).await?;
+        let database = Database::connect(&settings, true).await?;
         if let SchemaStatus::Outdated { found: 0, .. } = database.status().await? {
             database.migrate().await?;
         }
@@ -126,6 +126,14 @@ impl Stage {
         }
     }
 
+    /// Returns the name of the database for the account.
+    pub(super) fn database_name(&self) -> String {
+        match &self.scratch {
+            Some(_) => "SQLite, a temporary file (removed)".to_owned(),
+            None => self.settings.database_url.to_string(),
+        }
+    }
+
     /// Returns whether nodes of other processes can be reached.
     pub(super) fn has_broker(&self) -> bool {
         connect::has_broker(&self.settings)
@@ -151,11 +159,7 @@ impl Stage {
     }
 
     async fn count(&self, states: Vec<JobState>) -> Result<i64, jobwire_core::StoreError> {
-        let filter = JobFilter {
-            states,
-            correlation_id: Some(self.run),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().states(states).correlation_id(self.run);
         self.database.store().count(&filter).await
     }
 
@@ -212,10 +216,7 @@ impl Stage {
 
 /// Refuses a database with other jobs, which would run and be counted with those of the run.
 async fn refuse_foreign(database: &Database) -> Result<(), Error> {
-    let filter = JobFilter {
-        states: UNFINISHED.to_vec(),
-        ..JobFilter::default()
-    };
+    let filter = JobFilter::default().states(UNFINISHED);
     let unfinished = database.store().count(&filter).await?;
     let rows = ledger::count(database).await?;
     if unfinished == 0 && rows == 0 {

@@ -33,7 +33,7 @@ const INSERT_SQLITE: &str = "INSERT INTO event_log \
 
 #[async_trait]
 impl Handler for EventHandler {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         let event: Event = job.job.decode().map_err(|e| {
             HandlerError::unrecoverable(format!(
                 "field `payload` of an `event` job: {e}; give, for example, {{\"position\": 1}}"

@@ -63,7 +63,7 @@ pub struct HttpHandler {
 
 #[async_trait]
 impl Handler for HttpHandler {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         tokio::select! {
             answer = self.call(job.job.id, job.fence, job.job.payload.get()) => answer,
             () = job.stop.cancelled() => Err(HandlerError::retry("stopped before the service answered")),
@@ -94,7 +94,7 @@ impl HttpHandler {
         Self { allowed, client }
     }
 
-    async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult {
+    async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult<Outcome> {
         let payload: Value = serde_json::from_str(payload).map_err(|e| {
             HandlerError::unrecoverable(format!(
                 "field `payload` of an `http` job: {e}; give, for example, {{\"url\": \"https://api.example.org/paid\"}}"
@@ -143,7 +143,7 @@ impl HttpHandler {
     }
 }
 
-async fn judge(response: Response) -> HandlerResult {
+async fn judge(response: Response) -> HandlerResult<Outcome> {
     let status = response.status();
     if status.is_success() {
         return Ok(Outcome::Done);

@@ -10,6 +10,6 @@ pub const TYPE: &str = "noop";
 ///
 /// # Errors
 /// Never.
-pub async fn run(_: Running<IgnoredAny>) -> HandlerResult {
+pub async fn run(_: Running<IgnoredAny>) -> HandlerResult<Outcome> {
     Ok(Outcome::Done)
 }

@@ -21,11 +21,11 @@ pub struct Sleep {
 ///
 /// # Errors
 /// When the job was asked to stop before the time had passed.
-pub async fn run(job: Running<Sleep>) -> HandlerResult {
+pub async fn run(job: Running<Sleep>) -> HandlerResult<Outcome> {
     sleep(Duration::from_millis(job.payload.ms), &job.stop).await
 }
 
-async fn sleep(duration: Duration, stop: &CancellationToken) -> HandlerResult {
+async fn sleep(duration: Duration, stop: &CancellationToken) -> HandlerResult<Outcome> {
     tokio::select! {
         () = tokio::time::sleep(duration) => Ok(Outcome::Done),
         () = stop.cancelled() => Err(HandlerError::retry(format!("stopped before {duration:?} had passed"))),

@@ -56,10 +56,11 @@ pub fn install() -> Result<PrometheusHandle, Error> {
     clippy::cast_precision_loss,
     reason = "memory in bytes needs no 53 bits"
 )]
-pub(super) fn observe_process(database: &Database) {
+pub(super) fn observe_process(database: Option<&Database>) {
     if let Some(bytes) = crate::memory::resident("self") {
         gauge!(MEMORY).set(bytes as f64);
     }
+    let Some(database) = database else { return };
     let (idle, used) = database.connections();
     gauge!(POOL_CONNECTIONS, "state" => "idle").set(idle);
     gauge!(POOL_CONNECTIONS, "state" => "used").set(used);

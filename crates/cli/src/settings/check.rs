@@ -38,6 +38,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
             format!("`{word}` is not a level (error, warn, info, debug, trace, off); {example}"),
         ));
     }
+    wrong.extend(super::engine::check(settings));
     #[cfg(feature = "amqp")]
     wrong.extend(amqp(settings));
     let shown = settings.shown();

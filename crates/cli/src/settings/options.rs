@@ -37,6 +37,7 @@ impl Settings {
         options.scope.deployments = only(&self.deployments);
         options.scope.categories = only(&self.categories);
         options.scope.tenants = only(&self.tenants);
+        options.tap = self.tap;
         options.hook = self.hook_options();
         options
     }

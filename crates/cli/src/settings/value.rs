@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, job::duration};
+use jobwire_core::{LaneOrder, LaneShare, TapMode, job::duration};
 
 use super::SecretUrl;
 
@@ -188,6 +188,15 @@ impl Value for Vec<LaneShare> {
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for TapMode {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text.trim()).ok_or_else(|| "write `auto`, `on` or `off`".to_owned())
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -7,7 +7,15 @@ use uuid::Uuid;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
 /// The condition of a job list. All given fields must match; the default matches all jobs.
+///
+/// ```
+/// use jobwire_core::{JobFilter, JobState};
+///
+/// let of_order = JobFilter::default().states([JobState::Timer]).instance("order-17").limit(10);
+/// # assert_eq!(of_order.limit, 10);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct JobFilter {
     /// Only this job.
     pub id: Option<JobId>,
@@ -40,6 +48,13 @@ pub struct JobFilter {
 }
 
 impl JobFilter {
+    /// Limits the list to this job.
+    #[must_use]
+    pub fn id(mut self, id: JobId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
     /// Limits the list to these states.
     #[must_use]
     pub fn states(mut self, states: impl IntoIterator<Item = JobState>) -> Self {
@@ -61,10 +76,59 @@ impl JobFilter {
         self
     }
 
+    /// Limits the list to this process definition.
+    #[must_use]
+    pub fn process_definition(mut self, definition: impl Into<String>) -> Self {
+        self.process_definition = Some(definition.into());
+        self
+    }
+
+    /// Limits the list to this element.
+    #[must_use]
+    pub fn element(mut self, element: impl Into<String>) -> Self {
+        self.element = Some(element.into());
+        self
+    }
+
     /// Limits the list to this tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Limits the list to this lane.
+    #[must_use]
+    pub fn lane(mut self, lane: impl Into<String>) -> Self {
+        self.lane = Some(lane.into());
+        self
+    }
+
+    /// Limits the list to this correlation id.
+    #[must_use]
+    pub fn correlation_id(mut self, id: Uuid) -> Self {
+        self.correlation_id = Some(id);
+        self
+    }
+
+    /// Limits the list to jobs with a lock, or to jobs without one.
+    #[must_use]
+    pub fn locked(mut self, locked: bool) -> Self {
+        self.locked = Some(locked);
+        self
+    }
+
+    /// Limits the list to jobs that failed at least once, or to jobs that never failed.
+    #[must_use]
+    pub fn with_exception(mut self, failed: bool) -> Self {
+        self.with_exception = Some(failed);
+        self
+    }
+
+    /// Limits the list to jobs that are due before this moment.
+    #[must_use]
+    pub fn due_before(mut self, moment: DateTime<Utc>) -> Self {
+        self.due_before = Some(moment);
         self
     }
 
@@ -212,6 +276,25 @@ pub struct Sweepable {
     pub unserved: i64,
     /// Running jobs.
     pub running: i64,
+}
+
+/// The number of executable jobs of a type that no living node takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct UnservedType {
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: String,
+    /// The number of jobs.
+    pub jobs: i64,
+}
+
+impl UnservedType {
+    /// Creates the answer of a store for one type.
+    #[must_use]
+    pub fn new(job_type: String, jobs: i64) -> Self {
+        Self { job_type, jobs }
+    }
 }
 
 /// The number of jobs that wait in a lane.

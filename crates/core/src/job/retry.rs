@@ -3,7 +3,7 @@
 //! | written | meaning |
 //! | --- | --- |
 //! | `30s`, `PT30S` | the same wait each time |
-//! | `exponential(1s, 2, 1h)` | 1 s, 2 s, 4 s … at most 1 h, each ±10 % at random, so that jobs that failed together spread |
+//! | `exponential(1s, 2, 1h)` | 1 s, 2 s, 4 s … each ±10 % at random, so that jobs that failed together spread; never more than 1 h |
 //! | `R5/PT5M` | five attempts, 5 minutes apart (ISO 8601 repeating interval, as the engines write it) |
 //! | `PT10M,PT17M,PT20M` | these waits in turn; the last one repeats |
 //!
@@ -76,7 +76,7 @@ impl RetryPolicy {
         Self::Fixed(wait)
     }
 
-    /// Creates a policy whose waits double, from `first` to at most `max`, each ±10 % at random.
+    /// Creates a policy whose waits double from `first`, each ±10 % at random and at most `max`.
     #[must_use]
     pub const fn exponential(first: Duration, max: Duration) -> Self {
         Self::Exponential {
@@ -156,9 +156,11 @@ impl RetryPolicy {
             Self::Fixed(wait) | Self::Cycle { every: wait, .. } => *wait,
             Self::Exponential { first, factor, max } => {
                 let exponent = i32::try_from(nth.min(1000)).unwrap_or(1000);
-                let seconds = (first.as_secs_f64() * factor.powi(exponent)).min(max.as_secs_f64());
-                let jitter = rand::rng().random_range(0.9..=1.1);
-                Duration::try_from_secs_f64(seconds * jitter).unwrap_or(*max)
+                let most = max.as_secs_f64();
+                let seconds = (first.as_secs_f64() * factor.powi(exponent)).min(most);
+                // The jitter does not exceed `max`, and spreads the longest waits below it.
+                let wait = rand::rng().random_range(0.9 * seconds..=(1.1 * seconds).min(most));
+                Duration::try_from_secs_f64(wait).unwrap_or(*max).min(*max)
             }
             Self::List(waits) => waits
                 .get(nth)
@@ -240,6 +242,9 @@ mod tests {
     #[test]
     fn exponential_waits_grow_to_their_cap_with_jitter() {
         let policy = RetryPolicy::parse("exponential(1s, 2, 1m)").unwrap();
+        let longest: Vec<Duration> = (0..100).map(|_| policy.wait(20)).collect();
+        assert!(longest.iter().all(|wait| *wait <= MINUTE), "{longest:?}");
+        assert!(longest.iter().any(|wait| *wait != longest[0]), "no jitter");
         for (failures, seconds) in [(1, 1.0), (3, 4.0), (7, 60.0), (i32::MAX, 60.0)] {
             let wait = policy.wait(failures).as_secs_f64();
             assert!(

@@ -15,7 +15,15 @@ use crate::job::new_job::MAX_FIELD_BYTES;
 pub const MAX_RULES: usize = 256;
 
 /// A lane for the jobs that meet all conditions. An absent condition holds for every job.
+///
+/// ```
+/// use jobwire_core::LaneRule;
+///
+/// let urgent_mail = LaneRule::to("urgent").job_type("send-mail").min_priority(100);
+/// # assert_eq!(urgent_mail.min_priority, Some(100));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 #[serde(deny_unknown_fields)]
 pub struct LaneRule {
     /// The lane.
@@ -59,6 +67,41 @@ impl LaneRule {
             min_priority: None,
             max_priority: None,
         }
+    }
+
+    /// Limits the rule to jobs of this handler type.
+    #[must_use]
+    pub fn job_type(mut self, job_type: impl Into<String>) -> Self {
+        self.job_type = Some(job_type.into());
+        self
+    }
+
+    /// Limits the rule to jobs of this category.
+    #[must_use]
+    pub fn category(mut self, category: impl Into<String>) -> Self {
+        self.category = Some(category.into());
+        self
+    }
+
+    /// Limits the rule to jobs of this tenant.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Limits the rule to jobs of this priority or a higher one.
+    #[must_use]
+    pub fn min_priority(mut self, priority: i64) -> Self {
+        self.min_priority = Some(priority);
+        self
+    }
+
+    /// Limits the rule to jobs of this priority or a lower one.
+    #[must_use]
+    pub fn max_priority(mut self, priority: i64) -> Self {
+        self.max_priority = Some(priority);
+        self
     }
 
     /// Returns whether every job that meets this rule's conditions also meets those of `other`.

@@ -17,7 +17,7 @@ use crate::worker::next_timer::Asker;
 
 /// Maximum number of expired leases and of unhinted jobs in one cycle. A full cycle is followed by
 /// another at once.
-const PAGE: i64 = 5_000;
+pub(super) const PAGE: i64 = 5_000;
 
 /// The pause after which a leader whose row is locked asks again.
 const ROW_LOCKED: Duration = Duration::from_millis(100);
@@ -131,6 +131,7 @@ impl Leader {
             node.leadership.leads.send_replace(true);
             self.announce();
             self.unreceived.begin(&node);
+            self.unserved.begin(&node);
             self.free_instances().await;
         }
         if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
@@ -180,8 +181,10 @@ impl Leader {
         }
         if waits {
             self.unreceived.look(&node).await;
+            self.unserved.look(&node).await;
         } else {
             self.unreceived.end(&node);
+            self.unserved.end(&node);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::job::query::UnservedType;
 use crate::job::{Lane, NodeId};
 use crate::runtime::supervisor::TaskHealth;
 use crate::store::StuckBatch;
@@ -13,6 +14,7 @@ use crate::worker::context::NodeContext;
 
 /// The health of a node.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct NodeHealth {
     /// The node's id.
     pub node: NodeId,
@@ -31,6 +33,10 @@ pub struct NodeHealth {
     /// Operations with a batch that the database keeps refusing. The node is ready nevertheless:
     /// one row must not take a fleet out of service, and a restart would not help.
     pub stuck: Vec<StuckBatch>,
+    /// Types of which jobs wait and no living node takes them, with the number of jobs. The leader
+    /// looks for them while jobs wait, first one `sweep_interval` after its term begins; on other
+    /// nodes the list is empty. The node is ready nevertheless.
+    pub unserved: Vec<UnservedType>,
 }
 
 /// A handle that reports the health of a node.
@@ -55,6 +61,13 @@ impl HealthWatch {
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckBatch> {
         self.context.store.stuck()
+    }
+
+    /// Returns the types of which jobs wait and no living node takes them; see
+    /// [`NodeHealth::unserved`].
+    #[must_use]
+    pub fn unserved(&self) -> Vec<UnservedType> {
+        self.context.reports.unserved()
     }
 
     /// Returns the current health of the node, after it has asked whether the database answers. Takes
@@ -118,6 +131,7 @@ impl HealthWatch {
             in_flight: context.leases.len(),
             problems,
             stuck: self.stuck(),
+            unserved: self.unserved(),
         }
     }
 }

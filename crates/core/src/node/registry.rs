@@ -82,10 +82,10 @@ impl Registry {
     {
         let job_type = job_type.into();
         has_room("types", self.0.served.all().iter(), &job_type)?;
-        self.0
-            .served
-            .change_handlers(|handlers| handlers.add_with(&*job_type, options, run));
-        self.0.slots.forget_type(&job_type);
+        self.0.served.change_handlers(|handlers| {
+            handlers.add_with(&*job_type, options, run);
+            self.0.slots.forget_type(&job_type);
+        });
         Ok(())
     }
 
@@ -116,10 +116,10 @@ impl Registry {
     ) -> Result<(), StoreError> {
         let job_type = job_type.into();
         has_room("types", self.0.served.all().iter(), &job_type)?;
-        self.0
-            .served
-            .change_handlers(|handlers| handlers.register(&*job_type, options, handler));
-        self.0.slots.forget_type(&job_type);
+        self.0.served.change_handlers(|handlers| {
+            handlers.register(&*job_type, options, handler);
+            self.0.slots.forget_type(&job_type);
+        });
         Ok(())
     }
 

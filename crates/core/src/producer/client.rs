@@ -110,14 +110,15 @@ impl<S: SqlStore> Client<S> {
         Ok(id)
     }
 
-    /// Creates many jobs in one transaction.
+    /// Creates many jobs in one transaction. Returns their ids in the same order.
     ///
     /// # Errors
     /// [`StoreError::InvalidJob`], or a database error. Then none of the jobs exists.
-    pub async fn create_many(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+    pub async fn create_many(&self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         let mut tx = self.begin().await?;
-        tx.create_many(jobs).await?;
-        tx.commit().await
+        let ids = tx.create_many(jobs).await?;
+        tx.commit().await?;
+        Ok(ids)
     }
 
     /// Returns a hook for a transaction of your own.
@@ -152,7 +153,7 @@ impl<S: SqlStore> TransactionHook<S> {
         Ok(id)
     }
 
-    /// Creates many jobs in few statements.
+    /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -160,11 +161,12 @@ impl<S: SqlStore> TransactionHook<S> {
         &mut self,
         connection: &mut <S::Db as sqlx::Database>::Connection,
         jobs: Vec<NewJob>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<JobId>, StoreError> {
+        let ids = jobs.iter().map(NewJob::id).collect();
         let Client { store, origin, .. } = &self.client;
         let created = store.insert(connection, jobs, *origin).await?;
         self.created.merge(created);
-        Ok(())
+        Ok(ids)
     }
 
     /// Commits your transaction and publishes the hints.

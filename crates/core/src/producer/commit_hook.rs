@@ -54,6 +54,8 @@ pub enum Cause {
     Handoff,
     /// The sweeper found it.
     Sweep,
+    /// The commit tap reported it.
+    Tap,
     /// A node released it.
     Requeue,
     /// An operator asked for it.
@@ -67,6 +69,7 @@ impl Cause {
             Self::Timer => "timer",
             Self::Handoff => "hand-over",
             Self::Sweep => "sweep",
+            Self::Tap => "tap",
             Self::Requeue => "give-back",
             Self::Operator => "operator",
         }

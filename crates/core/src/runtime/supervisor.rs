@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::panic_place;
 use crate::telemetry::metrics as m;
 
 /// The tasks that are down, with the reason.
@@ -53,16 +54,85 @@ pub fn survived<T>(
         .map(move |ended| match ended {
             Ok(ended) => Some(ended),
             Err(panic) => {
-                tell(task, &*panic);
+                tell(task, &describe_panic(&*panic));
                 None
             }
         })
 }
 
-fn tell(task: &'static str, panic: &(dyn std::any::Any + Send)) {
-    let why = format!("panicked: {}", panic_message(panic));
+/// Logs and counts the death of a task.
+fn tell(task: &'static str, why: &str) {
     tracing::error!(task, why, "a background task died; it is started again");
     counter!(m::TASK_RESTARTS, "task" => task).increment(1);
+}
+
+/// Runs `task` until `stop`, and starts it again whenever it panics or ends earlier. For the tasks
+/// of the transports, which no node supervises.
+pub async fn supervised(name: &'static str, stop: CancellationToken, mut task: impl AsyncFnMut()) {
+    let mut restarts = Restarts::of(name, stop);
+    loop {
+        let started = Instant::now();
+        let running = async {
+            crate::runtime::crash_point::task_starts(name);
+            task().await;
+        };
+        let ended = AssertUnwindSafe(running).catch_unwind().await;
+        if !restarts.again(started, ended, |_| {}).await {
+            return;
+        }
+    }
+}
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A run of this length resets the pause.
+const WELL: Duration = Duration::from_secs(60);
+
+/// The restarts of one task, after pauses that grow while it keeps dying.
+struct Restarts {
+    name: &'static str,
+    stop: CancellationToken,
+    pause: Duration,
+}
+
+impl Restarts {
+    fn of(name: &'static str, stop: CancellationToken) -> Self {
+        Self {
+            name,
+            stop,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    /// Logs, counts and reports the end of a run, and waits. Returns false if the task was told to
+    /// stop.
+    async fn again(
+        &mut self,
+        started: Instant,
+        ended: std::thread::Result<()>,
+        report: impl Fn(Option<String>),
+    ) -> bool {
+        if self.stop.is_cancelled() {
+            return false;
+        }
+        let why = match ended {
+            Ok(()) => "ended before it was told to".to_owned(),
+            Err(panic) => describe_panic(&*panic),
+        };
+        tell(self.name, &why);
+        report(Some(why));
+        if started.elapsed() > WELL {
+            self.pause = SHORTEST_PAUSE;
+        }
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return false,
+            () = tokio::time::sleep(self.pause) => {}
+        }
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        report(None);
+        true
+    }
 }
 
 /// The supervised tasks of a node.
@@ -71,8 +141,6 @@ pub(crate) struct Supervisor {
     tasks: JoinSet<()>,
     pub(crate) health: TaskHealth,
 }
-
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Supervisor {
     /// Runs `task` until `stop`, and starts it again whenever it ends earlier.
@@ -83,40 +151,19 @@ impl Supervisor {
     {
         let health = self.health.clone();
         self.tasks.spawn(async move {
-            let mut pause = Duration::from_millis(100);
+            let mut restarts = Restarts::of(name, stop);
             loop {
                 let started = Instant::now();
                 let running = task();
-                let ended = AssertUnwindSafe(async move {
+                let running = async move {
                     crate::runtime::crash_point::task_starts(name);
                     running.await;
-                })
-                .catch_unwind()
-                .await;
-                if stop.is_cancelled() {
+                };
+                let ended = AssertUnwindSafe(running).catch_unwind().await;
+                let report = |problem| health.set(name, problem);
+                if !restarts.again(started, ended, report).await {
                     return;
                 }
-                let why = match ended {
-                    Ok(()) => "ended before it was told to".to_owned(),
-                    Err(panic) => format!("panicked: {}", panic_message(&*panic)),
-                };
-                tracing::error!(
-                    task = name,
-                    why,
-                    "a background task died; it is started again"
-                );
-                counter!(m::TASK_RESTARTS, "task" => name).increment(1);
-                health.set(name, Some(why));
-                if started.elapsed() > Duration::from_secs(60) {
-                    pause = Duration::from_millis(100);
-                }
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                health.set(name, None);
             }
         });
     }
@@ -131,13 +178,13 @@ impl Supervisor {
     }
 }
 
-/// Returns the message of a panic.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
+/// Returns a description of a panic that was just caught: its message, and its place if known.
+pub(crate) fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic_place::message(panic);
+    match panic_place::place_of(panic) {
+        Some(place) => format!("panicked: {message} ({place})"),
+        None => format!("panicked: {message}"),
+    }
 }
 
 #[cfg(test)]
@@ -164,5 +211,21 @@ mod tests {
         });
         supervisor.join(Duration::from_secs(10)).await;
         assert_eq!(runs.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_with_state_of_its_own_is_started_again_too() {
+        let stop = CancellationToken::new();
+        let mut runs = 0;
+        supervised("fragile", stop.clone(), async || {
+            runs += 1;
+            match runs {
+                1 => panic!("bad luck"),
+                2 => {}
+                _ => stop.cancel(),
+            }
+        })
+        .await;
+        assert_eq!(runs, 3);
     }
 }

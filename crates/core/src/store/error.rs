@@ -11,11 +11,27 @@ use crate::lane::rule::BadRule;
 #[non_exhaustive]
 pub enum StoreError {
     /// The database returned an error or could not be reached.
-    #[error("database: {}", said(.0))]
+    #[error("{}", reported(.0))]
     Database(#[source] sqlx::Error),
+    /// The database can't be reached, or refuses the first connection.
+    #[error("cannot connect to the database at {address}: {}", said(.source))]
+    Connect {
+        /// The host and port, or the path of the socket.
+        address: String,
+        /// The error of the connection.
+        source: sqlx::Error,
+    },
+    /// The one writing connection of SQLite stayed in use. Nothing was changed.
+    #[error(
+        "the writing connection of SQLite was not free within {0:?}: a transaction is open, in this \
+         process or in another one that writes to the file; end it before this call, or create the job \
+         inside it (`tx.create` instead of `client.create`)"
+    )]
+    WriterBusy(Duration),
     /// The database did not answer in time. Whether the statement took effect is unknown.
     #[error(
-        "the database did not answer within {0:?}; if this repeats, look at its load, or raise `statement_timeout`"
+        "the database did not answer within {0:?}; if this repeats, look at its load, or raise `PgOptions::statement_timeout` or \
+         `SqliteOptions::deadline` (setting `statement_timeout`)"
     )]
     Timeout(Duration),
     /// The answer to COMMIT was lost, and the fate of the transaction could not be determined.
@@ -59,6 +75,15 @@ pub enum StoreError {
     Config(String),
 }
 
+/// Returns what the database reports, or what happened to its connection.
+fn reported(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Io(error) => format!("the connection to the database failed: {error}"),
+        sqlx::Error::PoolTimedOut => said(error),
+        error => format!("the database reports: {}", said(error)),
+    }
+}
+
 /// Returns the database's message, or the state of the connection, without the words of the client
 /// library around it.
 fn said(error: &sqlx::Error) -> String {
@@ -67,10 +92,11 @@ fn said(error: &sqlx::Error) -> String {
             Some(code) => format!("{} (code {code})", said.message()),
             None => said.message().to_owned(),
         },
-        sqlx::Error::Io(error) => format!("the connection is lost or refused: {error}"),
+        sqlx::Error::Io(error) => format!("the connection failed: {error}"),
         sqlx::Error::PoolTimedOut => {
-            "no connection became free in time: the server is unreachable, or all connections are \
-            in use; check the server, or raise `database_connections`"
+            "no connection to the database became free in time: it is unreachable, or all \
+            connections are in use; check the server, or raise `PgOptions::max_connections` (setting \
+            `database_connections`)"
                 .to_owned()
         }
         error => error.to_string(),
@@ -95,11 +121,28 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Returns the error of the client library.
+    fn of_client(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Database(error) | Self::Connect { source: error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Returns the message without the words that say that it is of the database, for texts that
+    /// name the database themselves.
+    pub(crate) fn bare(&self) -> String {
+        match self {
+            Self::Database(error) => said(error),
+            other => other.to_string(),
+        }
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn sqlstate(&self) -> Option<String> {
-        match self {
-            Self::Database(sqlx::Error::Database(e)) => e.code().map(|c| c.into_owned()),
+        match self.of_client()? {
+            sqlx::Error::Database(e) => e.code().map(|c| c.into_owned()),
             _ => None,
         }
     }
@@ -147,19 +190,20 @@ impl StoreError {
         if self.is_conflict() || self.server_is_away() {
             return true;
         }
-        match self {
-            Self::Timeout(_) => true,
-            Self::Database(e) => match e {
+        if matches!(self, Self::Timeout(_) | Self::WriterBusy(_)) {
+            return true;
+        }
+        match self.of_client() {
+            Some(
                 sqlx::Error::Io(_)
                 | sqlx::Error::PoolTimedOut
                 | sqlx::Error::WorkerCrashed
-                | sqlx::Error::Protocol(_) => true,
-                // Class 53: resources; 57014: timeout; 25006: read-only.
-                sqlx::Error::Database(db) => db
-                    .code()
-                    .is_some_and(|c| c.starts_with("53") || c == "57014" || c == "25006"),
-                _ => false,
-            },
+                | sqlx::Error::Protocol(_),
+            ) => true,
+            // Class 53: resources; 57014: timeout; 25006: read-only.
+            Some(sqlx::Error::Database(db)) => db
+                .code()
+                .is_some_and(|c| c.starts_with("53") || c == "57014" || c == "25006"),
             _ => false,
         }
     }
@@ -169,8 +213,8 @@ impl StoreError {
     #[doc(hidden)]
     #[must_use]
     pub fn is_absence(&self) -> bool {
-        match self {
-            Self::Database(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
+        match self.of_client() {
+            Some(sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed) => true,
             _ => self.server_is_away(),
         }
     }
@@ -214,6 +258,8 @@ impl StoreError {
         match self {
             Self::Database(sqlx::Error::Database(_)) => !self.server_is_away(),
             Self::Database(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
+            | Self::Connect { .. }
+            | Self::WriterBusy(_)
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
             | Self::LostLock(_)

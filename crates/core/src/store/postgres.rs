@@ -44,6 +44,7 @@ mod row_locks;
 mod session;
 mod sql;
 mod suspend;
+mod tap;
 mod timers;
 mod transactions;
 mod transitions;
@@ -66,6 +67,11 @@ use self::session::Isolation;
 use super::Result;
 use super::poison::Refusals;
 use super::presence::Presence;
+
+pub use jobwire_tap::{About, Finding};
+#[doc(hidden)]
+pub use tap::address as tap_address;
+pub use tap::publication as tap_publication;
 
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
@@ -93,6 +99,8 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
+    /// For connections that sqlx does not make.
+    address: Arc<jobwire_tap::Address>,
 }
 
 impl std::fmt::Debug for PgStore {

@@ -1,6 +1,7 @@
 //! Whether the database answers: one log line when it stops, one when it answers again, and the
 //! cause of its absence for health endpoints.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,11 +25,22 @@ pub enum Address {
     Socket(String),
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Socket(path) => f.write_str(path),
+        }
+    }
+}
+
 impl Address {
     /// Returns why the database does not answer.
     async fn cause(&self, error: &StoreError) -> String {
         match self {
-            Self::Socket(path) => format!("the database at {path} does not answer: {error}"),
+            Self::Socket(path) => {
+                format!("the database at {path} does not answer: {}", error.bare())
+            }
             Self::Tcp(host, port) => {
                 let connect = TcpStream::connect((host.as_str(), *port));
                 match tokio::time::timeout(CONNECT_WITHIN, connect).await {
@@ -41,7 +53,7 @@ impl Address {
                             "the database at {host}:{port} accepts connections but does not answer"
                         )
                     }
-                    Ok(Ok(_)) => format!("the database at {host}:{port}: {error}"),
+                    Ok(Ok(_)) => format!("the database at {host}:{port} reports: {}", error.bare()),
                 }
             }
         }
@@ -69,6 +81,11 @@ impl Presence {
         }
     }
 
+    /// Returns where the database listens.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// Records the result of a statement.
     pub fn note<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
@@ -82,7 +99,7 @@ impl Presence {
                 let mut gone = self.gone();
                 if gone.is_none() {
                     *gone = Some(Instant::now());
-                    self.log(error.to_string());
+                    self.log(error.bare());
                 }
             }
             Err(_) => {}

@@ -49,6 +49,7 @@ pub use self::migrations::migrator;
 pub use self::options::SqliteOptions;
 use super::Result;
 use super::poison::Refusals;
+use crate::store::error::StoreError;
 
 /// The SQLite store. Cheap to clone. See the [module](self).
 #[derive(Clone)]
@@ -80,8 +81,16 @@ impl SqliteStore {
 
     /// Opens a writing transaction. It waits for other writers here and not halfway, and nothing
     /// changes between its first read and its last write.
+    ///
+    /// # Errors
+    /// [`StoreError::WriterBusy`] a little before the deadline of the transition, which could not
+    /// name the cause.
     async fn write(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
-        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+        let within = self.deadline.mul_f32(0.9);
+        match tokio::time::timeout(within, self.writer.begin_with("BEGIN IMMEDIATE")).await {
+            Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => Err(StoreError::WriterBusy(within)),
+            Ok(begun) => Ok(begun?),
+        }
     }
 
     /// Runs one transition with a deadline, measures it, and retries it after a conflict with

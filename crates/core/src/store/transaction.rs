@@ -79,11 +79,12 @@ impl<S: SqlStore> JobTransaction<S> {
         Ok(id)
     }
 
-    /// Creates many jobs in few statements.
+    /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
+        let ids = jobs.iter().map(NewJob::id).collect();
         let Self {
             store,
             origin,
@@ -95,7 +96,7 @@ impl<S: SqlStore> JobTransaction<S> {
         let created = store.insert(inner, jobs, *origin);
         let created = answer(store, statements, created).await?;
         self.created.merge(created);
-        Ok(())
+        Ok(ids)
     }
 
     /// Commits and then publishes the hints. The caller does not wait for the broker.

@@ -89,8 +89,8 @@ metrics! {
         "Jobs that this node may run at once.";
 
     HINTS_PUBLISHED = "jobwire_hints_published_total" Counter ["lane", "cause"]
-        "Hints that the broker confirmed, by cause: commit, timer, hand-over, sweep, give-back, \
-         operator.";
+        "Hints that the broker confirmed, by cause: commit, timer, hand-over, sweep, tap, \
+         give-back, operator.";
     HINTS_DROPPED = "jobwire_hints_dropped_total" Counter ["lane", "reason"]
         "Hints that were dropped and left to the sweeper, by reason: full, stale, failed, closed.";
     HINTS_BUFFERED = "jobwire_hints_buffered" Gauge []
@@ -168,6 +168,18 @@ metrics! {
          length of one lease.";
     SWEPT = "jobwire_swept_total" Counter ["class"]
         "Jobs that the sweeper hinted, by class: expired, unhinted, orphan, instance.";
+    TAP_STANDING = "jobwire_tap_standing" Gauge []
+        "1 while this node leads and its commit tap reports what other programs commit.";
+    TAP_ROWS = "jobwire_tap_rows_total" Counter ["kind"]
+        "Jobs and timers of plain SQL that the commit tap reported, by kind: job, timer.";
+    TAP_GAPS = "jobwire_tap_gaps_total" Counter []
+        "How often a standing commit tap was lost. The leader finds what it missed within a second.";
+    TAP_EARLY = "jobwire_tap_early_jobs_total" Counter ["outcome"]
+        "Jobs that the commit tap reported before their rows were visible, by outcome: hinted (within \
+         milliseconds), left (to the leader cycle).";
+    TAP_COMMIT_TO_HINT = "jobwire_tap_commit_to_hint_seconds" Seconds []
+        "From the commit of a job of plain SQL, by the database's clock, to its hint being given to \
+         the broker's client.";
     MARKER_ROUND_TRIP = "jobwire_marker_round_trip_seconds" Seconds ["lane"]
         "From sending a marker down a lane to its return.";
     BROKER_UP = "jobwire_broker_up" Gauge ["direction"]

@@ -14,8 +14,8 @@ use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    Control, Delivery, Publisher, Receiver, Subscription, Ticket, Transport, TransportError,
-    TransportHealth,
+    Control, Delivery, Listeners, Publisher, Receiver, Subscription, Ticket, Transport,
+    TransportError, TransportHealth,
 };
 use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
@@ -38,7 +38,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     arrived: Notify,
-    control: broadcast::Sender<Control>,
+    control: Listeners,
     epochs: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ impl InProcessTransport {
         Self(Arc::new(Shared {
             state: Mutex::default(),
             arrived: Notify::new(),
-            control: broadcast::channel(super::CONTROL_BUFFER).0,
+            control: Listeners::default(),
             epochs: AtomicU64::new(1),
         }))
     }
@@ -127,7 +127,7 @@ impl Transport for InProcessTransport {
     }
 
     fn listen(&self) -> broadcast::Receiver<Control> {
-        self.0.control.subscribe()
+        self.0.control.listen()
     }
 
     async fn close(&self, _within: Duration) {
@@ -150,7 +150,7 @@ impl Publisher for InProcessTransport {
     }
 
     fn tell(&self, control: Control) -> bool {
-        self.0.control.send(control).is_ok()
+        self.0.control.tell(control)
     }
 
     fn health(&self) -> TransportHealth {
@@ -174,19 +174,12 @@ struct ReceivedLane {
 }
 
 fn lanes(subscription: &Subscription) -> Vec<ReceivedLane> {
-    let prefetch = usize::from(subscription.prefetch.max(1));
-    let count = subscription.lanes.len().max(1);
-    let received = |(at, lane): (usize, &Lane)| ReceivedLane {
+    let received = |(lane, share): (&Lane, u16)| ReceivedLane {
         lane: lane.clone(),
-        share: (prefetch / count + usize::from(at < prefetch % count)).max(1),
+        share: usize::from(share),
         unsettled: 0,
     };
-    subscription
-        .lanes
-        .iter()
-        .enumerate()
-        .map(received)
-        .collect()
+    subscription.shares().map(received).collect()
 }
 
 struct Unsettled {

@@ -71,16 +71,35 @@ impl FromStr for Plaintext {
     }
 }
 
-/// A setting that is wrong.
+/// An option that is wrong. The text names the option of the library and the setting of the
+/// program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("setting `{setting}`: {problem}; {remedy}")]
+#[error("{} (setting `{setting}`): {problem}; {remedy}", option(.setting))]
 pub struct BadSetting {
-    /// The key of the setting.
+    /// The key of the setting of the program.
     pub setting: &'static str,
     /// The problem.
     pub problem: String,
     /// The action that solves the problem.
     pub remedy: String,
+}
+
+/// Returns the option of the library that has this setting: the names are the same without the
+/// prefix.
+fn option(setting: &str) -> String {
+    match setting {
+        "broker_url" => return "the broker's URL".to_owned(),
+        "kafka_oauth_token_file" => return "option `tokens`".to_owned(),
+        _ => {}
+    }
+    if let Some(file) = setting.strip_prefix("broker_tls_") {
+        return format!("option `security.{file}`");
+    }
+    let prefixes = ["broker_", "amqp_", "kafka_"];
+    let name = prefixes
+        .iter()
+        .find_map(|prefix| setting.strip_prefix(prefix));
+    format!("option `{}`", name.unwrap_or(setting))
 }
 
 impl BrokerSecurity {
@@ -106,7 +125,7 @@ impl BrokerSecurity {
                     wrong(
                         setting,
                         "has no effect, since the broker's URL does not ask for TLS".to_owned(),
-                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as `broker_url`, or remove this setting",
+                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as the broker's URL, or leave it out",
                     );
                 }
             }
@@ -119,7 +138,7 @@ impl BrokerSecurity {
                          others on the network can read and forge them"
                     ),
                     "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka); or, if the network is \
-                     trusted, set `broker_plaintext` to `allow`",
+                     trusted, set `security.plaintext` (setting `broker_plaintext`) to `allow`",
                 );
             }
             return mistakes;
@@ -127,12 +146,12 @@ impl BrokerSecurity {
         match (&self.certificate, &self.key) {
             (Some(_), None) => wrong(
                 "broker_tls_key",
-                "is missing, but `broker_tls_certificate` is set".to_owned(),
+                "is missing, but the certificate is set".to_owned(),
                 "name the file with the private key of that certificate",
             ),
             (None, Some(_)) => wrong(
                 "broker_tls_certificate",
-                "is missing, but `broker_tls_key` is set".to_owned(),
+                "is missing, but the key is set".to_owned(),
                 "name the file with the certificate of that key",
             ),
             _ => {}
@@ -175,6 +194,35 @@ mod tests {
 
     fn settings(mistakes: &[BadSetting]) -> Vec<&'static str> {
         mistakes.iter().map(|mistake| mistake.setting).collect()
+    }
+
+    #[test]
+    fn an_error_names_the_option_of_the_library_and_the_setting_of_the_program() {
+        let text = |setting| {
+            let (problem, remedy) = ("is wrong".to_owned(), "correct it".to_owned());
+            BadSetting {
+                setting,
+                problem,
+                remedy,
+            }
+            .to_string()
+        };
+        for (setting, expected) in [
+            (
+                "broker_url",
+                "the broker's URL (setting `broker_url`): is wrong; correct it",
+            ),
+            (
+                "broker_tls_ca",
+                "option `security.ca` (setting `broker_tls_ca`): is wrong; correct it",
+            ),
+            (
+                "kafka_linger",
+                "option `linger` (setting `kafka_linger`): is wrong; correct it",
+            ),
+        ] {
+            assert_eq!(text(setting), expected);
+        }
     }
 
     #[test]

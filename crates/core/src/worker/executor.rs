@@ -216,7 +216,13 @@ async fn run(
             break ending;
         }
     };
-    metrics.executed(ending.outcome(), started.elapsed());
+    let (outcome, took) = (ending.outcome(), started.elapsed());
+    metrics.executed(outcome, took);
+    if outcome == "done" {
+        tracing::debug!(
+            job = %job.id, job_type = %job.job_type, seconds = took.as_secs_f64(), "job done"
+        );
+    }
     ending
 }
 

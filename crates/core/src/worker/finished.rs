@@ -39,7 +39,8 @@ impl Ending {
             Self::Done(_) | Self::Committed(_) => "done",
             Self::Failed { outcome, .. } => outcome,
             Self::Release => "interrupted",
-            Self::Lost | Self::Left => "lost-lock",
+            Self::Lost => "lost-lock",
+            Self::Left => "unknown",
         }
     }
 }
@@ -83,4 +84,15 @@ pub(crate) enum Outcomes {
     OfNode,
     /// The batch that holds the job's row.
     OfBatch(mpsc::Sender<Finished>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_has_one_name_in_all_metrics() {
+        assert_eq!(Ending::Left.outcome(), "unknown");
+        assert_eq!(Ending::Lost.outcome(), "lost-lock");
+    }
 }

@@ -67,7 +67,7 @@ where
     P: DeserializeOwned + Send + 'static,
     O: IntoOutcome,
 {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         let payload = job.job.decode().map_err(|e| {
             // It will not decode the next time either: an operator or a new release must repair it.
             HandlerError::unrecoverable(format!(
@@ -159,6 +159,9 @@ pub struct Registration {
 }
 
 /// The handlers of a node, by type. Adding a type again replaces its handler.
+///
+/// The methods take their arguments in one order: the type, the options, the handler. `add` and
+/// `job` take no options, and a [typed job](JobArgs) names its type itself.
 #[derive(Clone, Default)]
 pub struct Handlers {
     by_type: HashMap<String, Registration>,
@@ -233,7 +236,14 @@ impl Handlers {
     }
 
     /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
+    /// Logs a warning if there is none.
     pub fn layer(&mut self, middleware: impl Middleware) {
+        if self.by_type.is_empty() {
+            tracing::warn!(
+                "a middleware was added before any handler, so no handler has it; \
+                 call `layer` after the handlers are added"
+            );
+        }
         let middleware: Arc<dyn Middleware> = Arc::new(middleware);
         for registration in self.by_type.values_mut() {
             registration.handler = Arc::new(Layered {

@@ -72,11 +72,11 @@ impl<S: SqlStore> TransactionGuard<S> {
         self.0.create(job).await
     }
 
-    /// Creates many jobs in few statements.
+    /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
     /// As [`JobTransaction::create`].
-    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+    pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         self.0.create_many(jobs).await
     }
 

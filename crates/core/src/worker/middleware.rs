@@ -24,7 +24,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use crate::worker::outcome::HandlerResult;
+use crate::worker::outcome::{HandlerResult, Outcome};
 use crate::worker::running::{Handler, Running};
 
 /// The handler behind a middleware, or its next middleware.
@@ -36,7 +36,7 @@ impl Next {
     ///
     /// # Errors
     /// The error of the handler.
-    pub async fn run(self, job: Running) -> HandlerResult {
+    pub async fn run(self, job: Running) -> HandlerResult<Outcome> {
         self.0.run(job).await
     }
 }
@@ -44,15 +44,15 @@ impl Next {
 /// Code around a handler. Async closures over a job and [`Next`] implement it.
 pub trait Middleware: Send + Sync + 'static {
     /// Runs the job, usually with [`Next::run`].
-    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult>;
+    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult<Outcome>>;
 }
 
 impl<F, Fut> Middleware for F
 where
     F: Fn(Running, Next) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send + 'static,
+    Fut: Future<Output = HandlerResult<Outcome>> + Send + 'static,
 {
-    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult> {
+    fn run(&self, job: Running, next: Next) -> BoxFuture<'static, HandlerResult<Outcome>> {
         Box::pin(self(job, next))
     }
 }
@@ -65,7 +65,7 @@ pub(super) struct Layered {
 
 #[async_trait]
 impl Handler for Layered {
-    async fn run(&self, job: Running) -> HandlerResult {
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
         self.middleware.run(job, Next(self.inner.clone())).await
     }
 }

@@ -6,7 +6,7 @@ use crate::job::Lane;
 use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
-use crate::store::RowTerms;
+use crate::store::{RowTerms, TapMode};
 
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
@@ -52,6 +52,10 @@ pub struct NodeOptions {
     /// `database` of the node's gauges. Without it the gauges have no such label, and two nodes
     /// overwrite each other's. Default: none.
     pub database: Option<String>,
+    /// When this node, while it leads, uses the commit tap of its store: jobs that other programs
+    /// create by plain SQL then start within milliseconds of their commit. Default:
+    /// [`TapMode::Auto`].
+    pub tap: TapMode,
     /// The options of the commit hook.
     pub hook: HookOptions,
 }
@@ -71,6 +75,7 @@ crate::setters! {
         scope: Scope,
         host: String,
         database: Option<String>,
+        tap: TapMode,
         hook: HookOptions,
     }
 }
@@ -91,6 +96,7 @@ impl Default for NodeOptions {
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
             database: None,
+            tap: TapMode::Auto,
             hook: HookOptions::default(),
         }
     }
@@ -144,7 +150,7 @@ impl NodeOptions {
         check(
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
-            "must not be shorter than `hint_max_age`: hints that still wait to be published would be doubled",
+            "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still wait to be published would be doubled",
         );
         check(
             self.claim_after

@@ -125,8 +125,9 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }
 
-/// The answer of a handler: an [`Outcome`], or a type that [becomes one](IntoOutcome).
-pub type HandlerResult<O = Outcome> = Result<O, HandlerError>;
+/// The answer of a handler: `()` by default, an [`Outcome`], or a type that
+/// [becomes one](IntoOutcome).
+pub type HandlerResult<O = ()> = Result<O, HandlerError>;
 
 #[cfg(test)]
 mod tests {

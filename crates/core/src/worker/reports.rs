@@ -1,10 +1,11 @@
-//! What the parts of a node report to its operator: problems, throttled log lines, and the lanes
-//! whose jobs are claimed.
+//! What the parts of a node report to its operator: problems, throttled log lines, the lanes whose
+//! jobs are claimed, and the types that no node serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::job::Lane;
+use crate::job::query::UnservedType;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
@@ -15,6 +16,8 @@ pub(crate) struct Reports {
     /// Lines about jobs, of which anybody may create many.
     pub(crate) throttled_lines: ThrottledLines,
     claimed: Mutex<BTreeSet<Lane>>,
+    /// Found by the leader.
+    unserved: Mutex<Vec<UnservedType>>,
     gauges: Gauges,
 }
 
@@ -25,6 +28,7 @@ impl Reports {
             problems: Mutex::default(),
             throttled_lines: ThrottledLines::default(),
             claimed: Mutex::default(),
+            unserved: Mutex::default(),
             gauges,
         }
     }
@@ -52,6 +56,21 @@ impl Reports {
     pub(crate) fn claimed(&self) -> MutexGuard<'_, BTreeSet<Lane>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Records the types of which jobs wait and no living node takes them.
+    pub(crate) fn set_unserved(&self, found: Vec<UnservedType>) {
+        *self.lock_unserved() = found;
+    }
+
+    /// Returns the types of which jobs wait and no living node takes them.
+    pub(crate) fn unserved(&self) -> Vec<UnservedType> {
+        self.lock_unserved().clone()
+    }
+
+    fn lock_unserved(&self) -> MutexGuard<'_, Vec<UnservedType>> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records whether a lane's jobs are claimed or come by hints.
     pub(crate) fn claiming(&self, lane: &Lane, claims: bool) {
         let mut claimed = self.claimed();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::job::{Fence, Job, NodeId};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
 use crate::worker::lease_book::Lease;
-use crate::worker::outcome::HandlerResult;
+use crate::worker::outcome::{HandlerResult, Outcome};
 
 /// A running job: its data, and the handler's access to the node.
 pub struct Running<P = ()> {
@@ -78,5 +78,5 @@ impl<P> Running<P> {
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job. The [module](crate::worker::handler) describes the answers.
-    async fn run(&self, job: Running) -> HandlerResult;
+    async fn run(&self, job: Running) -> HandlerResult<Outcome>;
 }

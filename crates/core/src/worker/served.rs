@@ -87,6 +87,20 @@ impl Served {
         self.read_handlers().get(job_type).cloned()
     }
 
+    /// Returns the handler of a type and the answer of `and`, which is called before the handler can
+    /// be replaced.
+    pub(crate) fn handler_with<T>(
+        &self,
+        job_type: &str,
+        and: impl FnOnce(&Registration) -> T,
+    ) -> Option<(Registration, T)> {
+        let handlers = self.read_handlers();
+        let registration = handlers.get(job_type)?;
+        let answer = and(registration);
+        Some((registration.clone(), answer))
+    }
+
+    /// Changes the handlers. No job finds a handler during the change.
     pub(crate) fn change_handlers<T>(&self, change: impl FnOnce(&mut Handlers) -> T) -> T {
         let mut handlers = self
             .handlers
@@ -235,6 +249,19 @@ mod tests {
 
     fn served() -> Served {
         of_types(["mail", "report"])
+    }
+
+    /// A job must not find the former handler and then create the slots of the new one.
+    #[test]
+    fn a_handler_is_not_replaced_while_a_job_looks_for_its_slots() {
+        let served = served();
+        let found = served.handler_with("mail", |registration| {
+            assert!(served.handlers.try_write().is_err(), "it can be replaced");
+            registration.options.concurrency
+        });
+        assert_eq!(found.map(|(_, limit)| limit), Some(None));
+        served.change_handlers(|_| assert!(served.handlers.try_read().is_err()));
+        assert!(served.handler_with("fax", |_| ()).is_none());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         tracing::error!(
             job = %held.id, job_type = %job.job_type, fault,
             "a job was set aside as a dead letter: its row can't be read; correct the column in the database, then \
-             `jobwire jobs retry` the job or delete it"
+             retry or delete it with `Client` (`jobwire jobs`)"
         );
         Destination::DeadLetter
     } else {

@@ -3,6 +3,9 @@
 //! A hint of a job with an instance means "try this instance": the first ready job of the instance
 //! is locked.
 //!
+//! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
+//! and locks them by a later statement `WHERE REV_ =` what it has read.
+//!
 //! A lock changes nothing on the row of the instance. So a statement that has waited for that row,
 //! or has passed it, could decide by a snapshot from before the lock of a sibling. Two statements of
 //! one transaction prevent that: the first locks the rows of the instances, and the second begins
@@ -87,7 +90,7 @@ WITH hinted AS MATERIALIZED (
 ), fenced AS MATERIALIZED (
     SELECT id_, nextval('jobwire_engine.fence') AS fence FROM chosen
 ), locked AS (
-    UPDATE act_ru_job j SET lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
+    UPDATE act_ru_job j SET rev_ = j.rev_ + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
     local_now!(),
     " + $5)
     FROM fenced f WHERE j.id_ = f.id_

@@ -5,20 +5,25 @@
 //! remembers its snapshot.
 //!
 //! The engine updates rows in place. So the look also finds jobs that were activated, retried or
-//! given another due date. Of timers it reports the earliest due date.
+//! given another due date. It also reports the timers that came due since
+//! ([`timers`](super::timers)), of which the timer task may not know yet.
 //!
 //! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
 //! may be missed. The sweeper finds it.
 
-use jobwire_core::{NodeId, StoreError};
+use jobwire_core::hint::Ready;
+use jobwire_core::store::Marked;
+use jobwire_core::{JobId, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
 use super::Camunda;
 use super::sql::{by_age, due, runnable, unlocked};
-use crate::dialect::News;
+use crate::locking::texts;
 
 /// Maximum number of jobs of one look. The sweeper finds the others.
 const MOST: i64 = 50_000;
+/// Maximum number of timers of one look. The timer task hints the others.
+const TIMERS: i64 = 1_000;
 
 /// `$1`: the zone, `$2`: the engine, `$3`: the leader, `$4`: whether to report, `$5`: maximum number.
 /// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
@@ -31,24 +36,35 @@ WITH last AS MATERIALIZED (
     FROM jobwire_engine.leader WHERE engine = $2 AND node = $3 FOR UPDATE
 ), remembered AS (
     UPDATE jobwire_engine.leader l SET seen = pg_current_snapshot()::text FROM last WHERE l.engine = last.engine
-), fresh AS MATERIALIZED (
-    SELECT j.* FROM last CROSS JOIN LATERAL (
-        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_, j.sequence_counter_, j.duedate_, ",
-    due!("j"),
-    " AS is_due, last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
-        FROM act_ru_job j WHERE $4 AND ",
+)
+SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM last CROSS JOIN LATERAL (
+    SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_, j.sequence_counter_, j.duedate_,
+        last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
+    FROM act_ru_job j WHERE $4 AND ",
     unlocked!("j"),
     " AND ",
     runnable!("j"),
-    " OFFSET 0
-    ) j
-    WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
-)
-SELECT timer.due_at, f.* FROM (SELECT min(duedate_) AT TIME ZONE $1 AS due_at FROM fresh WHERE NOT is_due) timer
-LEFT JOIN LATERAL (SELECT id_, process_instance_id_, handler_type_ FROM fresh j WHERE is_due
-    ORDER BY ",
+    " AND (",
+    due!("j"),
+    ") OFFSET 0
+) j
+WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
+ORDER BY ",
     by_age!("j"),
-    " LIMIT $5) f ON true"
+    " LIMIT $5"
+);
+
+/// Selects these jobs, as far as they are visible. `$1`: the zone.
+const HINTS_OF: &str = concat!(
+    "
+SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
+    unlocked!("j"),
+    " AND ",
+    runnable!("j"),
+    " AND ",
+    due!("j"),
+    " AS is_ready FROM act_ru_job j WHERE j.id_ = ANY($2) ORDER BY ",
+    by_age!("j")
 );
 
 impl Camunda {
@@ -59,7 +75,7 @@ impl Camunda {
         engine: &str,
         node: NodeId,
         report: bool,
-    ) -> Result<News, StoreError> {
+    ) -> Result<Vec<Ready>, StoreError> {
         let rows = sqlx::query(LOOK)
             .bind(&self.zone)
             .bind(engine)
@@ -68,12 +84,9 @@ impl Camunda {
             .bind(MOST)
             .fetch_all(pool)
             .await?;
-        let mut news = News::default();
+        let mut ready = Vec::with_capacity(rows.len());
         for row in &rows {
-            news.due = row.try_get("due_at")?;
-            if row.try_get::<Option<String>, _>("id_")?.is_some() {
-                news.ready.extend(self.decoder.ready_row(row)?);
-            }
+            ready.extend(self.decoder.ready_row(row)?);
         }
         if rows.len() as i64 >= MOST {
             tracing::info!(
@@ -81,6 +94,32 @@ impl Camunda {
                 "more jobs are new than one look reports; the sweeper finds the others"
             );
         }
-        Ok(news)
+        if report {
+            ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
+        }
+        Ok(ready)
+    }
+
+    /// Returns the hints of these jobs, and which of them are not ready.
+    pub(super) async fn hints_of_jobs(
+        &self,
+        pool: &PgPool,
+        jobs: &[JobId],
+    ) -> Result<Marked, StoreError> {
+        let rows = sqlx::query(HINTS_OF)
+            .bind(&self.zone)
+            .bind(texts(jobs.iter().copied()))
+            .fetch_all(pool)
+            .await?;
+        let mut marked = Marked::default();
+        for row in &rows {
+            if row.try_get::<Option<bool>, _>("is_ready")? == Some(true) {
+                marked.ready.extend(self.decoder.ready_row(row)?);
+            } else {
+                let id: String = row.try_get("id_")?;
+                marked.hinted.extend(self.decoder.job_id(&id));
+            }
+        }
+        Ok(marked)
     }
 }

@@ -113,10 +113,7 @@ impl Camunda {
         pool: &PgPool,
         id: JobId,
     ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-        let filter = JobFilter {
-            id: Some(id),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().id(id);
         let Some((view, job)) = self.rows(pool, &filter).await?.pop() else {
             return Ok(None);
         };

@@ -4,6 +4,10 @@
 //! instance is locked, in the order of creation. The lock of the instance and that of the job are
 //! written in one statement, with the same owner.
 //!
+//! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
+//! and locks them by a later statement `WHERE REV_ =` what it has read. Without a new `REV_` that
+//! statement would replace a lock which was written in between, and both would execute the job.
+//!
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards, so one of both sees a new job.
 
@@ -66,7 +70,7 @@ WITH hinted AS MATERIALIZED (
 ), fenced AS MATERIALIZED (
     SELECT id_, nextval('jobwire_engine.fence') AS fence FROM chosen
 ), locked AS (
-    UPDATE act_ru_job j SET lock_owner_ = $4 || f.fence, lock_exp_time_ = ",
+    UPDATE act_ru_job j SET rev_ = j.rev_ + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = ",
     local_now!(),
     " + $5
     FROM fenced f WHERE j.id_ = f.id_

@@ -8,11 +8,13 @@
 //! may be missed. The sweeper finds it.
 
 use jobwire_core::hint::Ready;
-use jobwire_core::{NodeId, StoreError};
+use jobwire_core::store::Marked;
+use jobwire_core::{JobId, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
 use super::Flowable;
 use super::sql::{of_processes, unlocked};
+use crate::locking::texts;
 
 /// Maximum number of jobs of one look. The sweeper finds the others.
 const MOST: i64 = 50_000;
@@ -43,7 +45,40 @@ WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_sn
 ORDER BY j.create_time_, j.id_ LIMIT $4"
 );
 
+/// Selects these jobs, as far as they are visible.
+const HINTS_OF: &str = concat!(
+    "
+SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
+    unlocked!("j"),
+    " AS is_free FROM act_ru_job j
+WHERE j.id_ = ANY($1) AND (",
+    of_processes!("j"),
+    ") ORDER BY j.create_time_, j.id_"
+);
+
 impl Flowable {
+    /// Returns the hints of these jobs, and which of them are locked.
+    pub(super) async fn hints_of_jobs(
+        &self,
+        pool: &PgPool,
+        jobs: &[JobId],
+    ) -> Result<Marked, StoreError> {
+        let rows = sqlx::query(HINTS_OF)
+            .bind(texts(jobs.iter().copied()))
+            .fetch_all(pool)
+            .await?;
+        let mut marked = Marked::default();
+        for row in &rows {
+            let id: String = row.try_get("id_")?;
+            if row.try_get("is_free")? {
+                marked.ready.extend(self.decoder.ready_row(row)?);
+            } else {
+                marked.hinted.extend(self.decoder.job_id(&id));
+            }
+        }
+        Ok(marked)
+    }
+
     /// Returns the new jobs, if `report` is set, and remembers this look.
     pub(super) async fn look_for_new(
         &self,

@@ -134,10 +134,7 @@ impl Flowable {
         pool: &PgPool,
         id: JobId,
     ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-        let filter = JobFilter {
-            id: Some(id),
-            ..JobFilter::default()
-        };
+        let filter = JobFilter::default().id(id);
         let Some((view, job)) = self.rows(pool, &filter).await?.pop() else {
             return Ok(None);
         };

@@ -3,6 +3,7 @@
 mod batches;
 mod faults;
 mod store;
+mod tap;
 mod timers;
 
 use std::time::Duration;

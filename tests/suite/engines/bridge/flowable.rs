@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::scope::Scope;
-use jobwire_core::store::{LockTerms, RowTerms};
-use jobwire_core::{
-    CommitHook, Hint, HookOptions, InProcessTransport, JobId, Node, NodeId, NodeOptions, Transport,
-};
-use jobwire_engines::{Credentials, EngineOptions, EngineStore, Feed, handlers};
+use jobwire_core::store::{LockTerms, RowTerms, TapMode};
+use jobwire_core::{Hint, InProcessTransport, JobId, Node, NodeId, NodeOptions, Transport};
+use jobwire_engines::{Credentials, EngineOptions, EngineStore, handlers};
 use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, eventually};
 
 use crate::engines::rows::{Rows, World};
@@ -23,9 +21,7 @@ pub(super) fn options(engine: &EngineServer) -> EngineOptions {
         EngineProgram::Camunda7 => EngineOptions::camunda(engine.url()),
         _ => EngineOptions::new(engine.url()),
     };
-    options
-        .credentials(Credentials::basic(user, password))
-        .look_every(Duration::from_millis(200))
+    options.credentials(Credentials::basic(user, password))
 }
 
 /// Connects to the database of an engine, and creates what Jobwire needs there.
@@ -62,9 +58,7 @@ pub(super) fn job_id(id: &str) -> JobId {
 
 /// A node of Jobwire in this process.
 pub(super) struct Bridge {
-    pub(super) store: EngineStore,
     node: Node,
-    feed: Feed,
     transport: Arc<dyn Transport>,
 }
 
@@ -81,22 +75,14 @@ impl Bridge {
         transport: Arc<dyn Transport>,
         options: NodeOptions,
     ) -> Bridge {
-        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
         let lane = store.options().lane.clone();
         let node = Node::builder(store.clone(), transport.clone())
             .handlers(handlers(&store).unwrap())
-            .hook(hook.clone())
-            .options(options.lanes(vec![lane.into()]))
+            .options(options.lanes(vec![lane.into()]).tap(TapMode::On))
             .start()
             .await
             .unwrap();
-        let feed = Feed::start(store.clone(), hook);
-        Bridge {
-            store,
-            node,
-            feed,
-            transport,
-        }
+        Bridge { node, transport }
     }
 
     pub(super) fn node(&self) -> &Node {
@@ -104,7 +90,6 @@ impl Bridge {
     }
 
     pub(super) async fn stop(self) {
-        self.feed.stop().await;
         self.node.stop().await;
         self.transport.close(Duration::from_secs(5)).await;
     }

@@ -9,7 +9,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
-use super::{lanes, nodes};
+use super::{lanes, nodes, tap};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         );
         return;
     }
-    let database = match Database::connect(settings).await {
+    let database = match Database::connect(settings, false).await {
         Ok(database) => database,
         Err(error) => return findings.error("database", error),
     };
@@ -113,6 +113,7 @@ async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings)
     rights(&facts, findings);
     connections(settings, &facts, findings);
     durability(&facts, findings);
+    tap::examine(settings, store, findings).await;
 }
 
 fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
@@ -248,12 +249,5 @@ fn durability(facts: &Examination, findings: &mut Findings) {
             "ALTER ROLE … SET synchronous_commit = on, unless this is intended",
         ),
         mode => findings.fine("durability", format!("synchronous_commit is {mode}")),
-    }
-    match facts.wal_level.as_str() {
-        "logical" => findings.fine("wal_level", "logical"),
-        level => findings.fine(
-            "wal_level",
-            format!("{level}, which is enough; `logical` is needed only to follow commits of other programs"),
-        ),
     }
 }

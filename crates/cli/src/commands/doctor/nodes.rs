@@ -1,13 +1,18 @@
-//! Checks the nodes: counts the living ones and the ready jobs that none of them serves.
+//! Checks the nodes: counts the living ones, and names the types of ready jobs that none of them
+//! takes.
 
 use std::collections::BTreeSet;
 
 use jobwire_core::store::{NodeView, services_of};
+use jobwire_core::telemetry::plain;
 use jobwire_core::{Store, StoreError};
 
 use super::finding::Findings;
 use crate::error::Error;
 use crate::output;
+
+/// Maximum number of types that are named.
+const NAMED: i64 = 20;
 
 pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
     if let Err(error) = look(store, findings).await {
@@ -37,15 +42,17 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
     } else {
         findings.fine("nodes", format!("{live} alive"));
     }
-    let unserved = store.sweepable(&services_of(&nodes)).await?.unserved;
-    if unserved > 0 {
+    for unserved in store.unserved_types(&services_of(&nodes), NAMED).await? {
         findings.remark(
             "nodes",
             format!(
-                "{} ready of types, deployments, categories or tenants that no living node takes",
-                output::count(unserved.unsigned_abs(), "job")
+                "{} of type {} ready, and no living node takes that type, or their deployment, \
+                 category or tenant",
+                output::count(unserved.jobs.unsigned_abs(), "job"),
+                plain::one_line(&unserved.job_type, 255)
             ),
-            "compare `jobwire nodes` with `jobwire jobs list`; they start when a node takes them",
+            "start a node with a handler of this type, or correct the type; `jobwire nodes` shows \
+             what each node takes",
         );
     }
     Ok(())

@@ -32,6 +32,14 @@ impl Progress {
         }
     }
 
+    /// Prints beside the bar.
+    pub(super) fn aside(&self, print: impl FnOnce()) {
+        match &self.0 {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
     pub(super) fn end(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

@@ -7,6 +7,7 @@ use std::path::Path;
 use jobwire_core::NewJob;
 use tokio::sync::mpsc;
 
+use super::ids::Created;
 use super::lines::{self, BadLine, MAX_LINE};
 use super::{EnqueueArgs, UnknownFields, parse};
 use crate::error::Error;
@@ -49,10 +50,25 @@ const MAX_BATCH: u64 = 32 << 20;
 /// Jobs of one transaction.
 pub(super) struct Batch {
     pub(super) jobs: Vec<NewJob>,
+    /// The line of each job.
+    lines: Vec<u64>,
     /// The line of the last job.
     pub(super) last_line: u64,
     /// The position in the input.
     pub(super) bytes: u64,
+}
+
+impl Batch {
+    /// Returns the ids of the jobs, with their lines.
+    pub(super) fn ids(&self) -> Vec<Created> {
+        let lines = self.jobs.iter().zip(&self.lines);
+        lines
+            .map(|(job, line)| Created {
+                id: job.id(),
+                line: *line,
+            })
+            .collect()
+    }
 }
 
 /// Reads and checks lines.
@@ -81,7 +97,7 @@ impl Reader {
         let mut at = 0;
         let mut bytes = 0;
         let mut sent = 0;
-        let mut jobs = Vec::new();
+        let (mut jobs, mut numbers) = (Vec::new(), Vec::new());
         loop {
             let read = match lines::next(&mut self.source.input, &mut line) {
                 Ok(read) => read,
@@ -95,7 +111,11 @@ impl Reader {
                 at += 1;
                 bytes += read as u64;
                 match self.job(at, &line) {
-                    Ok(job) => jobs.extend(job),
+                    Ok(Some(job)) => {
+                        jobs.push(job);
+                        numbers.push(at);
+                    }
+                    Ok(None) => {}
                     Err(problem) => {
                         let _ = batches.blocking_send(Err(problem));
                         return;
@@ -111,6 +131,7 @@ impl Reader {
                 sent = bytes;
                 let batch = Batch {
                     jobs: std::mem::take(&mut jobs),
+                    lines: std::mem::take(&mut numbers),
                     last_line: at,
                     bytes,
                 };

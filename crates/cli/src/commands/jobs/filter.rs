@@ -65,21 +65,21 @@ impl FilterArgs {
     }
 
     pub(super) fn filter(self, offset: i64, limit: i64) -> JobFilter {
-        JobFilter {
-            id: self.id,
-            states: self.states,
-            job_type: self.job_type,
-            process_instance: self.process_instance,
-            process_definition: self.process_definition,
-            element: self.element,
-            tenant: self.tenant,
-            lane: self.lane,
-            correlation_id: self.correlation_id,
-            locked: self.locked,
-            with_exception: self.with_exception,
-            due_before: self.due_before,
-            offset,
-            limit,
-        }
+        let mut filter = JobFilter::default()
+            .states(self.states)
+            .offset(offset)
+            .limit(limit);
+        filter.id = self.id;
+        filter.job_type = self.job_type;
+        filter.process_instance = self.process_instance;
+        filter.process_definition = self.process_definition;
+        filter.element = self.element;
+        filter.tenant = self.tenant;
+        filter.lane = self.lane;
+        filter.correlation_id = self.correlation_id;
+        filter.locked = self.locked;
+        filter.with_exception = self.with_exception;
+        filter.due_before = self.due_before;
+        filter
     }
 }

@@ -1,4 +1,4 @@
-//! `jobs retry` and `jobs delete`, for single jobs or for all that match.
+//! `jobs retry` and `jobs delete`, for single jobs or for all that match; `jobs cancel`.
 
 use std::fmt;
 use std::time::Duration;
@@ -128,6 +128,9 @@ struct Report {
     done: Vec<JobId>,
     not_found: Vec<JobId>,
     running: Vec<JobId>,
+    /// Running jobs whose nodes were asked to stop them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    asked: Vec<JobId>,
     /// The jobs that the database refused to change, and why.
     failed: Vec<(JobId, String)>,
 }
@@ -155,6 +158,11 @@ impl Report {
                     "job {id} is running; wait until it ends or its lease expires"
                 ))?;
             }
+            for id in &self.asked {
+                output::line(format_args!(
+                    "job {id} is running; its node was asked to stop it"
+                ))?;
+            }
             for (id, why) in &self.failed {
                 let why = plain::one_line(why, 500);
                 output::line(format_args!("job {id} was not changed: {why}"))?;
@@ -176,7 +184,7 @@ pub(super) async fn retry(
     json: bool,
 ) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| store.retry_many(ids, retries).await;
-    let report = each(settings, ids, batch).await?;
+    let report = each(settings, ids, OfRunning::Report, batch).await?;
     report.print("made executable", json)
 }
 
@@ -186,11 +194,32 @@ pub(super) async fn delete(
     ids: &[JobId],
     json: bool,
 ) -> Result<(), Error> {
-    let report = each(settings, ids, async |ids: &[JobId]| {
+    let report = each(settings, ids, OfRunning::Report, async |ids: &[JobId]| {
         store.delete_many(ids).await
     })
     .await?;
     report.print("deleted", json)
+}
+
+/// Deletes jobs, and asks the nodes of running ones to stop them.
+pub(super) async fn cancel(
+    settings: &Settings,
+    store: &dyn Store,
+    ids: &[JobId],
+    json: bool,
+) -> Result<(), Error> {
+    let delete = async |ids: &[JobId]| store.delete_many(ids).await;
+    let report = each(settings, ids, OfRunning::Stop, delete).await?;
+    report.print("deleted", json)
+}
+
+/// What to do with jobs that are running.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OfRunning {
+    /// Report them.
+    Report,
+    /// Ask their nodes to stop them.
+    Stop,
 }
 
 /// Applies `operate` to all jobs, batch by batch, and publishes the hints of jobs that became
@@ -198,6 +227,7 @@ pub(super) async fn delete(
 async fn each(
     settings: &Settings,
     ids: &[JobId],
+    of_running: OfRunning,
     operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
 ) -> Result<Report, Error> {
     let outlet = Outlet::open(settings).await?;
@@ -208,7 +238,12 @@ async fn each(
         match operate(batch).await {
             Ok(done) => {
                 for (id, operated) in done.operated {
-                    report.note(id, operated);
+                    let stops = operated == Operated::Running && of_running == OfRunning::Stop;
+                    if stops && outlet.ask_to_stop(id) {
+                        report.asked.push(id);
+                    } else {
+                        report.note(id, operated);
+                    }
                 }
                 report.failed.extend(done.refused);
                 if let Some(hook) = &hook {

@@ -62,7 +62,7 @@ fn observed<F, Fut>(
     work: F,
 ) where
     F: Fn(Permit) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send + 'static,
+    Fut: Future<Output = HandlerResult<Outcome>> + Send + 'static,
 {
     let tally = tally.clone();
     handlers.add_with(
@@ -80,7 +80,7 @@ fn observed<F, Fut>(
     );
 }
 
-async fn receive(run: Run, job: Permit) -> HandlerResult {
+async fn receive(run: Run, job: Permit) -> HandlerResult<Outcome> {
     let number = job.payload.number;
     event::record(&job, 1).await?;
     let receipt = run
@@ -90,7 +90,7 @@ async fn receive(run: Run, job: Permit) -> HandlerResult {
     create(&job, vec![receipt, run.job("check-documents", number)]).await
 }
 
-async fn send_receipt(job: Permit) -> HandlerResult {
+async fn send_receipt(job: Permit) -> HandlerResult<Outcome> {
     work(10).await;
     if job.payload.number.is_multiple_of(9) && job.job.failures == 0 {
         return Err(HandlerError::retry("the mail server was busy"));
@@ -98,7 +98,7 @@ async fn send_receipt(job: Permit) -> HandlerResult {
     Ok(Outcome::Done)
 }
 
-async fn check(run: Run, job: Permit) -> HandlerResult {
+async fn check(run: Run, job: Permit) -> HandlerResult<Outcome> {
     let number = job.payload.number;
     event::record(&job, 2).await?;
     let advice = || run.job("ask-advice", number).retry_policy_text(SOON);
@@ -106,7 +106,7 @@ async fn check(run: Run, job: Permit) -> HandlerResult {
     create(&job, vec![advice(), advice(), decision]).await
 }
 
-async fn ask_advice(job: Permit) -> HandlerResult {
+async fn ask_advice(job: Permit) -> HandlerResult<Outcome> {
     work(20).await;
     if job.payload.number.is_multiple_of(20) && job.job.failures == 0 {
         return Err(HandlerError::retry(
@@ -116,7 +116,7 @@ async fn ask_advice(job: Permit) -> HandlerResult {
     Ok(Outcome::Done)
 }
 
-async fn decide(run: Run, job: Permit) -> HandlerResult {
+async fn decide(run: Run, job: Permit) -> HandlerResult<Outcome> {
     let number = job.payload.number;
     event::record(&job, 3).await?;
     let delivery = run
@@ -128,7 +128,7 @@ async fn decide(run: Run, job: Permit) -> HandlerResult {
     create(&job, vec![delivery, archive]).await
 }
 
-async fn deliver(run: Run, job: Permit) -> HandlerResult {
+async fn deliver(run: Run, job: Permit) -> HandlerResult<Outcome> {
     work(5).await;
     let number = job.payload.number;
     if number == run.moved_away() {
@@ -142,7 +142,7 @@ async fn deliver(run: Run, job: Permit) -> HandlerResult {
     Ok(Outcome::Done)
 }
 
-async fn archive(job: Permit) -> HandlerResult {
+async fn archive(job: Permit) -> HandlerResult<Outcome> {
     event::record(&job, 4).await?;
     Ok(Outcome::Done)
 }
@@ -170,9 +170,11 @@ async fn work(ms: u64) {
 }
 
 /// Creates the next jobs in the transaction that completes this one.
-async fn create(job: &Running<Application>, next: Vec<NewJob>) -> HandlerResult {
+async fn create(job: &Running<Application>, next: Vec<NewJob>) -> HandlerResult<Outcome> {
     match job.transaction::<PgStore>().await {
-        Ok(mut tx) => tx.create_many(next).await?,
+        Ok(mut tx) => {
+            tx.create_many(next).await?;
+        }
         Err(TransactionError::OtherStore) => {
             job.transaction::<SqliteStore>()
                 .await?

@@ -103,7 +103,7 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Records the result.
-    pub(super) fn end(self, answer: &HandlerResult) {
+    pub(super) fn end(self, answer: &HandlerResult<Outcome>) {
         let mut seen = self.tally.seen();
         match answer {
             Ok(Outcome::Done) => {
@@ -218,7 +218,7 @@ impl Tally {
         ];
         Ok(Account {
             run: "permits",
-            database: stage.settings.database_url.to_string(),
+            database: stage.database_name(),
             broker: stage.settings.broker_url.to_string(),
             nodes: stage.nodes(),
             nodes_at_work: rows.iter().map(|r| r.node).collect::<HashSet<_>>().len(),

@@ -24,7 +24,7 @@ impl Facts<'_> {
     pub(super) fn account(&self, stage: &Stage, nodes: usize, seconds: f64) -> Account {
         Account {
             run: "replay",
-            database: stage.settings.database_url.to_string(),
+            database: stage.database_name(),
             broker: stage.settings.broker_url.to_string(),
             nodes,
             nodes_at_work: self

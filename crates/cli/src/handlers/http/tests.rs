@@ -47,7 +47,7 @@ impl Service {
         format!("http://{}/paid", self.address)
     }
 
-    async fn call(&self) -> HandlerResult {
+    async fn call(&self) -> HandlerResult<Outcome> {
         call("127.0.0.1", json!({"url": self.url()})).await
     }
 }
@@ -73,7 +73,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
     )
 }
 
-async fn call(allowed: &str, payload: Value) -> HandlerResult {
+async fn call(allowed: &str, payload: Value) -> HandlerResult<Outcome> {
     let allowed = AllowList::parse(allowed.split(',').filter(|a| !a.is_empty())).unwrap();
     HttpHandler::new(allowed)
         .call(JobId::generate(), Fence::new(7), &payload.to_string())

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Permit;
 use tokio::time::Instant;
 
 use super::{Entry, Inner};
-use crate::runtime::supervisor::panic_message;
+use crate::runtime::panic_place;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::TransportError;
@@ -38,7 +38,7 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
         let result = match AssertUnwindSafe(publishing).catch_unwind().await {
             Ok(result) => result,
             Err(panic) => {
-                let why = panic_message(&*panic);
+                let why = panic_place::message(&*panic);
                 tracing::error!(lane = %entry.lane, why, "the transport panicked while publishing; the sweeper finds the jobs of these hints");
                 Err(TransportError::Closed)
             }

@@ -215,6 +215,6 @@ fn tell(operation: &'static str, job: JobId, aside: &Aside, error: &StoreError) 
     tracing::error!(
         %job, dead_letter = %aside.letter, operation, %error,
         "a job was set aside as a dead letter: the database refuses its row and accepts others of its page; see \
-         `jobwire jobs show`, correct what `error` names, then run `jobwire jobs retry` or `jobwire jobs delete`"
+         it with `Client::get` (`jobwire jobs show`), correct what `error` names, then retry or delete it"
     );
 }

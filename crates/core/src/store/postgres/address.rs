@@ -70,6 +70,16 @@ fn read(
 ) -> Result<PgConnectOptions, String> {
     let url = Url::parse(text)
         .map_err(|error| format!("the database URL can't be read: {error}; {FORM}"))?;
+    if !matches!(url.scheme(), "postgres" | "postgresql") {
+        let shown: String = url.scheme().chars().take(SHOWN).collect();
+        return Err(format!(
+            "the database URL begins with `{shown}:`, which is not PostgreSQL; {FORM}{}",
+            match url.scheme() {
+                "sqlite" => ", or connect with `SqliteStore`",
+                _ => "",
+            }
+        ));
+    }
     let behind_the_host = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name.contains('@');
     if url.path().contains('@') || url.query_pairs().any(behind_the_host) {
         return Err(format!(
@@ -99,33 +109,55 @@ fn read(
         let mode = environment?;
         mode.parse::<PgSslMode>().is_ok().then(|| mode.to_owned())
     });
-    let Some(host) = elsewhere(&options) else {
+    if elsewhere(&options).is_none() || matches!(plaintext, Plaintext::Allow) {
         return Ok(options);
-    };
-    match (plaintext, chosen) {
-        (Plaintext::Allow, _) => Ok(options),
-        (Plaintext::Loopback, None) => Ok(options.ssl_mode(PgSslMode::VerifyFull)),
-        (Plaintext::Loopback, Some(_))
-            if matches!(options.get_ssl_mode(), PgSslMode::VerifyFull) =>
-        {
-            Ok(options)
-        }
-        (Plaintext::Loopback, Some(mode)) => {
-            let host = host.escape_debug();
-            let risk = match options.get_ssl_mode() {
-                PgSslMode::Require | PgSslMode::VerifyCa => {
-                    "does not verify that the server is the one in the URL"
-                }
-                _ => "sends the password and every job unencrypted if the server declines TLS",
-            };
-            Err(format!(
-                "sslmode={mode} {risk}, and '{host}' is another machine; set sslmode=verify-full (with \
-                 sslrootcert=FILE if this machine does not trust the authority that signed the server's \
-                 certificate), or, if the network itself can be trusted, set `database_plaintext` to `allow`"
-            ))
-        }
+    }
+    if chosen.is_none() {
+        return Ok(options.ssl_mode(PgSslMode::VerifyFull));
+    }
+    secured(&options)?;
+    Ok(options)
+}
+
+/// Checks the options of a connection that the application has made.
+///
+/// # Errors
+/// [`StoreError::Config`] if they lead to another machine without verified TLS, and `plaintext` does
+/// not allow it.
+pub(super) fn check_security(
+    options: &PgConnectOptions,
+    plaintext: Plaintext,
+) -> Result<(), StoreError> {
+    match plaintext {
+        Plaintext::Allow => Ok(()),
+        Plaintext::Loopback => secured(options).map_err(StoreError::Config),
     }
 }
+
+/// Returns an error if the connection leads to another machine without verified TLS.
+fn secured(options: &PgConnectOptions) -> Result<(), String> {
+    let Some(host) = elsewhere(options) else {
+        return Ok(());
+    };
+    let (mode, risk) = match options.get_ssl_mode() {
+        PgSslMode::VerifyFull => return Ok(()),
+        PgSslMode::Require => ("require", UNVERIFIED),
+        PgSslMode::VerifyCa => ("verify-ca", UNVERIFIED),
+        PgSslMode::Disable => ("disable", UNENCRYPTED),
+        PgSslMode::Allow => ("allow", UNENCRYPTED),
+        PgSslMode::Prefer => ("prefer", UNENCRYPTED),
+    };
+    let host = host.escape_debug();
+    Err(format!(
+        "sslmode={mode} {risk}, and '{host}' is another machine; set sslmode=verify-full (with \
+         sslrootcert=FILE if this machine does not trust the authority that signed the server's \
+         certificate), or, if the network itself can be trusted, set `PgOptions::plaintext` (setting \
+         `database_plaintext`) to `allow`"
+    ))
+}
+
+const UNVERIFIED: &str = "does not verify that the server is the one in the URL";
+const UNENCRYPTED: &str = "sends the password and every job unencrypted if the server declines TLS";
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +181,7 @@ mod tests {
             for name in ["sslmode", "ssl-mode"] {
                 let url = format!("postgres://me:secret@db/jobs?{name}={weaker}");
                 let said = strict(&url).expect_err("weaker");
-                for part in ["'db'", weaker, "verify-full", "`database_plaintext`"] {
+                for part in ["'db'", weaker, "verify-full", "`PgOptions::plaintext`"] {
                     assert!(said.contains(part), "{part} in {said}");
                 }
                 assert!(!said.contains("secret"), "{said}");
@@ -199,6 +231,42 @@ mod tests {
                 "{said}"
             );
             assert!(!said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_url_of_another_database_is_refused_with_its_scheme() {
+        for (url, parts) in [
+            (
+                "mysql://me:secret@localhost/jobs",
+                ["`mysql:`", "postgres://"],
+            ),
+            ("sqlite:jobs.db", ["`sqlite:`", "SqliteStore"]),
+            (
+                "http://me:secret@localhost/jobs",
+                ["`http:`", "postgres://"],
+            ),
+        ] {
+            let said = mode(url, Plaintext::Allow, None).expect_err("another database");
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+        assert!(mode("postgresql://localhost/jobs", Plaintext::Loopback, None).is_ok());
+    }
+
+    #[test]
+    fn the_options_of_a_pool_obey_the_same_rule() {
+        let to = |host: &str, mode| PgConnectOptions::new().host(host).ssl_mode(mode);
+        let check =
+            |options, plaintext| check_security(&options, plaintext).map_err(|e| e.to_string());
+        let weak = check(to("db", PgSslMode::Prefer), Plaintext::Loopback);
+        assert!(weak.is_err_and(|said| said.contains("sslmode=prefer")));
+        for (options, plaintext) in [
+            (to("db", PgSslMode::VerifyFull), Plaintext::Loopback),
+            (to("db", PgSslMode::Disable), Plaintext::Allow),
+            (to("127.0.0.1", PgSslMode::Disable), Plaintext::Loopback),
+        ] {
+            assert_eq!(check(options, plaintext), Ok(()));
         }
     }
 

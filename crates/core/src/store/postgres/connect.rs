@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::Semaphore;
 
@@ -12,7 +12,7 @@ use super::hot::HotLine;
 use super::lately::Lately;
 use super::line::{Line, Suspicion};
 use super::session::{Commits, Isolation, Plans};
-use super::{PgOptions, PgStore, address, row_locks, session};
+use super::{PgOptions, PgStore, address, row_locks, session, tap};
 use crate::store::Result;
 use crate::store::error::StoreError;
 use crate::store::poison::Refusals;
@@ -22,8 +22,7 @@ impl PgStore {
     /// Connects with default options.
     ///
     /// # Errors
-    /// Fails if the URL can't be read, if it leads to another machine without verified TLS, or if
-    /// the server refuses the connection.
+    /// As [`connect_with`](Self::connect_with).
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, PgOptions::default()).await
     }
@@ -31,10 +30,44 @@ impl PgStore {
     /// Connects.
     ///
     /// # Errors
-    /// Fails if the URL can't be read, if it leads to another machine without verified TLS
-    /// ([`PgOptions::plaintext`]), or if the server refuses the connection.
+    /// [`StoreError::Config`] if the URL can't be read, is not one of PostgreSQL, or leads to
+    /// another machine without verified TLS ([`PgOptions::plaintext`]). [`StoreError::Connect`] if
+    /// the server can't be reached, or refuses the connection.
     pub async fn connect_with(url: &str, options: PgOptions) -> Result<Self> {
         let connect = address::connect_options(url, options.plaintext)?;
+        Self::connect_to(connect, options).await
+    }
+
+    /// Connects to the server of a pool of yours: the same address, user, database and TLS. The
+    /// store has connections of its own, because they need other settings: timeouts of statements
+    /// and idle transactions, kept plans, and a reserve for renewing leases. Your pool stays yours;
+    /// to create jobs in its transactions use [`Client::hook`](crate::Client::hook).
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// use jobwire_core::{NewJob, PgOptions, PgStore};
+    ///
+    /// let store = PgStore::connect_like(&pool, PgOptions::default().max_connections(4)).await?;
+    /// # let hook = jobwire_core::CommitHook::disconnected();
+    /// let client = store.client(hook);
+    ///
+    /// let mut tx = pool.begin().await?;
+    /// let mut hook = client.hook();
+    /// hook.create(&mut tx, NewJob::of("send-invoice", &17)).await?;
+    /// hook.commit(tx).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with). The rule for connections without verified TLS holds
+    /// here, too.
+    pub async fn connect_like(pool: &PgPool, options: PgOptions) -> Result<Self> {
+        let connect = PgConnectOptions::clone(&pool.connect_options());
+        address::check_security(&connect, options.plaintext)?;
+        Self::connect_to(connect, options).await
+    }
+
+    async fn connect_to(connect: PgConnectOptions, options: PgOptions) -> Result<Self> {
         // Poolers refuse unknown start-up parameters, such as this one. Jobwire does not need it.
         let connect = connect.application_name("jobwire").extra_float_digits(None);
         let presence = Presence::of(match connect.get_socket() {
@@ -108,6 +141,7 @@ impl PgStore {
             isolation,
             refusals: Refusals::default(),
             presence,
+            address: Arc::new(tap::address(&connect)),
         };
         // Report a wrong address or password, or an error of the server, at once. The pool would
         // retry until its timeout and lose the reason.
@@ -119,7 +153,11 @@ impl PgStore {
         };
         let isolation = tokio::time::timeout(options.acquire_timeout, first)
             .await
-            .map_err(|_| StoreError::Timeout(options.acquire_timeout))??;
+            .unwrap_or_else(|_| Err(no_answer_within(options.acquire_timeout)))
+            .map_err(|source| StoreError::Connect {
+                address: store.presence.address().to_string(),
+                source,
+            })?;
         *store.told_isolation() = isolation;
         Ok(store)
     }
@@ -140,4 +178,12 @@ impl PgStore {
         locks.keep();
         Ok(())
     }
+}
+
+/// Returns the error of a connection that got no answer in time.
+fn no_answer_within(limit: Duration) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        format!("no answer within {limit:?}"),
+    ))
 }

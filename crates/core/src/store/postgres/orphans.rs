@@ -9,7 +9,7 @@ use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpir
 use super::{aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::job::query::Sweepable;
+use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::store::error::StoreError;
 use crate::store::sweeping::LONG_READY;
@@ -152,6 +152,35 @@ pub(super) async fn sweepable(pool: &PgPool, services: &Services) -> Result<Swee
         unserved: row.try_get(7)?,
         running: row.try_get(8)?,
     })
+}
+
+/// Counts the jobs that no living node takes, by type. Jobs without a hint count, too: the leader
+/// hints none that no node takes.
+const UNSERVED_TYPES: &str = concat!(
+    "
+SELECT j.type, count(*) FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id
+WHERE l.owner IS NULL AND NOT ",
+    served_by_fleet!("j", "$1", "$2"),
+    " AND ",
+    not_suspended!("j"),
+    "
+GROUP BY j.type ORDER BY 2 DESC, 1 LIMIT $3"
+);
+
+pub(super) async fn unserved_types(
+    pool: &PgPool,
+    services: &Services,
+    limit: i64,
+) -> Result<Vec<UnservedType>, StoreError> {
+    let count = sqlx::query_as(UNSERVED_TYPES)
+        .bind(&services.types[..])
+        .bind(services.bound())
+        .bind(limit);
+    let rows: Vec<(String, i64)> = count.fetch_all(pool).await?;
+    let types = rows.into_iter();
+    Ok(types
+        .map(|(job_type, jobs)| UnservedType::new(job_type, jobs))
+        .collect())
 }
 
 /// Selects instances whose holder no longer has a lease with its fence. A completion frees its

@@ -9,10 +9,10 @@ use futures_util::FutureExt;
 
 use super::{
     PgStore, begin, find, lanes, leader_cycle, membership, operate, orphans, renew, session,
-    suspend, timers,
+    suspend, tap, timers,
 };
 use crate::hint::{Hint, Ready};
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -20,10 +20,10 @@ use crate::store::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, SqlStore, Store, Suspended, SuspensionScope, TransactionId, check_rules,
-    measured, schema_status,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery,
+    Renewed, Result, SchemaStatus, SqlStore, Store, Suspended, SuspensionScope, TapOffer,
+    TransactionId, check_rules, measured, schema_status,
 };
 
 #[async_trait]
@@ -251,6 +251,15 @@ impl Store for PgStore {
         .await
     }
 
+    async fn tap(&self) -> Result<TapOffer> {
+        self.open_tap().await
+    }
+
+    async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
+        self.run("mark_hinted", || tap::mark(&self.line.pool, jobs))
+            .await
+    }
+
     async fn write_node(&self, node: &Membership) -> Result<()> {
         node.check()?;
         self.run("write_node", || membership::write(&self.line.pool, node))
@@ -312,6 +321,13 @@ impl Store for PgStore {
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         self.run("sweepable", || {
             orphans::sweepable(&self.line.pool, services)
+        })
+        .await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        self.run("unserved_types", || {
+            orphans::unserved_types(&self.line.pool, services, limit)
         })
         .await
     }

@@ -36,7 +36,8 @@ pub(super) fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOp
     if !is_in_memory(url) {
         if !create && !path.exists() {
             return Err(StoreError::Config(format!(
-                "the database file {} does not exist; correct the setting `database`",
+                "no such file: {}; correct the path of the database, or create the file with \
+                 `SqliteOptions::create` (`jobwire migrate up`)",
                 path.display()
             )));
         }
@@ -79,11 +80,12 @@ pub(super) fn unusable(url: &str, error: sqlx::Error) -> StoreError {
         .as_database_error()
         .and_then(|e| e.code()?.parse::<i32>().ok())
         .map(|code| code & 0xff);
+    let error = StoreError::from(error);
     let remedy = match code {
         Some(8) => "the file is read-only; allow this process to write it and its directory",
         Some(14) => "the file can't be opened; check the path and the permissions of its directory",
         Some(26) => "the file is not a SQLite database; give another path",
-        _ => return error.into(),
+        _ => return error,
     };
-    StoreError::Config(format!("{url}: {remedy} ({error})"))
+    StoreError::Config(format!("{url}: {remedy}; SQLite says: {}", error.bare()))
 }

@@ -73,8 +73,11 @@ impl SqliteStore {
         terms: &LockTerms,
         page: &ClaimPage,
     ) -> Result<Claimable, StoreError> {
-        let mut tx = self.write().await?;
-        claimable(&mut tx, terms, page).await
+        // A reading transaction: both statements see the same jobs.
+        let mut tx = self.readers.begin().await?;
+        let found = claimable(&mut tx, terms, page).await;
+        tx.rollback().await?;
+        found
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
+use super::membership::LEAVE;
 use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
 };
@@ -274,6 +275,8 @@ impl SqliteStore {
         let ended = ended.execute(&mut *tx).await?.rows_affected();
         let resigned = sqlx::query(RESIGN).bind(&dead).bind(now);
         resigned.execute(&mut *tx).await?;
+        // The node is dead, so no beat keeps its row.
+        sqlx::query(LEAVE).bind(&dead).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(ended)
     }

@@ -18,7 +18,7 @@ ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.ty
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
     host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = excluded.seen_at";
 
-const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
+pub(super) const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
 
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at

@@ -6,7 +6,7 @@ use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, 
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
-use crate::job::query::Sweepable;
+use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::store::error::StoreError;
 use crate::store::{Handoff, OrphanQuery};
@@ -82,6 +82,19 @@ SELECT
 FROM looked"
 );
 
+/// Counts the jobs that no living node takes, by type. Jobs without a hint count, too: the leader
+/// hints none that no node takes.
+const UNSERVED_TYPES: &str = concat!(
+    "
+SELECT j.type, count(*) FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
+WHERE l.owner IS NULL AND NOT ",
+    served_by_fleet!("j", "?1", "?2"),
+    " AND NOT ",
+    suspended!("j"),
+    "
+GROUP BY j.type ORDER BY 2 DESC, 1 LIMIT ?3"
+);
+
 /// Selects instances whose holder has no lease with its fence any more. Completions free their
 /// instance in their own transaction, so there are none unless the tables were changed by hand.
 const LEFT_OVER: &str = "
@@ -94,15 +107,13 @@ impl SqliteStore {
         &self,
         services: &Services,
     ) -> Result<Sweepable, StoreError> {
-        let mut tx = self.write().await?;
         let now = decode::now_micros();
         let row = sqlx::query(SWEEPABLE)
             .bind(decode::array(&services.types[..])?)
             .bind(now)
             .bind(services.bound())
-            .fetch_one(&mut *tx)
+            .fetch_one(&self.readers)
             .await?;
-        tx.commit().await?;
         Ok(Sweepable {
             now: decode::moment(now)?,
             expired: row.try_get(0)?,
@@ -114,6 +125,23 @@ impl SqliteStore {
             unserved: row.try_get(6)?,
             running: row.try_get(7)?,
         })
+    }
+
+    pub(super) async fn count_unserved(
+        &self,
+        services: &Services,
+        limit: i64,
+    ) -> Result<Vec<UnservedType>, StoreError> {
+        let rows: Vec<(String, i64)> = sqlx::query_as(UNSERVED_TYPES)
+            .bind(decode::array(&services.types[..])?)
+            .bind(services.bound())
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await?;
+        let types = rows.into_iter();
+        Ok(types
+            .map(|(job_type, jobs)| UnservedType::new(job_type, jobs))
+            .collect())
     }
 
     /// Finds orphans, or only those among `these`, if given.

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 
 use super::{SqliteStore, find, lanes, operate};
 use crate::hint::{Hint, Ready};
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
@@ -302,6 +302,11 @@ impl Store for SqliteStore {
 
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         self.run("sweepable", || self.count_sweepable(services))
+            .await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        self.run("unserved_types", || self.count_unserved(services, limit))
             .await
     }
 

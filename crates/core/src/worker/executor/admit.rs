@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::completion::completion;
 use super::failure::failure;
@@ -24,7 +24,12 @@ pub(super) async fn admit<'a>(
     held: &'a LockToken,
     lease: &'a Arc<Lease>,
 ) -> Result<Run<'a>, Ending> {
-    let Some(registration) = node.served.handler(&job.job_type) else {
+    // Together: a handler that replaces this one has slots of its own.
+    let found = node.served.handler_with(&job.job_type, |registration| {
+        let limit = registration.options.concurrency?;
+        Some(node.slots.of_type(&job.job_type, limit))
+    });
+    let Some((registration, type_slots)) = found else {
         // The lock statement asks only for types that this node serves.
         return Err(Ending::Release);
     };
@@ -36,7 +41,7 @@ pub(super) async fn admit<'a>(
         registration,
         _type_slot: None,
     };
-    run._type_slot = type_slot(&run).await?;
+    run._type_slot = type_slot(&run, type_slots).await?;
     match ending_without_run(&run) {
         Some(ending) => Err(ending),
         None => Ok(run),
@@ -44,12 +49,14 @@ pub(super) async fn admit<'a>(
 }
 
 /// Waits for a slot of the type, if the type has a limit of its own.
-async fn type_slot(run: &Run<'_>) -> Result<Option<OwnedSemaphorePermit>, Ending> {
-    let Some(limit) = run.registration.options.concurrency else {
+async fn type_slot(
+    run: &Run<'_>,
+    slots: Option<Arc<Semaphore>>,
+) -> Result<Option<OwnedSemaphorePermit>, Ending> {
+    let Some(slots) = slots else {
         return Ok(None);
     };
     let node = run.node;
-    let slots = node.slots.of_type(&run.job.job_type, limit);
     let permit = tokio::select! {
         biased;
         () = run.lease.stop.token().cancelled() => None,

@@ -29,10 +29,13 @@ pub(super) async fn interpret(
     roll_back(run, transaction, &result).await?;
     match result {
         AttemptResult::Answered(answer) => Ok(answered(run, answer, started)),
-        AttemptResult::Panicked(message) => {
+        AttemptResult::Panicked { message, place } => {
             let job = run.job;
-            tracing::error!(job = %job.id, job_type = %job.job_type, message, "the handler panicked");
-            let error = HandlerError::retry(format!("the handler panicked: {message}"));
+            tracing::error!(
+                job = %job.id, job_type = %job.job_type, message, place, "the handler panicked"
+            );
+            let mut error = HandlerError::retry(format!("the handler panicked: {message}"));
+            error.stack = place;
             Ok(failure(run, error, "panic"))
         }
         AttemptResult::TimedOut(limit) => {
@@ -63,7 +66,7 @@ async fn roll_back(
     // An error that follows from a broken connection is not a failure of the job.
     let failed = match result {
         AttemptResult::Answered(Err(error)) => Some(&error.message),
-        AttemptResult::Panicked(message) => Some(message),
+        AttemptResult::Panicked { message, .. } => Some(message),
         _ => None,
     };
     match (failed, undone) {
@@ -75,7 +78,7 @@ async fn roll_back(
 }
 
 /// Returns the ending that follows from an answer of the handler.
-fn answered(run: &Run<'_>, answer: HandlerResult, started: Instant) -> Ending {
+fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> Ending {
     let (job, held) = (run.job, run.held);
     match answer {
         Ok(Outcome::Done) => {

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::run::Run;
-use crate::runtime::supervisor::panic_message;
+use crate::runtime::panic_place;
 use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
 use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -19,8 +19,12 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How the call of a handler ended.
 pub(super) enum AttemptResult {
-    Answered(HandlerResult),
-    Panicked(String),
+    Answered(HandlerResult<Outcome>),
+    Panicked {
+        message: String,
+        /// The file and line, and the backtrace if it was asked for.
+        place: Option<String>,
+    },
     TimedOut(Duration),
     LostLease,
     /// The connection of the transaction does not respond.
@@ -85,9 +89,12 @@ async fn after(limit: Option<Duration>) {
     }
 }
 
-fn answer(ended: std::thread::Result<HandlerResult>) -> AttemptResult {
+fn answer(ended: std::thread::Result<HandlerResult<Outcome>>) -> AttemptResult {
     match ended {
         Ok(result) => AttemptResult::Answered(result),
-        Err(panic) => AttemptResult::Panicked(panic_message(&*panic)),
+        Err(panic) => AttemptResult::Panicked {
+            message: panic_place::message(&*panic),
+            place: panic_place::place_of(&*panic),
+        },
     }
 }

@@ -1,0 +1,32 @@
+//! Checks a process engine.
+
+use jobwire_core::Store;
+use jobwire_engines::examine::{self, Level};
+
+use super::finding::Findings;
+use crate::commands::engine::connect;
+use crate::settings::Settings;
+
+pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
+    let store = match connect(settings).await {
+        Ok(store) => store,
+        Err(error) => return findings.error("engine", error),
+    };
+    match examine::examine(&store).await {
+        Ok(found) => {
+            for finding in found {
+                let remedy = finding.remedy.unwrap_or_default();
+                match finding.level {
+                    Level::Fine => findings.fine(finding.about, finding.found),
+                    Level::Remark => findings.remark(finding.about, finding.found, remedy),
+                    Level::Wrong if remedy.is_empty() => {
+                        findings.error(finding.about, finding.found);
+                    }
+                    Level::Wrong => findings.wrong(finding.about, finding.found, remedy),
+                }
+            }
+        }
+        Err(error) => findings.error("engine", error),
+    }
+    store.close().await;
+}

@@ -1,0 +1,182 @@
+//! `jobwire engine`: runs the jobs of a process engine in its own database.
+//!
+//! ```text
+//! jobwire doctor --engine-database URL --engine URL     changes nothing
+//! jobwire engine init                                   creates the schema jobwire_engine
+//! jobwire engine run                                    a node; start as many as you like
+//! jobwire engine release --yes                          hands everything back to the engine
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use jobwire_core::store::TapMode;
+use jobwire_core::{Node, Store, Transport};
+use jobwire_engines::{EngineStore, handlers};
+
+use crate::connect;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::signals::Signals;
+use crate::{http, output};
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// The action.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// The actions.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Check the engine's tables, and create the schema `jobwire_engine` beside them
+    Init,
+    /// Start a node that runs the engine's jobs
+    Run,
+    /// Clear all locks of Jobwire and remove the schema `jobwire_engine`
+    Release {
+        /// Confirm; stop every node before
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+impl EngineArgs {
+    pub(crate) fn runs_a_node(&self) -> bool {
+        matches!(self.action, Action::Run)
+    }
+}
+
+pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Error> {
+    match args.action {
+        Action::Init => init(&settings).await,
+        Action::Run => serve(settings).await,
+        Action::Release { yes } => release(&settings, yes).await,
+    }
+}
+
+/// Connects to the engine that the settings name.
+pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
+    if !settings.has_engine() {
+        return Err(Error::Usage(
+            "no engine is named; give --engine-database and --engine, or `engine_database_url` and `engine_url` in \
+             jobwire.toml"
+                .to_owned(),
+        ));
+    }
+    let options = settings
+        .engine_options()
+        .map_err(|(setting, problem)| Error::Usage(format!("`{setting}` {problem}")))?;
+    let url = &settings.engine_database_url;
+    let connected = EngineStore::flowable(url.expose(), options).await;
+    connected.map_err(|source| Error::Database {
+        url: url.to_string(),
+        source,
+    })
+}
+
+async fn init(settings: &Settings) -> Result<(), Error> {
+    let store = connect(settings).await?;
+    store.probe().await?;
+    store.init().await?;
+    store.check().await?.ready()?;
+    let tap = store.create_tap().await;
+    store.close().await;
+    if let Err(error) = tap {
+        output::line(format_args!(
+            "remark {error}\n       -> until then new jobs are looked for every second"
+        ))?;
+    }
+    output::line(format_args!(
+        "the schema `jobwire_engine` is ready beside the tables of `{}`; next: jobwire engine run",
+        settings.engine_name
+    ))
+}
+
+async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
+    if !yes {
+        return Err(Error::Usage(
+            "releasing the engine clears all locks of Jobwire and removes the schema `jobwire_engine`; stop every \
+             node, and pass --yes"
+                .to_owned(),
+        ));
+    }
+    let store = connect(settings).await?;
+    let jobs = store.release_engine().await?;
+    store.close().await;
+    output::line(format_args!(
+        "{} released; nothing of Jobwire is left in the database",
+        output::count(jobs, "lock")
+    ))
+}
+
+/// The parts that are stopped at the end.
+struct Started {
+    node: Node,
+    store: EngineStore,
+    transport: Arc<dyn Transport>,
+}
+
+async fn serve(settings: Settings) -> Result<(), Error> {
+    let mut signals = Signals::listen()?;
+    let started = tokio::select! {
+        started = start(&settings) => started?,
+        () = signals.next() => return Ok(()),
+    };
+    signals.next().await;
+    tokio::select! {
+        () = stop(started) => Ok(()),
+        () = signals.next() => Err(Error::Failed(
+            "stopped at once by a second signal; other nodes take over the running jobs when their locks end".to_owned(),
+        )),
+    }
+}
+
+async fn start(settings: &Settings) -> Result<Started, Error> {
+    let listener = http::listen(settings).await?;
+    let metrics = http::metrics::install()?;
+    let store = connect(settings).await?;
+    let transport = connect::transport(settings).await?;
+    let lane = store.options().lane.clone();
+    let options = settings
+        .node_options()
+        .lanes(vec![lane.into()])
+        .tap(TapMode::On)
+        .concurrency(settings.engine_concurrency.min(settings.concurrency));
+    let node = Node::builder(store.clone(), transport.clone())
+        .handlers(handlers(&store)?)
+        .options(options)
+        .start()
+        .await?;
+    let address = listener.as_ref().and_then(|l| l.local_addr().ok());
+    if let Some(listener) = listener {
+        let endpoints = http::Node {
+            health: node.watch(),
+            metrics,
+            database: None,
+        };
+        tokio::spawn(http::serve(listener, endpoints));
+    }
+    output::line(format_args!(
+        "jobwire node {} is ready: engine {} in {}, broker {}, http {}",
+        node.id(),
+        settings.engine_url,
+        settings.engine_database_url,
+        settings.broker_url,
+        address.map_or("off".to_owned(), |a| format!("http://{a}")),
+    ))?;
+    Ok(Started {
+        node,
+        store,
+        transport,
+    })
+}
+
+async fn stop(started: Started) {
+    started.node.stop().await;
+    started.transport.close(Duration::from_secs(5)).await;
+    started.store.close().await;
+}

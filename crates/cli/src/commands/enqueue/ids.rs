@@ -1,0 +1,52 @@
+//! Prints the ids of created jobs to standard output: one in each line, or one JSON object.
+
+use std::io::Write;
+
+use jobwire_core::JobId;
+use serde::Serialize;
+
+use super::EnqueueArgs;
+
+/// A created job.
+#[derive(Serialize)]
+pub(super) struct Created {
+    pub(super) id: JobId,
+    /// Its line in the input, from 1.
+    pub(super) line: u64,
+}
+
+/// Prints ids as the arguments ask for.
+pub(super) struct Ids {
+    json: bool,
+    /// The output is closed, or no ids are wanted. The jobs are created nevertheless.
+    silent: bool,
+}
+
+impl Ids {
+    pub(super) fn new(args: &EnqueueArgs) -> Self {
+        Self {
+            json: args.json,
+            silent: args.quiet,
+        }
+    }
+
+    /// Prints the jobs of a committed transaction.
+    pub(super) fn print(&mut self, created: Vec<Created>) {
+        if self.silent {
+            return;
+        }
+        let mut text = String::new();
+        for job in created {
+            let line = if self.json {
+                serde_json::to_string(&job).unwrap_or_default()
+            } else {
+                job.id.to_string()
+            };
+            text.push_str(&line);
+            text.push('\n');
+        }
+        let mut out = std::io::stdout().lock();
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        self.silent = written.is_err();
+    }
+}

@@ -1,0 +1,95 @@
+//! The settings of a process engine.
+
+use jobwire_core::Lane;
+use jobwire_engines::{Credentials, EngineOptions};
+use url::Url;
+
+use super::Settings;
+
+impl Settings {
+    /// Returns whether an engine is named.
+    #[must_use]
+    pub fn has_engine(&self) -> bool {
+        !self.engine_database_url.expose().is_empty() || !self.engine_url.expose().is_empty()
+    }
+
+    /// Returns the options of the bridge to the engine.
+    ///
+    /// # Errors
+    /// The setting that can't be used, and the remedy.
+    pub fn engine_options(&self) -> Result<EngineOptions, (&'static str, String)> {
+        let mut url = Url::parse(self.engine_url.expose()).map_err(|error| {
+            (
+                "engine_url",
+                format!("is not a URL ({error}); write https://user:password@host/process-api"),
+            )
+        })?;
+        let credentials = self.engine_credentials(&url)?;
+        // Fails only without a host, which is reported later.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        let lane = Lane::new(&*self.engine_lane).map_err(|bad| ("engine_lane", bad.to_string()))?;
+        let schema = Some(self.engine_schema.clone()).filter(|schema| !schema.is_empty());
+        Ok(EngineOptions::new(url)
+            .credentials(credentials)
+            .name(self.engine_name.clone())
+            .schema(schema)
+            .zone(self.engine_zone.clone())
+            .lane(lane)
+            .concurrency(self.engine_concurrency)
+            .answer_within(self.engine_answer_within)
+            .takeover_patience(self.engine_takeover_patience)
+            .watchdog(self.engine_watchdog)
+            .max_connections(self.database_connections)
+            .statement_timeout(self.statement_timeout)
+            .plaintext(self.engine_plaintext))
+    }
+
+    fn engine_credentials(&self, url: &Url) -> Result<Credentials, (&'static str, String)> {
+        let decoded = |text: &str| {
+            let pair = format!("x={}", text.replace('+', "%2B"));
+            let mut pairs = url::form_urlencoded::parse(pair.as_bytes());
+            pairs.next().map(|(_, text)| text.into_owned())
+        };
+        match (&self.engine_token_file, url.username()) {
+            (None, "") => Ok(Credentials::None),
+            (None, user) => Ok(Credentials::basic(
+                decoded(user).unwrap_or_default(),
+                decoded(url.password().unwrap_or_default()).unwrap_or_default(),
+            )),
+            (Some(_), user) if !user.is_empty() => Err((
+                "engine_token_file",
+                "and a user in `engine_url` exclude each other; remove one".to_owned(),
+            )),
+            (Some(file), _) => {
+                let token = std::fs::read_to_string(file).map_err(|error| {
+                    (
+                        "engine_token_file",
+                        format!("can't read {}: {error}", file.display()),
+                    )
+                })?;
+                Ok(Credentials::Bearer(token.trim().to_owned()))
+            }
+        }
+    }
+}
+
+/// Returns the mistakes in the settings of an engine, if one is named.
+pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
+    let mut wrong = Vec::new();
+    if !settings.has_engine() {
+        return wrong;
+    }
+    if settings.engine_database_url.expose().is_empty() {
+        wrong.push((
+            "engine_database_url",
+            "is missing beside `engine_url`; write postgres://user:password@host/database"
+                .to_owned(),
+        ));
+    }
+    wrong.extend(settings.engine_options().err());
+    if !(1..=1_000).contains(&settings.engine_concurrency) {
+        wrong.push(("engine_concurrency", "must be 1 to 1000".to_owned()));
+    }
+    wrong
+}

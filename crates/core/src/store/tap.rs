@@ -1,0 +1,96 @@
+//! The commit tap of a store: it reports jobs that other programs commit by plain SQL.
+//!
+//! A job that the library creates has a hint from its commit hook. A job of plain SQL has none until
+//! the leader finds it. With a tap the leader learns of it about when it commits. A tap is an
+//! accelerator and may miss jobs, so the leader cycle keeps looking for unhinted jobs.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+
+use crate::hint::Ready;
+use crate::job::{JobId, text_enum};
+
+text_enum! {
+    /// When the leader uses the commit tap of its store.
+    TapMode {
+        /// If an operator has set it up (`jobwire tap create`), and the server allows it.
+        Auto = "auto",
+        /// Always. While it cannot be used, the leader looks for unhinted jobs every second.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+}
+
+/// The answer of a store that was asked for its commit tap.
+pub enum TapOffer {
+    /// The tap, which begins to connect.
+    Open(Box<dyn CommitTap>),
+    /// Nobody has set it up, or the store has none. The text says what to do.
+    NotSetUp(String),
+    /// It is set up, and the server does not allow it. The text says why, and what to do.
+    Unusable(String),
+}
+
+impl fmt::Debug for TapOffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(_) => f.write_str("Open"),
+            Self::NotSetUp(text) => f.debug_tuple("NotSetUp").field(text).finish(),
+            Self::Unusable(text) => f.debug_tuple("Unusable").field(text).finish(),
+        }
+    }
+}
+
+/// Reports committed jobs. It ends when it is dropped.
+#[async_trait]
+pub trait CommitTap: Send {
+    /// Waits for news. Nothing is lost if the future is dropped.
+    async fn next(&mut self) -> TapNews;
+
+    /// Returns news that wait already.
+    fn try_next(&mut self) -> Option<TapNews>;
+}
+
+/// What a tap reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TapNews {
+    /// The tap stands: what commits from now on is reported. What committed before may not be.
+    Standing,
+    /// The tap does not stand. It tries again by itself.
+    Gap {
+        /// The reason.
+        why: String,
+        /// Whether it stays so until somebody changes a setting or a right.
+        lasts: bool,
+    },
+    /// Jobs and timers that one transaction of plain SQL created. A large transaction takes many
+    /// reports.
+    Committed(Committed),
+}
+
+/// Jobs and timers of a committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Executable jobs. They may become visible some milliseconds after the report.
+    pub jobs: Vec<JobId>,
+    /// The number of timers.
+    pub timers: usize,
+    /// The earliest due date of the timers.
+    pub due: Option<DateTime<Utc>>,
+    /// The time of the commit, by the database's clock.
+    pub at: DateTime<Utc>,
+    /// The time of the report, by the database's clock.
+    pub now: DateTime<Utc>,
+}
+
+/// The jobs of a report, after [`Store::mark_hinted`](super::Store::mark_hinted).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marked {
+    /// These had no hint, and now count as hinted. Publish their hints.
+    pub ready: Vec<Ready>,
+    /// These had a hint before.
+    pub hinted: Vec<JobId>,
+}

@@ -1,0 +1,287 @@
+//! The examination of an engine, for `jobwire doctor`: what stands in the way, and what to do.
+//!
+//! It changes nothing, neither in the database nor in the engine.
+
+use std::time::Duration;
+
+use jobwire_core::StoreError;
+use jobwire_core::store::SchemaStatus;
+use sqlx::{PgPool, Row};
+
+use crate::EngineStore;
+use crate::coordination::schema;
+use crate::http::Answer;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// As it should be.
+    Fine,
+    /// Works, but the operator should know about it.
+    Remark,
+    /// Must be repaired.
+    Wrong,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The checked part.
+    pub about: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn fine(about: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            about,
+            level: Level::Fine,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    /// A finding whose text names the remedy.
+    pub(crate) fn wrong(about: &'static str, found: String) -> Self {
+        Self {
+            about,
+            level: Level::Wrong,
+            found,
+            remedy: None,
+        }
+    }
+
+    pub(crate) fn bad(
+        level: Level,
+        about: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            about,
+            level,
+            found: found.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+}
+
+/// Examines an engine: its tables, rights, connections, publications and REST interface.
+///
+/// # Errors
+/// As the database reports.
+pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
+    let pool = store.pool();
+    let (mut findings, are_there) = store.dialect().examine(pool).await?;
+    if !are_there {
+        return Ok(findings);
+    }
+    findings.push(rights(store).await?);
+    findings.push(coordination(pool).await);
+    findings.push(lock_timeout(pool).await?);
+    findings.push(statistics(pool).await?);
+    findings.extend(publications(pool).await?);
+    findings.extend(tap(store).await?);
+    findings.push(rest(store).await);
+    findings.extend(waiting(pool, &store.options().zone).await?);
+    Ok(findings)
+}
+
+const RIGHTS: &str = "
+SELECT string_agg(r.right_ || ' on ' || r.name, ', ') FROM unnest($1::text[], $2::text[]) AS r(name, right_)
+WHERE NOT has_table_privilege(r.name, r.right_)";
+
+async fn rights(store: &EngineStore) -> Result<Finding, StoreError> {
+    let (tables, rights): (Vec<&str>, Vec<&str>) = store.dialect().rights().iter().copied().unzip();
+    let missing: Option<String> = sqlx::query_scalar(RIGHTS)
+        .bind(tables)
+        .bind(rights)
+        .fetch_one(store.pool())
+        .await?;
+    Ok(match missing {
+        None => Finding::fine("rights", "the role may do what a node does"),
+        Some(missing) => Finding::bad(
+            Level::Wrong,
+            "rights",
+            format!("the role lacks {missing}"),
+            "GRANT these rights, or use the engine's own role",
+        ),
+    })
+}
+
+async fn coordination(pool: &PgPool) -> Finding {
+    match schema::status(pool).await {
+        Ok(SchemaStatus::Ready { version, .. }) => Finding::fine(
+            "coordination",
+            format!("the schema `jobwire_engine` has version {version}"),
+        ),
+        Ok(_) => Finding::fine("coordination", "the schema `jobwire_engine` is there"),
+        Err(StoreError::Schema(said)) => Finding::bad(
+            Level::Remark,
+            "coordination",
+            said,
+            "nothing to do before you decide to use Jobwire",
+        ),
+        Err(error) => Finding {
+            about: "coordination",
+            level: Level::Wrong,
+            found: error.to_string(),
+            remedy: None,
+        },
+    }
+}
+
+/// The lock timeout of a session is visible only to itself. What stands at roles and databases is
+/// visible to all.
+const LOCK_TIMEOUT: &str = "
+SELECT EXISTS (
+    SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS c(text)
+    WHERE starts_with(c.text, 'lock_timeout=') AND c.text NOT IN ('lock_timeout=0', 'lock_timeout=0s')
+      AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))),
+  (SELECT max(extract(epoch FROM clock_timestamp() - a.query_start))::double precision FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.application_name <> 'jobwire' AND a.wait_event_type = 'Lock')";
+
+/// The time for which a statement of the engine may wait before it shows that there is no timeout.
+const WAITED: Duration = Duration::from_secs(30);
+
+async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
+    let row = sqlx::query(LOCK_TIMEOUT).fetch_one(pool).await?;
+    let (set, waits): (bool, Option<f64>) = (row.try_get(0)?, row.try_get(1)?);
+    let about = "lock_timeout";
+    let remedy = "append `?options=-c%20lock_timeout=2s` to the engine's JDBC URL: without it, two transactions of \
+                  the engine can wait for each other without an end";
+    Ok(match waits {
+        Some(seconds) if seconds > WAITED.as_secs_f64() => Finding::bad(
+            Level::Wrong,
+            about,
+            format!("a statement of the engine has waited for a lock for {seconds:.0} s"),
+            remedy,
+        ),
+        _ if set => Finding::fine(about, "set for the role or the database"),
+        _ => Finding::bad(
+            Level::Remark,
+            about,
+            "not set for the role or the database; the settings of the engine's connections can't be seen",
+            remedy,
+        ),
+    })
+}
+
+const STATISTICS: &str = "
+SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
+    OR NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = current_database() AND a.usename <> current_user)";
+
+async fn statistics(pool: &PgPool) -> Result<Finding, StoreError> {
+    let visible: bool = sqlx::query_scalar(STATISTICS).fetch_one(pool).await?;
+    Ok(if visible {
+        Finding::fine("statistics", "the engine's transactions are visible")
+    } else {
+        Finding::bad(
+            Level::Remark,
+            "statistics",
+            "transactions of other roles are hidden, so a job of a dead node is taken over although the engine may \
+             still execute it",
+            "GRANT pg_read_all_stats to the role, or use the engine's own role",
+        )
+    })
+}
+
+/// Publications that make the engine's updates of executions fail: one that publishes updates
+/// without the key or with a condition. The tap's own examination looks at the tables of jobs.
+const PUBLICATIONS: &str = "
+SELECT p.pubname::text, c.relname::text FROM pg_publication p
+    JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid
+WHERE c.oid = to_regclass('act_ru_execution')
+  AND (p.pubupdate OR p.pubdelete)
+  AND (r.prqual IS NOT NULL OR (r.prattrs IS NOT NULL AND NOT (
+      (SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id_') = ANY (r.prattrs::smallint[]))))
+ORDER BY 1, 2";
+
+async fn publications(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
+    let version: i32 = sqlx::query_scalar("SELECT current_setting('server_version_num')::integer")
+        .fetch_one(pool)
+        .await?;
+    // Older servers have neither columns nor conditions.
+    if version < 150_000 {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(PUBLICATIONS).fetch_all(pool).await?;
+    let mut findings = Vec::new();
+    for row in &rows {
+        let (publication, table): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        findings.push(Finding::bad(
+            Level::Wrong,
+            "publication",
+            format!(
+                "the publication `{publication}` makes the engine's changes of `{table}` fail: it publishes updates \
+                 with a condition, or without the column `id_`"
+            ),
+            "publish inserts only, or add `id_` and remove the condition",
+        ));
+    }
+    Ok(findings)
+}
+
+async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
+    let missing = store.examine_tap().await?;
+    if missing.is_empty() {
+        return Ok(vec![Finding::fine("tap", "the commit tap can be used")]);
+    }
+    // Without a tap the leader looks for new jobs every second.
+    let told = missing.into_iter();
+    Ok(told
+        .map(|missing| Finding::bad(Level::Remark, "tap", missing.found, missing.remedy))
+        .collect())
+}
+
+async fn rest(store: &EngineStore) -> Finding {
+    let url = &store.options().url;
+    match store.ask_engine().await {
+        Answer::Executed => Finding::fine("rest", format!("{url} answers")),
+        Answer::Missing(_) => Finding::bad(
+            Level::Wrong,
+            "rest",
+            format!(
+                "{url} answers, and has no path `{}` below it",
+                store.dialect().about()
+            ),
+            "give the URL below which the REST interface for processes stands, such as …/process-api or …/engine-rest",
+        ),
+        Answer::Refused(said)
+        | Answer::Unusable(said)
+        | Answer::Unsent(said)
+        | Answer::Unanswered(said) => Finding {
+            about: "rest",
+            level: Level::Wrong,
+            found: format!("{url}: {said}"),
+            remedy: None,
+        },
+    }
+}
+
+/// How long unlocked jobs have waited.
+const WAITING: &str = "
+SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
+FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age
+    FROM act_ru_job WHERE lock_exp_time_ IS NULL AND (duedate_ IS NULL OR duedate_ <= clock_timestamp() AT TIME ZONE $1)
+    LIMIT 100000) j";
+
+async fn waiting(pool: &PgPool, zone: &str) -> Result<Option<Finding>, StoreError> {
+    let row = sqlx::query(WAITING).bind(zone).fetch_one(pool).await?;
+    let jobs: i64 = row.try_get(0)?;
+    let (Some(p50), Some(p99)) = (
+        row.try_get::<Option<f64>, _>(1)?,
+        row.try_get::<Option<f64>, _>(2)?,
+    ) else {
+        return Ok(None);
+    };
+    Ok(Some(Finding::fine(
+        "waiting",
+        format!("{jobs} jobs wait unlocked, for {p50:.1} s (p50) and {p99:.1} s (p99) so far"),
+    )))
+}

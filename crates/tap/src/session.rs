@@ -1,0 +1,245 @@
+//! One session of the server: statements first, then perhaps the stream of changes.
+//!
+//! The wire format (frames, login, positions) comes from the crate `pgwire-replication`. The session
+//! itself is here, because that crate's own trusts other authorities than sqlx does, brings a second
+//! library for cryptography, and cannot be closed while the server does not read.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use pgwire_replication::Lsn;
+use pgwire_replication::protocol::framing::{
+    MessageReader, write_copy_data, write_query, write_startup_message,
+};
+use pgwire_replication::protocol::{
+    BackendMessage, ErrorFields, ReplicationCopyData, encode_standby_status_update, parse_copy_data,
+};
+use tokio::io::BufReader;
+
+use crate::address::Address;
+use crate::decode::now;
+use crate::error::TapError;
+use crate::login;
+use crate::wire;
+
+/// Version 3.0 of the protocol.
+const PROTOCOL: i32 = 196_608;
+/// Maximum number of rows that a statement may return.
+const ROWS: usize = 10_000;
+/// What is read ahead of the server's messages, in bytes.
+const AHEAD: usize = 64 * 1024;
+
+/// A row of a statement: the values as text.
+pub(crate) type Row = Vec<Option<String>>;
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Statements only. Needs no right to replicate.
+    Statements,
+    /// Statements, and the stream of changes.
+    Replication,
+}
+
+/// A message of the stream.
+pub(crate) enum Streamed {
+    /// A message of pgoutput, sent at this time.
+    Change(Bytes, i64),
+    /// Everything before this position was sent. The server may want an answer at once.
+    KeepAlive { position: u64, answer: bool },
+}
+
+/// See the [module](self).
+pub(crate) struct Session {
+    stream: BufReader<Box<dyn wire::Bytes>>,
+    reader: MessageReader,
+    /// The maximum time for an answer to a statement.
+    within: Duration,
+}
+
+impl Session {
+    /// Connects and logs in.
+    pub(crate) async fn open(
+        address: &Address,
+        purpose: Purpose,
+        application_name: &str,
+        max_message: usize,
+        within: Duration,
+    ) -> Result<Self, TapError> {
+        let opening = async {
+            let mut session = Self {
+                stream: BufReader::with_capacity(AHEAD, wire::open(address).await?),
+                reader: MessageReader::new().with_max_message_size(max_message),
+                within,
+            };
+            let mut parameters = vec![
+                ("user", address.user.as_str()),
+                ("database", address.database.as_str()),
+                ("client_encoding", "UTF8"),
+                ("application_name", application_name),
+            ];
+            if purpose == Purpose::Replication {
+                parameters.push(("replication", "database"));
+            }
+            write_startup_message(&mut session.stream, PROTOCOL, &parameters).await?;
+            login::log_in(&mut session, address).await?;
+            Ok(session)
+        };
+        in_time(within, opening).await
+    }
+
+    /// Sends a statement and returns its rows.
+    pub(crate) async fn query(&mut self, sql: &str) -> Result<Vec<Row>, TapError> {
+        self.query_within(sql, self.within).await
+    }
+
+    /// As [`query`](Self::query), with another limit of time.
+    pub(crate) async fn query_within(
+        &mut self,
+        sql: &str,
+        within: Duration,
+    ) -> Result<Vec<Row>, TapError> {
+        let answering = async {
+            write_query(&mut self.stream, sql).await?;
+            let mut rows = Vec::new();
+            let mut refused = None;
+            loop {
+                let message = self.reader.read(&mut self.stream).await?;
+                match message.tag {
+                    b'D' if rows.len() >= ROWS => {
+                        return Err(TapError::Protocol(format!("more than {ROWS} rows")));
+                    }
+                    b'D' => rows.push(row(message.payload)?),
+                    b'E' => refused = Some(refusal(&message)),
+                    b'Z' => return refused.map_or(Ok(rows), Err),
+                    // The columns, the end of a statement, notices, parameters.
+                    _ => {}
+                }
+            }
+        };
+        in_time(within, answering).await
+    }
+
+    /// Starts the stream of a replication slot, which this session has created.
+    pub(crate) async fn start(&mut self, slot: &str, publication: &str) -> Result<(), TapError> {
+        // The server takes a list of names in double quotes.
+        let publication = publication.replace('"', "\"\"").replace('\'', "''");
+        let command = format!(
+            "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"')"
+        );
+        let within = self.within;
+        let starting = async {
+            write_query(&mut self.stream, &command).await?;
+            loop {
+                if self.message().await?.is_copy_both_response() {
+                    return Ok(());
+                }
+            }
+        };
+        in_time(within, starting).await
+    }
+
+    /// Returns the next message of the stream. Nothing is lost if the future is dropped.
+    pub(crate) async fn streamed(&mut self) -> Result<Streamed, TapError> {
+        loop {
+            let message = self.message().await?;
+            match message.tag {
+                b'd' => {}
+                b'c' => return Err(TapError::Protocol("the server ended the stream".to_owned())),
+                _ => continue,
+            }
+            return Ok(match parse_copy_data(message.payload)? {
+                ReplicationCopyData::XLogData {
+                    data,
+                    server_time_micros,
+                    ..
+                } => Streamed::Change(data, server_time_micros),
+                ReplicationCopyData::KeepAlive {
+                    wal_end,
+                    reply_requested: answer,
+                    ..
+                } => Streamed::KeepAlive {
+                    position: wal_end.as_u64(),
+                    answer,
+                },
+            });
+        }
+    }
+
+    /// Tells the server that everything before this position was received. The server keeps no WAL
+    /// before it.
+    pub(crate) async fn confirm(&mut self, position: u64) -> Result<(), TapError> {
+        let status = encode_standby_status_update(Lsn::from_u64(position), now(), false);
+        let within = self.within;
+        let writing = async { Ok(write_copy_data(&mut self.stream, &status).await?) };
+        in_time(within, writing).await
+    }
+
+    /// Returns the next message, or the error that the server sent. Nothing is lost if the future
+    /// is dropped.
+    pub(crate) async fn message(&mut self) -> Result<BackendMessage, TapError> {
+        let message = self.reader.read(&mut self.stream).await?;
+        if message.is_error() {
+            return Err(refusal(&message));
+        }
+        Ok(message)
+    }
+
+    pub(crate) fn stream(&mut self) -> &mut (impl tokio::io::AsyncWrite + Unpin + use<>) {
+        &mut self.stream
+    }
+}
+
+async fn in_time<T>(
+    within: Duration,
+    answer: impl Future<Output = Result<T, TapError>>,
+) -> Result<T, TapError> {
+    let answered = tokio::time::timeout(within, answer).await;
+    answered.unwrap_or(Err(TapError::Silent(within)))
+}
+
+fn refusal(message: &BackendMessage) -> TapError {
+    let fields = ErrorFields::parse(&message.payload);
+    let code = fields.code.unwrap_or_default();
+    let message = fields.message.unwrap_or_else(|| "no reason".to_owned());
+    if code.starts_with("28") {
+        return TapError::Login(format!("{message} (SQLSTATE {code})"));
+    }
+    TapError::Server { code, message }
+}
+
+/// Reads a row of a statement.
+fn row(mut payload: Bytes) -> Result<Row, TapError> {
+    let short = || TapError::Protocol("a row ends too early".to_owned());
+    let columns = payload.try_get_u16().map_err(|_| short())?;
+    let values = (0..columns).map(|_| {
+        let length = payload.try_get_i32().map_err(|_| short())?;
+        let Ok(length) = usize::try_from(length) else {
+            return Ok(None);
+        };
+        if length > payload.len() {
+            return Err(short());
+        }
+        let text = payload.split_to(length);
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    });
+    values.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_cut_off_is_an_error() {
+        let mut whole = vec![0, 2];
+        whole.extend(3_i32.to_be_bytes());
+        whole.extend(b"abc");
+        whole.extend((-1_i32).to_be_bytes());
+        let read = row(whole.clone().into()).unwrap();
+        assert_eq!(read, [Some("abc".to_owned()), None]);
+        for end in 0..whole.len() {
+            assert!(row(whole[..end].to_vec().into()).is_err(), "{end}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! One PostgreSQL for all tests of a process.
+//!
+//! The server starts when the first test asks for it. Each test has its own database. A test that
+//! stops or kills a server starts its own with [`crate::Postgres::start`].
+
+use crate::{Postgres, database};
+use tokio::sync::OnceCell;
+use url::Url;
+
+/// The variable with a superuser's URL of a PostgreSQL server that already runs.
+pub const POSTGRES_URL: &str = "JOBWIRE_TEST_POSTGRES_URL";
+
+/// The PostgreSQL server that tests share.
+#[derive(Debug)]
+pub struct SharedPostgres {
+    url: String,
+    _server: Option<Postgres>,
+}
+
+impl SharedPostgres {
+    /// Returns the superuser's URL of the server's own database.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Creates an empty database and returns its URL.
+    pub async fn create_database(&self) -> String {
+        database::create(&self.url).await
+    }
+}
+
+/// Returns the shared PostgreSQL. The first call starts it, unless the environment names one.
+pub async fn postgres() -> &'static SharedPostgres {
+    static SHARED: OnceCell<SharedPostgres> = OnceCell::const_new();
+    SHARED
+        .get_or_init(async || {
+            if let Some(url) = url_in(POSTGRES_URL) {
+                return SharedPostgres { url, _server: None };
+            }
+            let server = Postgres::start().await;
+            SharedPostgres {
+                url: server.url("postgres"),
+                _server: Some(server),
+            }
+        })
+        .await
+}
+
+/// Returns the URL in a variable of the environment; an empty variable counts as unset.
+///
+/// # Panics
+/// If the variable holds no URL.
+#[must_use]
+pub fn url_in(name: &str) -> Option<String> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+    if let Err(error) = Url::parse(&value) {
+        panic!("{name} is not a URL: {error}");
+    }
+    Some(value)
+}

@@ -1,0 +1,118 @@
+//! Thousands of seeds through the real machinery over a simulated world:
+//! docs/internals/simulation.md.
+
+use jobwire_simulation::simulation::{Bug, Simulation, Swept, replay, sweep};
+
+/// The number of seeds that run by default; `JOBWIRE_TEST_SEEDS` sets another.
+const SEEDS: u64 = 20_000;
+/// The number of seeds within which a bug must be found.
+const ENOUGH: u64 = 10_000;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is `{text}`; give a number")))
+}
+
+#[test]
+fn every_seed_keeps_the_promises() {
+    if let Some(seed) = number("JOBWIRE_TEST_SEED") {
+        assert!(replay(Simulation::of(seed)), "seed {seed} fails");
+        return;
+    }
+    let swept = sweep(1, number("JOBWIRE_TEST_SEEDS").unwrap_or(SEEDS), None);
+    println!("{swept}");
+    assert!(swept.failed.is_none(), "{swept}");
+    let Swept {
+        takeovers, faults, ..
+    } = swept;
+    assert!(
+        takeovers > 0 && faults > 0,
+        "no takeover or no fault in any seed"
+    );
+}
+
+/// Protocol rule 25. The database was away for longer than a lease, and the node's own leader cycle
+/// comes at the same time as its renewals and outcomes.
+#[test]
+fn an_embedded_node_ends_no_lease_of_its_own_after_an_outage() {
+    let mut locks = 0;
+    for seed in 1..=2_000 {
+        let outcome = Simulation::of_an_embedded_node(seed).run();
+        let counts = &outcome.report.counts;
+        let is_well = outcome.holds() && counts.takeovers == 0;
+        assert!(
+            is_well || replay(Simulation::of_an_embedded_node(seed)),
+            "seed {seed} fails"
+        );
+        assert_eq!(counts.takeovers, 0, "seed {seed}");
+        locks += counts.locks;
+    }
+    assert!(locks > 2_000, "nothing ran");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [1, 2, 3, 39, 583] {
+        let traced = Simulation {
+            traced: true,
+            ..Simulation::of(seed)
+        };
+        let one = traced.run().trace;
+        let other = std::thread::spawn(move || traced.run().trace)
+            .join()
+            .unwrap();
+        assert!(one.lines().count() > 20, "{one}");
+        assert!(
+            one == other,
+            "seed {seed} gave two different runs:\n{one}\nand\n{other}"
+        );
+    }
+}
+
+fn finds(bug: Bug) {
+    let swept = sweep(1, ENOUGH, Some(bug));
+    let failed = swept
+        .failed
+        .unwrap_or_else(|| panic!("{bug:?} survives {ENOUGH} seeds"));
+    println!(
+        "{bug:?} breaks {:?} with seed {}",
+        failed.invariants(),
+        failed.seed
+    );
+}
+
+macro_rules! bugs {
+    ($($name:ident: $bug:ident;)+) => {
+        $(#[test]
+        fn $name() {
+            finds(Bug::$bug);
+        })+
+
+        #[test]
+        fn every_seeded_bug_has_its_test() {
+            let tested = [$(Bug::$bug),+];
+            let missing: Vec<_> = Bug::ALL.iter().filter(|bug| !tested.contains(bug)).collect();
+            assert!(missing.is_empty(), "{missing:?}");
+        }
+    };
+}
+
+bugs! {
+    a_completion_without_a_fence_is_found: CompletesWithoutFence;
+    a_lock_of_a_lease_that_ran_out_is_found: LocksWhatHasExpired;
+    a_takeover_of_a_living_lease_is_found: TakesLivingLeases;
+    a_lock_that_skips_the_instance_is_found: SkipsTheInstance;
+    a_forgotten_hand_over_is_found: ForgetsTheHandOver;
+    a_sweep_of_living_leases_is_found: SweepsLivingLeases;
+    fences_that_count_attempts_are_found: FenceCountsAttempts;
+    a_renewal_without_a_fence_is_found: RenewsWithoutFence;
+    a_renewal_without_an_owner_is_found: RenewsWithoutOwner;
+    a_release_without_a_guard_is_found: ReleasesWithoutGuard;
+    timers_that_move_early_are_found: MovesTimersEarly;
+    a_follow_up_without_a_guard_is_found: FollowsUpWithoutGuard;
+    settling_before_the_lock_without_a_sweeper_is_found: NeverLooksForOrphans;
+    hints_for_gated_jobs_are_found: HintsGatedJobs;
+    an_orphan_rule_by_age_alone_is_found: MarkersOvertake;
+    a_hint_before_the_commit_is_found: HintsBeforeTheCommit;
+}

@@ -1,0 +1,323 @@
+//! What every store must do: one suite for SQLite, PostgreSQL and the store in memory that the
+//! simulation uses.
+//!
+//! Each case is an async function over any store, named by the behaviour that it requires. No case
+//! waits for time to pass: one that needs an expired lease or a due timer moves the stored time
+//! back (see `world.rs`).
+
+mod bad_rows;
+mod bounds;
+mod claiming;
+mod concurrency;
+mod connections;
+mod create_job;
+mod creating;
+mod exclusive;
+mod fencing;
+mod finishing;
+mod lanes;
+mod leading;
+mod locking;
+mod membership;
+mod operating;
+mod orphans;
+mod poison;
+mod postgres;
+mod schema;
+mod sqlite;
+mod strict;
+mod suspending;
+mod timers;
+mod world;
+
+/// Generates a test of each case on each store. The store in memory has no transactions, lanes and
+/// schemas; one mutex makes each of its transitions atomic, so it needs no concurrency tests.
+macro_rules! conformance {
+    ($($module:ident {
+        $(everywhere [$($case:ident,)+])?
+        $(databases [$($real:ident,)+])?
+    })+) => {
+        mod on_sqlite {
+            $(mod $module {
+                $(conformance!(@ jobwire_core::SqliteStore, $module, $($case)+);)?
+                $(conformance!(@ jobwire_core::SqliteStore, $module, $($real)+);)?
+            })+
+        }
+        mod on_postgres {
+            $(mod $module {
+                $(conformance!(@ jobwire_core::PgStore, $module, $($case)+);)?
+                $(conformance!(@ jobwire_core::PgStore, $module, $($real)+);)?
+            })+
+        }
+        mod in_memory {
+            $($(mod $module {
+                conformance!(@ jobwire_simulation::simulation::MemoryStore, $module, $($case)+);
+            })?)+
+        }
+    };
+    (@ $store:ty, $module:ident, $($case:ident)+) => {
+        $(#[tokio::test]
+        async fn $case() {
+            use crate::store_conformance::{$module as cases, world::World};
+            cases::$case(&World::<$store>::open().await).await;
+        })+
+    };
+}
+
+conformance! {
+    membership {
+        everywhere [
+            a_row_says_what_its_node_takes,
+            rows_of_silent_nodes_are_removed_but_not_of_those_that_are_heard,
+            a_node_locks_jobs_of_its_scope_only,
+            a_job_that_no_group_of_nodes_takes_is_gated,
+        ]
+    }
+    creating {
+        everywhere [
+            a_created_job_is_locked_once,
+            a_job_with_a_future_due_date_waits_and_one_with_a_past_one_does_not,
+        ]
+        databases [
+            a_rolled_back_job_is_gone,
+            an_invalid_job_is_refused_before_anything_is_written,
+            every_field_comes_back,
+            ten_thousand_jobs_fit_into_one_transaction,
+        ]
+    }
+    lanes {
+        databases [
+            the_first_rule_that_fits_chooses_the_lane,
+            a_timer_gets_its_lane_when_it_is_created,
+            without_rules_the_lane_is_default,
+            bad_rules_change_nothing,
+            a_job_keeps_its_lane_whatever_becomes_of_it,
+            lanes_are_listed_with_what_they_hold,
+            jobs_outside_the_lanes_that_are_received_are_counted,
+            a_lane_is_moved_in_pages_and_what_is_locked_stays,
+            what_waits_elsewhere_changes_its_lane_too,
+            what_moves_without_a_hook_is_found_by_the_leader,
+            of_an_instance_that_moves_only_the_first_is_hinted,
+            a_move_that_can_not_work_moves_nothing,
+        ]
+    }
+    locking {
+        everywhere [
+            what_can_not_be_locked_is_classified,
+            a_batch_with_duplicates_locks_each_job_once,
+            an_expired_lock_is_taken_over_with_a_strike,
+            a_job_that_was_given_back_starts_without_strikes,
+        ]
+    }
+    fencing {
+        everywhere [
+            the_fence_grows_with_every_lock,
+            the_fence_grows_through_failure_timer_and_revival,
+            a_stale_owner_changes_nothing_after_a_takeover,
+            a_lease_that_ran_out_counts_until_the_leader_ends_it,
+            only_the_leaders_turn_ends_a_lease,
+            a_node_finds_the_leases_that_it_does_not_know_of,
+            another_node_changes_nothing_with_a_guessed_fence,
+            a_held_lease_is_renewed,
+            a_lease_is_not_renewed_after_a_sibling_took_the_instance,
+            a_lease_is_not_renewed_after_its_job_was_suspended,
+            from_the_second_strike_on_only_deaths_while_alone_count,
+            a_living_loser_takes_its_strike_back_once,
+            a_transaction_completes_only_what_is_held,
+        ]
+    }
+    finishing {
+        everywhere [
+            a_completed_job_leaves_nothing_behind,
+            a_failed_job_waits_by_the_databases_clock,
+            the_earliest_retry_is_told,
+            a_dead_letter_keeps_message_and_stack,
+            a_snooze_keeps_the_last_message,
+            a_released_job_is_ready_again,
+            the_next_occurrence_is_created_with_the_completion,
+            a_lost_lock_creates_no_next_occurrence,
+        ]
+    }
+    timers {
+        everywhere [
+            due_timers_move_once_in_order_of_their_dates,
+            few_due_timers_are_locked_where_they_may_run,
+            no_timer_is_locked_that_is_suspended,
+            a_timer_for_the_end_of_time_is_read,
+            the_next_due_date_is_told,
+            no_more_than_asked_for_move,
+        ]
+    }
+    exclusive {
+        everywhere [
+            two_jobs_of_an_instance_never_run_together,
+            the_first_by_creation_runs_whichever_is_hinted,
+            a_hint_without_its_instance_tries_it_all_the_same,
+            whoever_finishes_takes_the_next,
+            a_node_that_stops_only_says_who_is_next,
+            failing_hands_over_and_a_waiting_retry_lets_siblings_pass,
+            releasing_hints_the_first_again,
+            a_dead_holders_instance_is_taken_over,
+            an_unserved_first_sibling_blocks,
+            an_unserved_sibling_is_not_hinted_over_and_over,
+            concurrent_jobs_of_an_instance_run_together,
+            a_late_release_does_not_open_an_instance_that_another_holds,
+        ]
+        databases [
+            left_over_instances_are_freed,
+        ]
+    }
+    suspending {
+        everywhere [
+            what_is_suspended_is_put_aside_and_comes_back,
+            a_first_sibling_that_is_put_aside_makes_the_next_one_ready,
+            a_locked_job_goes_on_and_its_failure_is_put_aside,
+            a_job_created_during_suspension_is_refused_and_hinted_on_activation,
+            a_suspension_keeps_only_its_own_jobs_from_being_locked,
+            what_is_suspended_twice_stays_until_both_are_lifted,
+            activating_what_was_never_suspended_does_nothing,
+        ]
+        databases [
+            a_timer_comes_back_as_a_timer,
+        ]
+    }
+    leading {
+        everywhere [
+            one_node_leads_and_others_learn_who,
+            a_leader_that_resigns_is_followed_at_once,
+            a_follower_changes_nothing,
+            expired_locks_are_reset_and_returned_once,
+            no_more_than_asked_for_are_reset,
+            a_rescued_job_is_told_again_until_it_is_locked,
+            no_lock_is_taken_off_while_the_clock_is_doubted,
+            jobs_created_by_sql_are_returned_once,
+            unhinted_jobs_are_found_without_a_turn,
+            the_report_counts_what_there_is,
+        ]
+        databases [
+            an_expired_leader_is_replaced,
+            a_leader_whose_lease_no_leader_could_have_is_replaced,
+            a_lease_without_a_job_counts_as_no_running_job,
+            a_lease_that_ends_later_than_any_node_asks_for_has_ended,
+            a_lease_without_a_job_ends_with_its_time,
+        ]
+    }
+    orphans {
+        everywhere [
+            what_became_ready_just_now_is_not_suspected,
+            what_is_old_and_unlocked_is_suspected,
+            what_is_gated_is_not_suspected,
+            only_the_first_sibling_is_suspected,
+            a_marked_orphan_waits_before_the_next_suspicion,
+            orphans_are_paged_by_id,
+            what_a_node_holds_is_not_suspected,
+        ]
+        databases [
+            an_id_from_the_future_is_found_in_the_whole_table,
+            what_an_open_transaction_may_have_written_is_not_suspected,
+            jobs_that_no_node_takes_are_counted_by_type,
+        ]
+    }
+    claiming {
+        everywhere [
+            jobs_are_claimed_page_by_page_in_the_order_of_their_ids,
+            a_claimed_job_is_completed_like_a_hinted_one,
+            what_is_gated_is_not_claimed,
+            of_an_instance_only_the_first_ready_sibling_is_claimed,
+            an_unserved_first_sibling_keeps_the_others_from_being_claimed,
+            what_a_dead_node_held_is_claimed_with_a_strike,
+            rescued_jobs_and_suspects_are_claimed_apart,
+            what_can_not_be_taken_is_passed_slice_by_slice,
+            four_nodes_that_claim_at_once_take_different_jobs,
+        ]
+    }
+    operating {
+        everywhere [
+            a_deleted_sibling_says_who_is_next,
+            a_running_job_is_not_deleted,
+            a_job_of_any_state_is_deleted,
+            a_dead_letter_is_retried,
+            many_jobs_are_retried_at_once_and_each_is_accounted_for,
+            many_jobs_are_deleted_at_once_and_each_is_accounted_for,
+            a_revival_adds_no_attempts,
+            a_running_job_is_not_retried,
+            an_executable_job_is_hinted_again,
+            jobs_are_found_by_what_they_are,
+            lists_are_paged_in_creation_order,
+            one_job_is_shown_with_its_stack,
+        ]
+    }
+    bounds {
+        databases [
+            what_does_not_fit_is_refused,
+            what_an_older_program_writes_fits,
+            a_migration_sets_aside_what_does_not_fit,
+            a_row_is_set_aside_whatever_is_in_it,
+            an_id_that_stands_in_two_tables_gets_a_new_one,
+            counts_stop_at_their_bound,
+            the_successor_of_an_odd_row_is_a_copy_of_it,
+        ]
+    }
+    bad_rows {
+        databases [
+            bad_rows_stop_no_good_one,
+            a_series_whose_interval_is_no_binary_fraction_goes_on,
+        ]
+    }
+    poison {
+        databases [
+            a_bad_timer_among_good_ones_is_set_aside,
+            a_bad_timer_stops_no_few_that_are_taken,
+            a_bad_successor_stops_no_other_completion,
+            a_bad_failure_stops_no_other,
+            a_job_set_aside_leaves_its_instance,
+            a_bad_release_stops_no_other,
+            a_bad_row_stops_no_turn,
+            a_bad_row_that_was_never_hinted_stops_no_other,
+            a_bad_orphan_stops_no_other,
+            a_bad_row_stops_no_deletion,
+            a_bad_row_stops_no_retry,
+            a_bad_row_stops_no_suspension,
+            what_was_brought_back_before_a_refusal_is_hinted_at_the_end,
+            a_bad_row_stops_no_activation,
+            a_bad_row_stops_no_move_to_another_lane,
+            an_id_that_stands_in_two_tables_stops_no_timer,
+            counters_at_the_end_of_their_range_go_on,
+            where_nothing_commits_nothing_is_set_aside,
+            where_a_new_constraint_refuses_a_page_nothing_is_set_aside,
+            of_a_small_page_one_row_is_set_aside,
+            a_hundred_rows_a_minute_are_set_aside,
+            a_page_of_bad_timers_stops_no_timer_behind_it,
+            bad_timers_stop_no_few_behind_them,
+            a_turn_of_which_no_row_commits_leads,
+            a_page_of_bad_rows_stops_no_row_behind_it,
+            bad_orphans_end_no_pass_of_their_lane,
+            thousands_of_bad_rows_stop_no_turn_and_no_row_behind_them,
+            thousands_of_bad_timers_stop_no_timer_behind_them,
+            an_unreadable_row_fails_no_batch,
+        ]
+    }
+    strict {
+        databases [
+            a_waiting_retry_keeps_its_siblings_waiting,
+            a_dead_letter_keeps_its_siblings_waiting_until_it_is_deleted,
+            a_suspended_job_keeps_its_siblings_waiting,
+            a_timer_that_never_ran_keeps_nobody_waiting,
+            a_younger_dead_letter_keeps_no_elder_job_waiting,
+            a_wait_that_spends_no_attempt_keeps_siblings_waiting,
+            relaxed_again_the_siblings_go_on,
+        ]
+    }
+    concurrency {
+        databases [
+            eight_nodes_with_overlapping_hints_run_each_job_once,
+        ]
+    }
+    schema {
+        databases [
+            migrations_go_down_and_up_again,
+            an_empty_database_is_outdated,
+            a_newer_schema_is_refused_only_if_it_says_so,
+        ]
+    }
+}

@@ -1,0 +1,463 @@
+//! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
+
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
+use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
+use jobwire_harness::eventually;
+use sqlx::AssertSqlSafe;
+
+use super::world::{LEASE, SqlBench, World, ids, job_ids, node, take, terms, work};
+use jobwire_harness::world::{SOON, until_waiting};
+
+#[tokio::test]
+async fn a_row_that_is_busy_for_an_instant_is_tried_again() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready(vec![work(), work().instance("a"), work().instance("a")])
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE id = ANY($1) FOR UPDATE")
+        .bind([hints[0].id.uuid(), hints[1].id.uuid()])
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    assert_eq!(w.refusal(node(), &hints[0]).await, Some(Refusal::Busy));
+    // No younger sibling overtakes the first.
+    assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Busy));
+    other.rollback().await.unwrap();
+    assert_eq!(w.hold(node(), &hints[0]).await.job.id, hints[0].id);
+    assert_eq!(w.hold(node(), &hints[2]).await.job.id, hints[1].id);
+}
+
+#[tokio::test]
+async fn a_busy_sibling_is_hinted_by_whoever_finishes() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready(vec![work().instance("a"), work().instance("a")])
+        .await;
+    let worker = node();
+    let job = w.hold(worker, &hints[0]).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
+        .bind(hints[1].id.uuid())
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert!(settled.next.is_empty());
+    assert_eq!(ids(&settled.ready), [hints[1].id]);
+    other.rollback().await.unwrap();
+}
+
+/// A lease that is written while a batch is being locked costs the other jobs of the batch nothing.
+#[tokio::test]
+async fn a_lease_that_comes_between_refuses_its_own_job_only() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work()]).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
+    )
+    .bind(hints[1].id.uuid())
+    .bind(node().uuid())
+    .execute(&mut *other)
+    .await
+    .unwrap();
+    let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
+    let locking = tokio::spawn(async move {
+        loop {
+            match store.lock(&terms, &asked).await {
+                // The statement waits only for a moment, and this machine may be slow.
+                Err(error) if error.is_conflict() => {}
+                locked => return locked,
+            }
+        }
+    });
+    // The statement has seen no lease, and waits for the outcome of the one that it met.
+    until_waiting(&w.store, 1).await;
+    other.commit().await.unwrap();
+    let locked = locking.await.unwrap().unwrap();
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id, hints[2].id]);
+    assert_eq!(locked.refused, [(hints[1].id, Refusal::Locked)]);
+}
+
+/// Protocol rule 9: statements that renew, clear strikes or end leases wait for no row, and report
+/// which were busy.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work(), work()]).await;
+    let (living, dead) = (node(), node());
+    let held: Vec<_> = w.lock(living, &hints[..2]).await.jobs;
+    let lost = w.lock(dead, &hints[2..]).await.jobs;
+    for hint in &hints[2..] {
+        w.expire(hint.id).await;
+    }
+    // A lease without a job would be deleted.
+    w.store
+        .execute(
+            "INSERT INTO {s}job_lease (job_id, owner, fence, locked_at, expires_at)
+             VALUES (gen_random_uuid(), gen_random_uuid(), 1, now(), now() - interval '1 hour')",
+        )
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query(
+        "SELECT FROM jobwire.job_lease WHERE job_id = ANY($1)
+             OR NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = job_id) FOR UPDATE",
+    )
+    .bind([hints[0].id.uuid(), hints[2].id.uuid()])
+    .execute(&mut *other)
+    .await
+    .unwrap();
+
+    let both: Vec<_> = held.iter().map(LockedJob::held).collect();
+    let renewed = w.store.renew(living, LEASE, &both).await.unwrap();
+    assert_eq!(
+        (renewed.renewed, renewed.busy),
+        (vec![hints[1].id], vec![hints[0].id])
+    );
+    let report = w.lead(node()).await;
+    let rescued: Vec<JobId> = report.rescued.iter().map(|r| r.ready.hint.id).collect();
+    assert_eq!(rescued, [hints[3].id]);
+    let strikes: Vec<_> = lost.iter().map(LockedJob::held).collect();
+    sqlx::query("SELECT FROM jobwire.job_lease WHERE job_id = $1 FOR UPDATE")
+        .bind(hints[3].id.uuid())
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    assert!(
+        !w.store.clear_strike(&strikes).await.unwrap(),
+        "one row was locked"
+    );
+    other.rollback().await.unwrap();
+    assert!(w.store.clear_strike(&strikes).await.unwrap());
+    assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// A row that no node could have written hides no other node.
+#[tokio::test]
+async fn an_unreadable_row_of_a_node_hides_no_other_one() {
+    let w = World::<PgStore>::open().await;
+    let it = super::membership::membership(node());
+    w.store.write_node(&it).await.unwrap();
+    w.store
+        .execute(
+            "INSERT INTO {s}node (id, revision, types, lanes, host, version, transport)
+             VALUES (gen_random_uuid(), -1, '{NULL}', '{{a,b},{c,d}}', '', '', '')",
+        )
+        .await;
+    let nodes = w.store.nodes().await.unwrap();
+    assert_eq!(nodes.len(), 1);
+    assert_eq!(nodes[0].membership, it);
+}
+
+/// Protocol rule 9: the leader cycle does not wait for the leader's row either.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_the_leaders_row_is_not_waited_for() {
+    let w = World::<PgStore>::open().await;
+    let leader = node();
+    w.lead(leader).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    // A cycle that waits would do so until the server ends its statement.
+    sqlx::query("SELECT FROM jobwire.leader FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    for asks in [leader, node()] {
+        match w.turn(asks).await {
+            CycleOutcome::Follows { leader: named, .. } => assert_eq!(named, leader),
+            leads => panic!("{leads:?}"),
+        }
+    }
+    other.rollback().await.unwrap();
+    w.lead(leader).await;
+}
+
+/// Protocol rule 9: a transaction that hangs with an instance's row locked delays no other job.
+#[tokio::test]
+async fn a_transaction_that_hangs_on_an_instance_holds_up_no_other_job() {
+    let w = World::<PgStore>::open().await;
+    let jobs = ["locked", "inserted", "free"].map(|name| work().instance(name));
+    let hints = w.ready([vec![work()], jobs.into()].concat()).await;
+    w.store
+        .execute("INSERT INTO {s}instance_lock (process_instance) VALUES ('locked')")
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::raw_sql(
+        "SELECT FROM jobwire.instance_lock FOR UPDATE;
+         INSERT INTO jobwire.instance_lock (process_instance) VALUES ('inserted')",
+    )
+    .execute(&mut *other)
+    .await
+    .unwrap();
+    let locked = w.lock(node(), &hints[..2]).await;
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
+    assert_eq!(locked.refused, [(hints[1].id, Refusal::Busy)]);
+    // The rows of other instances are still tried, and a new row is waited for no longer than an
+    // existing one.
+    let locked = w.lock(node(), &[hints[1].clone(), hints[3].clone()]).await;
+    assert_eq!(job_ids(&locked.jobs), [hints[3].id]);
+    assert_eq!(w.refusal(node(), &hints[2]).await, Some(Refusal::Busy));
+    other.rollback().await.unwrap();
+    for hint in &hints[1..3] {
+        assert_eq!(w.hold(node(), hint).await.job.id, hint.id);
+    }
+}
+
+/// Jobs that were locked before an error are started, and the rest is tried again.
+#[tokio::test]
+async fn an_error_behind_a_lock_takes_nothing_back() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work(), work().instance("a")]).await;
+    w.hold(node(), &hints[1]).await;
+    w.die(hints[1].id).await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job_lease FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let (store, terms, asked) = (w.store.clone(), terms(node()), hints.clone());
+    let locking = tokio::spawn(async move { store.lock(&terms, &asked).await });
+    // The lock statement that takes the lease over waits for it, and is cancelled.
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("a session that can be cancelled", SOON, async || {
+        // It waits only for a moment.
+        (w.store.number(cancel).await > 0 || locking.is_finished()).then_some(())
+    })
+    .await;
+    let locked = locking.await.unwrap().unwrap();
+    assert_eq!(job_ids(&locked.jobs), [hints[0].id]);
+    let busy = [&hints[1], &hints[2]].map(|hint| (hint.id, Refusal::Busy));
+    assert_eq!(locked.refused, busy);
+    other.rollback().await.unwrap();
+    assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[1].id);
+}
+
+/// Protocol rules 10 and 11: a completion passes on only the instance that its own job held. Here
+/// the row names another job.
+#[tokio::test]
+async fn an_instance_that_its_row_gives_to_a_living_job_is_not_passed_on() {
+    let w = World::<PgStore>::open().await;
+    let (worker, job, owner, sibling) = hold_two_by_hand(&w).await;
+    sqlx::query("UPDATE jobwire.instance_lock SET job_id = $1, owner = $2, fence = 1000000")
+        .bind(sibling.uuid())
+        .bind(owner.uuid())
+        .execute(w.store.pool())
+        .await
+        .unwrap();
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(settled.applied, [job.job.id]);
+    assert!(settled.next.is_empty() && settled.ready.is_empty());
+}
+
+/// Protocol rule 12: nothing should hold a sibling of the job that holds its instance. If something
+/// does, no younger sibling runs beside it.
+#[tokio::test]
+async fn a_completion_passes_over_no_sibling_that_somebody_holds() {
+    let w = World::<PgStore>::open().await;
+    let (worker, job, ..) = hold_two_by_hand(&w).await;
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(settled.applied, [job.job.id]);
+    assert!(settled.next.is_empty());
+}
+
+/// Holds the first of three siblings as usual; the second has a living lease that no statement of
+/// the store has written. Returns the worker and its job, and the other owner and its job.
+async fn hold_two_by_hand(w: &World<PgStore>) -> (NodeId, LockedJob, NodeId, JobId) {
+    let hints = w
+        .ready((0..3).map(|_| work().instance("a")).collect())
+        .await;
+    let (worker, owner, sibling) = (node(), node(), hints[1].id);
+    let job = w.hold(worker, &hints[0]).await;
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         VALUES ($1, $2, 1000000, now(), now() + interval '1 hour')",
+    )
+    .bind(sibling.uuid())
+    .bind(owner.uuid())
+    .execute(w.store.pool())
+    .await
+    .unwrap();
+    (worker, job, owner, sibling)
+}
+
+/// Protocol rule 28: a node that claims at the same moment has its page locked, and other nodes do
+/// not wait for it.
+#[tokio::test]
+async fn claiming_passes_over_rows_that_somebody_has_locked() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready(vec![work(), work().instance("a"), work(), work()])
+        .await;
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.job WHERE id = ANY($1) FOR UPDATE")
+        .bind([hints[0].id.uuid(), hints[1].id.uuid()])
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let page = ClaimPage {
+        lane: Lane::default(),
+        of: ClaimOf::Next {
+            after: None,
+            look_at: 1_000,
+        },
+        at_most: 2,
+    };
+    let claimed = w.store.claim(&terms(node()), &page).await.unwrap();
+    assert_eq!(job_ids(&claimed.jobs), [hints[2].id, hints[3].id]);
+    other.rollback().await.unwrap();
+    let claimed = w.store.claim(&terms(node()), &page).await.unwrap();
+    assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
+}
+
+/// All writers share one configuration: the SQL function obeys the same rules as the library.
+#[tokio::test]
+async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
+    let w = World::<PgStore>::open().await;
+    let mail = LaneRule::to("mail").job_type("mail").tenant("a");
+    let urgent = LaneRule::to("urgent")
+        .category("c")
+        .min_priority(5)
+        .max_priority(9);
+    w.store.set_lane_rules(&[mail, urgent]).await.unwrap();
+    for (arguments, expected) in [
+        ("type => 'mail', tenant => 'a'", "mail"),
+        ("type => 'mail', tenant => 'b'", "default"),
+        ("type => 'mail', tenant => 'a', lane => 'own'", "own"),
+        (
+            "type => 'mail', tenant => 'a', lane => 'default'",
+            "default",
+        ),
+        ("type => 'work', category => 'c', priority => 5", "urgent"),
+        ("type => 'work', category => 'c', priority => 10", "default"),
+        (
+            "type => 'work', category => 'c', priority => 9, due_at => now() + interval '1 day'",
+            "urgent",
+        ),
+        (
+            "type => 'work', category => 'c', priority => NULL",
+            "default",
+        ),
+    ] {
+        let create = format!("SELECT jobwire.create_job({arguments})");
+        let id = sqlx::query_scalar(AssertSqlSafe(create)).fetch_one(w.store.pool());
+        let id: uuid::Uuid = id.await.unwrap();
+        let lane = w.view(JobId::from_uuid(id)).await.unwrap().lane.to_string();
+        assert_eq!(lane, expected, "{arguments}");
+    }
+    let chosen: String =
+        sqlx::query_scalar("SELECT jobwire.lane_of('work', category => 'c', priority => 7)")
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+    assert_eq!(chosen, "urgent");
+    let refused = sqlx::query("SELECT jobwire.create_job(type => 'work', lane => 'a b')")
+        .execute(w.store.pool())
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("letters, digits"), "{refused}");
+}
+
+/// A date that `chrono` cannot represent would end every task that reads it.
+#[tokio::test]
+async fn a_moment_that_no_node_could_read_is_refused() {
+    let w = World::<PgStore>::open().await;
+    for (column, moment) in [
+        ("due_at", "infinity"),
+        ("due_at", "-infinity"),
+        ("repeat_until", "infinity"),
+        ("created_at", "262143-01-01"),
+        ("ready_at", "infinity"),
+    ] {
+        let sql = format!(
+            "INSERT INTO jobwire.job (id, type, correlation_id, {column})
+             VALUES (gen_random_uuid(), 'work', gen_random_uuid(), '{moment}')"
+        );
+        let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("{column}_is_finite")),
+            "{refused}"
+        );
+    }
+    let last = "SELECT jobwire.create_job(type => 'work', due_at => '262142-12-31')";
+    sqlx::query(last).execute(w.store.pool()).await.unwrap();
+    let moved = w.store.move_due_timers(1).await.unwrap();
+    assert!(moved.next_due.is_some());
+}
+
+/// The lease is like one of an older schema; the present schema refuses it.
+#[tokio::test]
+async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work(), work()]).await;
+    w.hold(node(), &hints[0]).await;
+    let endless = "UPDATE {s}job_lease SET expires_at = 'infinity', locked_at = '-infinity'";
+    let refused = sqlx::query("UPDATE jobwire.job_lease SET expires_at = 'infinity'")
+        .execute(w.store.pool())
+        .await;
+    assert!(refused.is_err());
+    w.store
+        .execute("ALTER TABLE {s}job_lease DROP CONSTRAINT dates_are_finite")
+        .await;
+    w.store.execute(endless).await;
+    let found = w.store.find(&JobFilter::default()).await.unwrap();
+    assert_eq!(found.len(), 2);
+    assert!(w.store.get(hints[0].id).await.unwrap().is_some());
+}
+
+/// An error that should be transient comes again and again, and each time takes longer than a
+/// search may: a row is the reason.
+#[tokio::test]
+async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
+    let w = World::<PgStore>::open().await;
+    let later = || work().delay(std::time::Duration::from_secs(3600));
+    w.create(vec![later(), later().element("poison"), later()])
+        .await;
+    w.store
+        .execute("UPDATE {s}timer_job SET due_at = {now} - {second}")
+        .await;
+    w.store
+        .execute(
+            "CREATE FUNCTION {s}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM pg_sleep(1.1);
+                 RAISE EXCEPTION 'canceled' USING ERRCODE = 'query_canceled';
+             END $$",
+        )
+        .await;
+    w.store
+        .execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON {s}job FOR EACH ROW WHEN (NEW.element = 'poison')
+             EXECUTE FUNCTION {s}refuse()",
+        )
+        .await;
+    for _ in 0..3 {
+        assert!(w.store.move_due_timers(10).await.is_err());
+    }
+    let mut moved = 0;
+    // One search takes no longer than it needs to decide something.
+    for _ in 0..5 {
+        let page = w.store.move_due_timers(10).await;
+        moved += page.map_or(0, |page| page.ready.len());
+    }
+    assert_eq!(moved, 2);
+    let stuck = w.store.stuck();
+    assert_eq!((stuck[0].operation, stuck[0].jobs), ("move_due_timers", 1));
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    // The server works again, and other timers come all the time. The refused one does not wait for
+    // four minutes.
+    w.store.execute("DROP TRIGGER refuse ON {s}job").await;
+    let soon = std::time::Duration::from_secs(60);
+    eventually("the refused timer to be moved", soon, async || {
+        w.create(vec![later()]).await;
+        w.store
+            .execute("UPDATE {s}timer_job SET due_at = {now} - {second}")
+            .await;
+        w.store.move_due_timers(10).await.unwrap();
+        (w.rows("timer_job").await == 0).then_some(())
+    })
+    .await;
+    assert!(w.store.stuck().is_empty());
+}
