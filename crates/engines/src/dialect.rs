@@ -11,12 +11,15 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
+use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
+use crate::examine::Finding;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -84,6 +87,45 @@ pub(crate) struct Freed {
     pub(crate) owner: Option<NodeId>,
 }
 
+/// How an execution ended that the engine did not answer with success, as the rows show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The rows are as they were: a conflict between transactions.
+    Conflict,
+    /// The engine has counted a failure.
+    Counted,
+    /// The job is suspended.
+    Suspended,
+    /// There is no such job.
+    Gone,
+}
+
+/// An operator's change of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Delete,
+    Retry,
+}
+
+/// The method of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Delete,
+    Get,
+    Post,
+    Put,
+}
+
+/// A call of the engine's REST interface.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// Below the engine's URL.
+    pub(crate) path: String,
+    /// JSON, or nothing.
+    pub(crate) body: String,
+}
+
 /// The numbers of jobs, each exact up to [`COUNT_LIMIT`](jobwire_core::store::COUNT_LIMIT).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backlog {
@@ -103,6 +145,40 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the types of its jobs.
     fn types(&self) -> &'static [&'static str];
+
+    /// Returns the body of the request that executes a job.
+    fn execution(&self) -> &'static str;
+
+    /// Returns whether the text of an answer 404 is the engine's word about an execution. Otherwise
+    /// it means that there is no such job, or no such path.
+    fn is_refusal(&self, _said: &str) -> bool {
+        false
+    }
+
+    /// Returns how long after its lock a job may be sent to the engine; `None` if locks are renewed.
+    fn send_within(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the call that changes a job in this state; `None` if there is nothing to do. `id` is
+    /// the engine's.
+    fn change(&self, change: Change, state: JobState, id: &str, retries: i32) -> Option<Call>;
+
+    /// Returns the path that answers with the engine's version.
+    fn about(&self) -> String;
+
+    /// Returns the rights that a node needs, each with its table.
+    fn rights(&self) -> &'static [(&'static str, &'static str)];
+
+    /// Returns what an operator should know about the tables, and whether all tables are there.
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError>;
+
+    /// Returns the publication of the commit tap. `selects`: it can select columns and rows.
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication;
+
+    /// Adds rows that a tap reports. `ahead` is how far the engine's zone is ahead of UTC. Returns
+    /// false for rows of an unknown table.
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, committed: &mut Committed) -> bool;
 
     /// Checks that the tables are those of a supported engine.
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
@@ -148,6 +224,21 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns whether the job is still executable and locked by this owner.
     async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError>;
+
+    /// Returns how an execution ended that began with this number of attempts left.
+    async fn ended(
+        &self,
+        pool: &PgPool,
+        id: JobId,
+        owner: &str,
+        _retries: i32,
+    ) -> Result<Ended, StoreError> {
+        Ok(if self.still_ours(pool, id, owner).await? {
+            Ended::Conflict
+        } else {
+            Ended::Counted
+        })
+    }
 
     /// Makes due timers executable.
     async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError>;

@@ -10,7 +10,6 @@ use sqlx::{PgPool, Row};
 
 use crate::EngineStore;
 use crate::coordination::schema;
-use crate::flowable::probe::{Probed, probe};
 use crate::http::Answer;
 
 /// How bad a finding is.
@@ -38,7 +37,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn fine(about: &'static str, found: impl Into<String>) -> Self {
+    pub(crate) fn fine(about: &'static str, found: impl Into<String>) -> Self {
         Self {
             about,
             level: Level::Fine,
@@ -47,7 +46,17 @@ impl Finding {
         }
     }
 
-    fn bad(
+    /// A finding whose text names the remedy.
+    pub(crate) fn wrong(about: &'static str, found: String) -> Self {
+        Self {
+            about,
+            level: Level::Wrong,
+            found,
+            remedy: None,
+        }
+    }
+
+    pub(crate) fn bad(
         level: Level,
         about: &'static str,
         found: impl Into<String>,
@@ -68,12 +77,11 @@ impl Finding {
 /// As the database reports.
 pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     let pool = store.pool();
-    let probed = probe(pool, &store.options().zone).await?;
-    let mut findings = tables(&probed);
-    if !probed.missing.is_empty() {
+    let (mut findings, are_there) = store.dialect().examine(pool).await?;
+    if !are_there {
         return Ok(findings);
     }
-    findings.push(rights(pool).await?);
+    findings.push(rights(store).await?);
     findings.push(coordination(pool).await);
     findings.push(lock_timeout(pool).await?);
     findings.push(statistics(pool).await?);
@@ -84,62 +92,17 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-fn tables(probed: &Probed) -> Vec<Finding> {
-    let about = "engine";
-    let wrong = |found: String| Finding {
-        about,
-        level: Level::Wrong,
-        found,
-        remedy: None,
-    };
-    let mut findings: Vec<Finding> = probed.problems().into_iter().map(wrong).collect();
-    if findings.is_empty() {
-        findings.push(Finding::fine(
-            about,
-            format!(
-                "Flowable, schema version {}, counts {}, zone {}",
-                probed.version.as_deref().unwrap_or("unknown"),
-                match probed.counts {
-                    Some(true) => "enabled",
-                    Some(false) => "off",
-                    None => "unknown yet",
-                },
-                probed.zone
-            ),
-        ));
-    }
-    if probed.polls {
-        findings.push(Finding::bad(
-            Level::Remark,
-            "executor",
-            "jobs are locked by an engine node, which executes them by itself",
-            "this works beside Jobwire; to hand all jobs over, set `flowable.async-executor-activate=false` on every \
-             engine node",
-        ));
-    }
-    if !probed.own_handlers.is_empty() {
-        findings.push(Finding::fine(
-            "handlers",
-            format!(
-                "handlers of your own run as type `{}`: {}",
-                crate::flowable::OTHER,
-                probed.own_handlers.join(", ")
-            ),
-        ));
-    }
-    findings
-}
-
 const RIGHTS: &str = "
-SELECT string_agg(r.right_ || ' on ' || r.name, ', ') FROM (VALUES
-    ('act_ru_job', 'SELECT'), ('act_ru_job', 'INSERT'), ('act_ru_job', 'UPDATE'), ('act_ru_timer_job', 'SELECT'),
-    ('act_ru_timer_job', 'UPDATE'), ('act_ru_timer_job', 'DELETE'), ('act_ru_suspended_job', 'SELECT'),
-    ('act_ru_deadletter_job', 'SELECT'), ('act_ru_execution', 'SELECT'), ('act_ru_execution', 'UPDATE'),
-    ('act_ge_property', 'SELECT'), ('act_ge_bytearray', 'SELECT')) AS r(name, right_)
+SELECT string_agg(r.right_ || ' on ' || r.name, ', ') FROM unnest($1::text[], $2::text[]) AS r(name, right_)
 WHERE NOT has_table_privilege(r.name, r.right_)";
 
-async fn rights(pool: &PgPool) -> Result<Finding, StoreError> {
-    let missing: Option<String> = sqlx::query_scalar(RIGHTS).fetch_one(pool).await?;
+async fn rights(store: &EngineStore) -> Result<Finding, StoreError> {
+    let (tables, rights): (Vec<&str>, Vec<&str>) = store.dialect().rights().iter().copied().unzip();
+    let missing: Option<String> = sqlx::query_scalar(RIGHTS)
+        .bind(tables)
+        .bind(rights)
+        .fetch_one(store.pool())
+        .await?;
     Ok(match missing {
         None => Finding::fine("rights", "the role may do what a node does"),
         Some(missing) => Finding::bad(
@@ -283,8 +246,11 @@ async fn rest(store: &EngineStore) -> Finding {
         Answer::Missing(_) => Finding::bad(
             Level::Wrong,
             "rest",
-            format!("{url} answers, and has no path `/management/engine` below it"),
-            "give the URL below which the REST interface for processes stands, such as …/process-api",
+            format!(
+                "{url} answers, and has no path `{}` below it",
+                store.dialect().about()
+            ),
+            "give the URL below which the REST interface for processes stands, such as …/process-api or …/engine-rest",
         ),
         Answer::Refused(said)
         | Answer::Unusable(said)
@@ -301,8 +267,9 @@ async fn rest(store: &EngineStore) -> Finding {
 /// How long unlocked jobs have waited.
 const WAITING: &str = "
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
-FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - create_time_), 0)::double precision AS age
-    FROM act_ru_job WHERE lock_exp_time_ IS NULL LIMIT 100000) j";
+FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age
+    FROM act_ru_job WHERE lock_exp_time_ IS NULL AND (duedate_ IS NULL OR duedate_ <= clock_timestamp() AT TIME ZONE $1)
+    LIMIT 100000) j";
 
 async fn waiting(pool: &PgPool, zone: &str) -> Result<Option<Finding>, StoreError> {
     let row = sqlx::query(WAITING).bind(zone).fetch_one(pool).await?;

@@ -23,7 +23,6 @@
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.
 
-mod decode;
 mod lock;
 mod look;
 mod operate;
@@ -34,6 +33,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod tap;
 mod timers;
 
 use async_trait::async_trait;
@@ -43,13 +43,19 @@ use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, LockTerms, Locked, Marked, MovedTimers, OrphanPage, OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, NodeId, StoreError};
+use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 
 use crate::connection::Lines;
-use crate::dialect::{Backlog, Dialect, Freed, Settled, Settling};
+use crate::decode::Decoder;
+pub use crate::decode::OTHER;
+use crate::dialect::{Backlog, Call, Change, Dialect, Freed, Method, Settled, Settling};
+use crate::examine::Finding;
+use crate::locking;
 use crate::options::EngineOptions;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
@@ -74,40 +80,55 @@ pub const HANDLER_TYPES: [&str; 18] = [
     OTHER,
 ];
 
-/// The type of jobs whose handler is not one of Flowable's own.
-pub const OTHER: &str = "other";
+/// The body of an execution over REST.
+const EXECUTE: &str = "{\"action\":\"execute\"}";
 
 /// The rules of Flowable's tables.
 #[derive(Debug)]
 pub(crate) struct Flowable {
     zone: String,
-    lane: jobwire_core::Lane,
+    decoder: Decoder,
     patience: Duration,
+    path: String,
 }
 
 impl Flowable {
     pub(crate) fn new(options: &EngineOptions) -> Self {
         Self {
             zone: options.zone.clone(),
-            lane: options.lane.clone(),
+            decoder: Decoder {
+                engine: "flowable",
+                types: &HANDLER_TYPES,
+                lane: options.lane.clone(),
+            },
             patience: options.takeover_patience,
+            path: options.path.clone(),
         }
     }
+}
 
-    /// Returns the hint of a job, for the lane of this engine. `None` if its id can't be read.
-    fn ready(&self, id: &str, instance: Option<String>, job_type: Option<&str>) -> Option<Ready> {
-        let id = decode::job_id(id)?;
-        let job_type = job_type.map(|name| decode::type_of(Some(name)).to_owned());
-        Some(Ready {
-            lane: self.lane.clone(),
-            hint: Hint {
-                job_type: job_type.filter(|_| instance.is_none()),
-                instance,
-                ..Hint::new(id)
-            },
-        })
+impl Flowable {
+    /// Returns the path up to the jobs, under which the engine's other tables of jobs are siblings.
+    fn management(&self) -> &str {
+        self.path.split("/jobs/").next().unwrap_or_default()
     }
 }
+
+/// The rights that a node needs.
+const RIGHTS: [(&str, &str); 12] = [
+    ("act_ru_job", "SELECT"),
+    ("act_ru_job", "INSERT"),
+    ("act_ru_job", "UPDATE"),
+    ("act_ru_timer_job", "SELECT"),
+    ("act_ru_timer_job", "UPDATE"),
+    ("act_ru_timer_job", "DELETE"),
+    ("act_ru_suspended_job", "SELECT"),
+    ("act_ru_deadletter_job", "SELECT"),
+    ("act_ru_execution", "SELECT"),
+    ("act_ru_execution", "UPDATE"),
+    ("act_ge_property", "SELECT"),
+    ("act_ge_bytearray", "SELECT"),
+];
 
 #[async_trait]
 impl Dialect for Flowable {
@@ -117,6 +138,54 @@ impl Dialect for Flowable {
 
     fn types(&self) -> &'static [&'static str] {
         &HANDLER_TYPES
+    }
+
+    fn execution(&self) -> &'static str {
+        EXECUTE
+    }
+
+    fn change(&self, change: Change, state: JobState, id: &str, _: i32) -> Option<Call> {
+        let table = match state {
+            JobState::Timer => "timer-jobs",
+            JobState::Suspended => "suspended-jobs",
+            JobState::DeadLetter => "deadletter-jobs",
+            _ => "jobs",
+        };
+        let path = format!("{}/{table}/{id}", self.management());
+        match (change, state) {
+            (Change::Delete, _) => Some(Call {
+                method: Method::Delete,
+                path,
+                body: String::new(),
+            }),
+            (Change::Retry, JobState::Timer | JobState::DeadLetter) => Some(Call {
+                method: Method::Post,
+                path,
+                body: "{\"action\":\"move\"}".to_owned(),
+            }),
+            (Change::Retry, _) => None,
+        }
+    }
+
+    fn about(&self) -> String {
+        format!("{}/engine", self.management())
+    }
+
+    fn rights(&self) -> &'static [(&'static str, &'static str)] {
+        &RIGHTS
+    }
+
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
+        let probed = probe::probe(pool, &self.zone).await?;
+        Ok((probed.findings(), probed.missing.is_empty()))
+    }
+
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication {
+        tap::publication(name, schema, selects)
+    }
+
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
+        tap::committed(rows, ahead, into)
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
@@ -129,7 +198,7 @@ impl Dialect for Flowable {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> Result<Locked, StoreError> {
-        self.lock_hinted(&lines.hot.pool, terms, hints).await
+        locking::lock_hinted(self, &lines.hot.pool, terms, hints).await
     }
 
     async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
@@ -167,7 +236,7 @@ impl Dialect for Flowable {
     }
 
     async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-        settle::still_ours(pool, id, owner).await
+        locking::still_ours(pool, id, owner).await
     }
 
     async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {

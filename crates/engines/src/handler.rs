@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::EngineStore;
 use crate::activity::{self, Activity};
+use crate::dialect::Ended;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::owner::owner;
@@ -82,11 +83,19 @@ impl Handler for Execute {
             }
             // The semaphore is never closed.
             let slot = self.slots.clone().acquire_owned().await.ok();
+            let within = self.store.dialect().send_within();
+            if within.is_some_and(|within| began.elapsed() >= within) {
+                // Its lock can't be renewed, and would end during the execution.
+                return Ok(Outcome::Snooze(PATIENCE));
+            }
             let owner = owner(job.node, job.fence);
             let calls = self.store.calls();
             let sent = Instant::now();
             calls.sent(job.fence);
-            let answer = self.rest.execute(&id).await;
+            let answer = self
+                .rest
+                .execute(&id, self.store.dialect().execution())
+                .await;
             drop(slot);
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
@@ -99,7 +108,11 @@ impl Handler for Execute {
                 }
                 Answer::Refused(said) => {
                     breaker.answered();
-                    return Err(self.refused(&job, &owner, said).await);
+                    return self.refused(&job, &owner, said).await;
+                }
+                Answer::Missing(said) if self.store.dialect().is_refusal(&said) => {
+                    breaker.answered();
+                    return self.refused(&job, &owner, said).await;
                 }
                 Answer::Missing(said) => {
                     if !self.still_ours(&job, &owner).await {
@@ -143,15 +156,24 @@ impl Execute {
         }
     }
 
-    /// Returns the error of an execution that the engine ended with one.
-    async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerError {
-        if self.still_ours(job, owner).await {
-            // Rolled back without a trace. The pause passes under the lock, so no sibling meets
-            // the same transaction.
-            tokio::time::sleep(CONFLICT_PAUSE).await;
-            return HandlerError::conflict(said);
+    /// Returns the result of an execution that the engine ended with an error.
+    async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult<Outcome> {
+        let ended = self.store.ended(&job.job, owner).await;
+        match ended {
+            Ok(Ended::Conflict) => {
+                // Rolled back without a trace. The pause passes under the lock, so no sibling meets
+                // the same transaction.
+                tokio::time::sleep(CONFLICT_PAUSE).await;
+                Err(HandlerError::conflict(said))
+            }
+            Ok(Ended::Suspended) => Err(HandlerError::conflict(said)),
+            Ok(Ended::Gone) => Ok(Outcome::Done),
+            Ok(Ended::Counted) => Err(HandlerError::retry(said)),
+            Err(error) => {
+                tracing::debug!(job = %job.job.id, %error, "could not look at the job after its execution");
+                Err(HandlerError::retry(said))
+            }
         }
-        HandlerError::retry(said)
     }
 
     /// Returns whether the rows are as they were before the execution. If the database does not

@@ -10,9 +10,10 @@ use jobwire_core::StoreError;
 use jobwire_core::telemetry::plain;
 use jobwire_core::transport::{Plaintext, is_loopback};
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, Response, StatusCode, redirect};
+use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
 
+use crate::dialect::{Call, Method};
 use crate::options::{Credentials, EngineOptions};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +53,7 @@ impl Rest {
     pub(crate) fn new(options: &EngineOptions) -> Result<Self, StoreError> {
         let wrong = |problem: String| {
             StoreError::Config(format!(
-                "the engine's URL can't be used: {problem}; write http://host:port/process-api, or https://…"
+                "the engine's URL can't be used: {problem}; write http://host:port/process-api, http://host:port/engine-rest, or https://…"
             ))
         };
         let base = Url::parse(&options.url).map_err(|error| wrong(error.to_string()))?;
@@ -104,58 +105,39 @@ impl Rest {
         })
     }
 
-    /// Executes a job by the engine's id.
-    pub(crate) async fn execute(&self, id: &str) -> Answer {
-        self.post(&self.path.replace("{id}", id), "{\"action\":\"execute\"}")
-            .await
+    /// Executes a job by the engine's id, with this JSON body.
+    pub(crate) async fn execute(&self, id: &str, body: &'static str) -> Answer {
+        let path = self.path.replace("{id}", id);
+        self.send(Method::Post, &path, body).await
     }
 
-    /// Sends a request with a JSON body to a path.
-    pub(crate) async fn post(&self, path: &str, body: &'static str) -> Answer {
-        let url = match self.url(path) {
-            Ok(url) => url,
-            Err(problem) => return Answer::Unusable(problem),
-        };
-        let call = self
-            .authorized(self.client.post(url))
-            .header(CONTENT_TYPE, "application/json")
-            .body(body);
-        match call.send().await {
-            Ok(response) => judge(response).await,
-            Err(error) if error.is_connect() => Answer::Unsent(causes(&error)),
-            Err(error) => Answer::Unanswered(causes(&error)),
-        }
+    /// Sends a call.
+    pub(crate) async fn call(&self, call: Call) -> Answer {
+        self.send(call.method, &call.path, call.body).await
     }
 
     /// Reads what is at a path, without its content.
     pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::Get, path, "").await
+    }
+
+    async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
         let url = match self.url(path) {
             Ok(url) => url,
             Err(problem) => return Answer::Unusable(problem),
         };
-        match self.authorized(self.client.get(url)).send().await {
-            Ok(response) => judge(response).await,
-            Err(error) if error.is_connect() => Answer::Unsent(causes(&error)),
-            Err(error) => Answer::Unanswered(causes(&error)),
-        }
-    }
-
-    /// Deletes what is at a path.
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
-        let url = match self.url(path) {
-            Ok(url) => url,
-            Err(problem) => return Answer::Unusable(problem),
+        let call = match method {
+            Method::Delete => self.client.delete(url),
+            Method::Get => self.client.get(url),
+            Method::Post => self.client.post(url).body(body),
+            Method::Put => self.client.put(url).body(body),
         };
-        match self.authorized(self.client.delete(url)).send().await {
+        let call = self.authorized(call);
+        match call.header(CONTENT_TYPE, "application/json").send().await {
             Ok(response) => judge(response).await,
             Err(error) if error.is_connect() => Answer::Unsent(causes(&error)),
             Err(error) => Answer::Unanswered(causes(&error)),
         }
-    }
-
-    /// Returns the path up to the jobs, under which the engine's other tables of jobs are siblings.
-    pub(crate) fn management(&self) -> &str {
-        self.path.split("/jobs/").next().unwrap_or_default()
     }
 
     fn url(&self, path: &str) -> Result<Url, String> {
@@ -252,7 +234,6 @@ mod tests {
     #[test]
     fn paths_are_joined_below_the_base() {
         let rest = rest("http://a:8/app/", "/management/jobs/{id}").expect("usable");
-        assert_eq!(rest.management(), "/management");
         let url = rest.url("/management/x").map(String::from);
         assert_eq!(url.as_deref(), Ok("http://a:8/app/management/x"));
     }

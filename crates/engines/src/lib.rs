@@ -32,20 +32,24 @@
 //! | [`handler`] | the handler that lets the engine execute a job |
 //! | [`examine`] | the examination of an engine, for `jobwire doctor` |
 //! | [`flowable`] | the rules of Flowable's tables |
+//! | [`camunda`] | the rules of Camunda's table |
 //! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
 //! | [`id`] | the engine's ids as UUIDs |
 
 mod activity;
 mod breaker;
 mod calls;
+pub mod camunda;
 mod connection;
 pub mod coordination;
+mod decode;
 mod dialect;
 pub mod examine;
 pub mod flowable;
 pub mod handler;
 mod http;
 pub mod id;
+mod locking;
 mod options;
 mod owner;
 pub mod store;

@@ -56,16 +56,18 @@ impl std::fmt::Debug for Credentials {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// Where the engine's REST interface for processes begins: `http://host:port/process-api` with
-    /// Spring Boot, `http://host:port/flowable-rest/service` for the application flowable-rest.
+    /// Where the engine's REST interface for processes begins: `http://host:port/process-api` for
+    /// Flowable with Spring Boot, `http://host:port/flowable-rest/service` for the application
+    /// flowable-rest, `http://host:port/engine-rest` for Camunda. Behind the latter stands
+    /// `/engine/NAME` if the engine is not the default one.
     pub url: String,
     /// The path of an execution below the URL, in which `{id}` stands for the job's id. Default:
-    /// `/management/jobs/{id}`, which is Flowable's own.
+    /// `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
     pub path: String,
     /// The credentials for REST. Default: none.
     pub credentials: Credentials,
     /// The name of the engine, which tells several engines in one database apart. Default:
-    /// `flowable`.
+    /// `flowable`; for Camunda `camunda`.
     pub name: String,
     /// The schema of the engine's tables. Default: the first one of the role's search path that has
     /// them.
@@ -73,7 +75,7 @@ pub struct EngineOptions {
     /// The time zone of the engine's JVM, as PostgreSQL names it. The engine writes due dates and
     /// lock times in this zone, without naming it. Default: `UTC`.
     pub zone: String,
-    /// The lane of the hints. Default: `flowable`.
+    /// The lane of the hints. Default: `flowable`; for Camunda `camunda`.
     pub lane: Lane,
     /// Maximum number of executions at once from this process. Each takes a thread and a connection
     /// of the engine, and a failing one takes a second connection, so it must be smaller than the
@@ -85,6 +87,11 @@ pub struct EngineOptions {
     /// How long a job whose execution gave no answer stays locked without a sign. Default 1 h, as
     /// long as the engine's own lock.
     pub unknown_for: Duration,
+    /// How long a job of Camunda is locked for its execution. The lock can't be renewed, so the jobs
+    /// of a dead node wait that long, and a job that runs longer may be run again by an engine node
+    /// that polls. A node's lease must not be longer; if it is, the lock is as long as the lease.
+    /// Flowable has no use for it. Default 5 min, as long as Camunda's own lock.
+    pub lock_for: Duration,
     /// How long the jobs of a dead node wait at most for transactions that began while the node
     /// held them: the engine may still execute such a job. Default 10 min.
     pub takeover_patience: Duration,
@@ -111,6 +118,7 @@ jobwire_core::setters! {
         concurrency: usize,
         answer_within: Duration,
         unknown_for: Duration,
+        lock_for: Duration,
         takeover_patience: Duration,
         watchdog: bool,
         max_connections: u32,
@@ -120,7 +128,7 @@ jobwire_core::setters! {
 }
 
 impl EngineOptions {
-    /// Returns the defaults for an engine whose REST interface is at this URL.
+    /// Returns the defaults for a Flowable engine whose REST interface is at this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -133,11 +141,29 @@ impl EngineOptions {
             concurrency: 8,
             answer_within: Duration::from_secs(60),
             unknown_for: Duration::from_secs(3_600),
+            lock_for: Duration::from_secs(300),
             takeover_patience: Duration::from_secs(600),
             watchdog: false,
             max_connections: 8,
             statement_timeout: Duration::from_secs(15),
             plaintext: Plaintext::Loopback,
+        }
+    }
+    /// Returns the defaults for a Camunda 7 engine whose REST interface is at this URL.
+    ///
+    /// ```
+    /// use jobwire_engines::EngineOptions;
+    ///
+    /// let options = EngineOptions::camunda("http://127.0.0.1:8080/engine-rest");
+    /// assert_eq!(options.path, "/job/{id}/execute");
+    /// assert_eq!(options.lane.as_str(), "camunda");
+    /// ```
+    pub fn camunda(url: impl Into<String>) -> Self {
+        Self {
+            path: "/job/{id}/execute".to_owned(),
+            name: "camunda".to_owned(),
+            lane: Lane::unchecked("camunda"),
+            ..Self::new(url)
         }
     }
 }

@@ -33,10 +33,11 @@ use tokio::time::Instant;
 
 use crate::breaker::Breaker;
 use crate::calls::Calls;
+use crate::camunda::Camunda;
 use crate::connection::Lines;
 use crate::coordination::leader::{self, Lead};
 use crate::coordination::{nodes, schema};
-use crate::dialect::{Dialect, Fate, Settled, Settling};
+use crate::dialect::{Change, Dialect, Ended, Fate, Settled, Settling};
 use crate::flowable::Flowable;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
@@ -94,6 +95,24 @@ impl EngineStore {
     /// If the URL or an option can't be used, or the server refuses the connection.
     pub async fn flowable(database: &str, options: EngineOptions) -> Result<Self> {
         let dialect = Box::new(Flowable::new(&options));
+        Self::connect(database, options, dialect).await
+    }
+
+    /// Connects to the database of a Camunda 7 engine, or of one that shares its schema. Changes
+    /// nothing. The options begin with [`EngineOptions::camunda`].
+    ///
+    /// # Errors
+    /// As [`flowable`](Self::flowable).
+    pub async fn camunda(database: &str, options: EngineOptions) -> Result<Self> {
+        let dialect = Box::new(Camunda::new(&options));
+        Self::connect(database, options, dialect).await
+    }
+
+    async fn connect(
+        database: &str,
+        options: EngineOptions,
+        dialect: Box<dyn Dialect>,
+    ) -> Result<Self> {
         let rest = Rest::new(&options)?;
         let lines = Lines::connect(database, &options).await?;
         Ok(Self(Arc::new(Inner {
@@ -158,7 +177,7 @@ impl EngineStore {
                 )));
             }
         }
-        let publication = tap::publication(self.pool(), &self.0.options.name).await?;
+        let publication = tap::publication(self).await?;
         let dropped = publication.drop(self.address()).await;
         dropped.map_err(|error| StoreError::Config(error.to_string()))?;
         let released = self.0.dialect.release_all(self.pool()).await?;
@@ -168,8 +187,7 @@ impl EngineStore {
 
     /// Asks the engine over REST for its version.
     pub(crate) async fn ask_engine(&self) -> Answer {
-        let path = format!("{}/engine", self.0.rest.management());
-        self.0.rest.get(&path).await
+        self.0.rest.get(&self.0.dialect.about()).await
     }
 
     /// Records whether a tap stands.
@@ -195,7 +213,7 @@ impl EngineStore {
     /// # Errors
     /// [`StoreError::Config`] with the statement for somebody who has the rights.
     pub async fn create_tap(&self) -> Result<()> {
-        let publication = tap::publication(self.pool(), &self.0.options.name).await?;
+        let publication = tap::publication(self).await?;
         publication.create(self.address()).await.map_err(|error| {
             StoreError::Config(format!(
                 "the publication of the commit tap cannot be created: {error}; let the owner of the tables run: {}",
@@ -207,7 +225,7 @@ impl EngineStore {
     /// Returns what a commit tap lacks: what was found, the remedy, and whether it prevents the
     /// tap.
     pub(crate) async fn examine_tap(&self) -> Result<Vec<jobwire_tap::Finding>> {
-        let publication = tap::publication(self.pool(), &self.0.options.name).await?;
+        let publication = tap::publication(self).await?;
         let found = jobwire_tap::preflight(self.address(), &publication).await;
         found.map_err(|error| StoreError::Config(error.to_string()))
     }
@@ -269,6 +287,19 @@ impl EngineStore {
             dialect.still_ours(&line.pool, id, owner)
         })
         .await
+    }
+
+    /// Returns how an execution ended that the engine did not answer with success.
+    pub(crate) async fn ended(&self, job: &Job, owner: &str) -> Result<Ended> {
+        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        self.run("look_at_job", line, || {
+            dialect.ended(&line.pool, job.id, owner, job.retries)
+        })
+        .await
+    }
+
+    pub(crate) fn dialect(&self) -> &dyn Dialect {
+        &*self.0.dialect
     }
 
     /// Returns what the database's clock showed at `moment`.
@@ -362,7 +393,7 @@ impl EngineStore {
     }
 
     /// Asks the engine to change a job over REST, by its state.
-    async fn operate(&self, id: JobId, change: Change) -> Result<Operated> {
+    async fn operate(&self, id: JobId, change: Change, retries: i32) -> Result<Operated> {
         let Some((view, _, _)) = self.get(id).await? else {
             return Ok(Operated::NotFound);
         };
@@ -372,25 +403,14 @@ impl EngineStore {
         let Some(text) = engine_id(id) else {
             return Ok(Operated::NotFound);
         };
-        let table = match view.state {
-            JobState::Timer => "timer-jobs",
-            JobState::Suspended => "suspended-jobs",
-            JobState::DeadLetter => "deadletter-jobs",
-            _ => "jobs",
-        };
-        let path = format!("{}/{table}/{text}", self.0.rest.management());
-        let answer = match (change, view.state) {
-            (Change::Delete, _) => self.0.rest.delete(&path).await,
-            (Change::Retry, JobState::Timer | JobState::DeadLetter) => {
-                self.0.rest.post(&path, "{\"action\":\"move\"}").await
-            }
-            (Change::Retry, JobState::Suspended) => {
-                return self.refuse("activating a job", "the activation of its process instance");
-            }
+        if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
+            return self.refuse("activating a job", "the activation of its process instance");
+        }
+        let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {
             // It is ready already.
-            (Change::Retry, _) => return Ok(Operated::Done),
+            return Ok(Operated::Done);
         };
-        match answer {
+        match self.0.rest.call(call).await {
             Answer::Executed => Ok(Operated::Done),
             Answer::Missing(_) => Ok(Operated::NotFound),
             Answer::Refused(said)
@@ -402,10 +422,15 @@ impl EngineStore {
         }
     }
 
-    async fn operate_many(&self, ids: &[JobId], change: Change) -> Result<OperatedJobs> {
+    async fn operate_many(
+        &self,
+        ids: &[JobId],
+        change: Change,
+        retries: i32,
+    ) -> Result<OperatedJobs> {
         let mut done = OperatedJobs::default();
         for id in ids {
-            match self.operate(*id, change).await {
+            match self.operate(*id, change, retries).await {
                 Ok(operated) => done.operated.push((*id, operated)),
                 Err(error) if error.is_transient() => return Err(error),
                 Err(error) => done.refused.push((*id, error.to_string())),
@@ -413,13 +438,6 @@ impl EngineStore {
         }
         Ok(done)
     }
-}
-
-/// An operator's change of a job.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    Delete,
-    Retry,
 }
 
 #[async_trait]
@@ -754,20 +772,21 @@ impl Store for EngineStore {
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.operate(id, Change::Delete).await?, Vec::new()))
+        Ok((self.operate(id, Change::Delete, 0).await?, Vec::new()))
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
-        self.operate_many(ids, Change::Delete).await
+        self.operate_many(ids, Change::Delete, 0).await
     }
 
-    /// The engine decides the number of attempts. The leader finds the moved row and hints it.
-    async fn retry(&self, id: JobId, _: i32) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.operate(id, Change::Retry).await?, Vec::new()))
+    /// Flowable decides the number of attempts itself. The leader finds the changed row and hints
+    /// it.
+    async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
+        Ok((self.operate(id, Change::Retry, retries).await?, Vec::new()))
     }
 
-    async fn retry_many(&self, ids: &[JobId], _: i32) -> Result<OperatedJobs> {
-        self.operate_many(ids, Change::Retry).await
+    async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
+        self.operate_many(ids, Change::Retry, retries).await
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {

@@ -1,8 +1,7 @@
 //! The commit tap of an engine: the server reports each job and timer that the engine commits.
 //!
-//! The publication has inserts only, so it has no effect on the engine's updates and deletions. Of a
-//! job it streams the id, of a timer the due date. Rows that an engine node inserts for itself, with
-//! a lock, are left out.
+//! The dialect chooses the tables, the columns and the changes, so that the publication never makes a
+//! statement of the engine fail.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,49 +10,39 @@ use async_trait::async_trait;
 use chrono::{DateTime, NaiveDateTime, Utc};
 use jobwire_core::StoreError;
 use jobwire_core::store::{CommitTap, Committed, TapNews, TapOffer};
-use jobwire_tap::{
-    Changes, Event, PgPublication, PublishedTable, Rows, Tap, TapOptions, preflight,
-};
-use sqlx::PgPool;
+use jobwire_tap::{Event, PgPublication, Rows, Tap, TapOptions, preflight};
 
 use crate::EngineStore;
-use crate::id::job_id;
 
-const JOBS: &str = "act_ru_job";
-const TIMERS: &str = "act_ru_timer_job";
 /// The first server on which a publication can select columns and rows.
 const SELECTS: i32 = 150_000;
+
+/// The table that every engine has.
+const JOBS: &str = "act_ru_job";
 
 /// Returns the publication of the tap of an engine.
 ///
 /// # Errors
 /// As the database reports.
-pub(crate) async fn publication(pool: &PgPool, engine: &str) -> Result<PgPublication, StoreError> {
+pub(crate) async fn publication(store: &EngineStore) -> Result<PgPublication, StoreError> {
     let (version, schema): (i32, Option<String>) = sqlx::query_as(
         "SELECT current_setting('server_version_num')::integer,
             (SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1))",
     )
     .bind(JOBS)
-    .fetch_one(pool)
+    .fetch_one(store.pool())
     .await?;
     let schema = schema.unwrap_or_else(|| "public".to_owned());
-    let mut jobs = PublishedTable::new(&schema, JOBS);
-    let mut timers = PublishedTable::new(&schema, TIMERS);
-    if version >= SELECTS {
-        jobs = jobs.columns(["id_"]).rows("lock_exp_time_ IS NULL");
-        timers = timers.columns(["duedate_"]);
-    }
-    let name: String = format!("jobwire_engine_{engine}");
+    let name: String = format!("jobwire_engine_{}", store.options().name);
     let name = name.chars().take(60).collect::<String>();
-    Ok(PgPublication::new(name, Changes::Inserts)
-        .table(jobs)
-        .table(timers))
+    let selects = version >= SELECTS;
+    Ok(store.dialect().publication(name, &schema, selects))
 }
 
 /// Opens the tap, if the publication is there and the server allows a tap.
 pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
     let (pool, options) = (store.pool(), store.options());
-    let publication = publication(pool, &options.name).await?;
+    let publication = publication(store).await?;
     let exists: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)")
             .bind(&publication.name)
@@ -157,21 +146,16 @@ impl EngineTap {
             at: at(rows.committed_at),
             now: at(rows.sent_at),
         };
-        match &*rows.table.name {
-            JOBS => committed.jobs = rows.texts("id_").filter_map(|id| job_id(id).ok()).collect(),
-            TIMERS => {
-                committed.timers = rows.rows.len();
-                let due = rows.texts("duedate_").filter_map(local);
-                committed.due = due.min().map(|due| due.and_utc() - self.ahead);
-            }
-            _ => return None,
+        let dialect = self.store.dialect();
+        if !dialect.committed(rows, self.ahead, &mut committed) {
+            return None;
         }
         Some(committed)
     }
 }
 
 /// Reads a local time as the server writes it.
-fn local(text: &str) -> Option<NaiveDateTime> {
+pub(crate) fn local(text: &str) -> Option<NaiveDateTime> {
     NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f").ok()
 }
 

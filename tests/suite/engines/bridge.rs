@@ -1,5 +1,7 @@
-//! The bridge to Flowable, on the real engine with its executor off.
+//! The bridge, on real engines with their executors off.
 
+mod camunda;
+mod conformance;
 mod faults;
 mod flowable;
 mod processes;

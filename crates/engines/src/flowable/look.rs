@@ -12,9 +12,9 @@ use jobwire_core::store::Marked;
 use jobwire_core::{JobId, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
-use super::lock::texts;
+use super::Flowable;
 use super::sql::{of_processes, unlocked};
-use super::{Flowable, decode};
+use crate::locking::texts;
 
 /// Maximum number of jobs of one look. The sweeper finds the others.
 const MOST: i64 = 50_000;
@@ -71,13 +71,9 @@ impl Flowable {
         for row in &rows {
             let id: String = row.try_get("id_")?;
             if row.try_get("is_free")? {
-                let handler: Option<String> = row.try_get("handler_type_")?;
-                let instance = row.try_get("process_instance_id_")?;
-                marked
-                    .ready
-                    .extend(self.ready(&id, instance, handler.as_deref()));
+                marked.ready.extend(self.decoder.ready_row(row)?);
             } else {
-                marked.hinted.extend(decode::job_id(&id));
+                marked.hinted.extend(self.decoder.job_id(&id));
             }
         }
         Ok(marked)
@@ -103,7 +99,7 @@ impl Flowable {
             let id: String = row.try_get("id_")?;
             let handler: Option<String> = row.try_get("handler_type_")?;
             let instance = row.try_get("process_instance_id_")?;
-            ready.extend(self.ready(&id, instance, handler.as_deref()));
+            ready.extend(self.decoder.ready(&id, instance, handler.as_deref()));
         }
         if rows.len() as i64 >= MOST {
             tracing::info!(

@@ -7,7 +7,8 @@ use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, Row};
 
 use super::sql::job_columns;
-use super::{Flowable, HANDLER_TYPES, OTHER, decode};
+use super::{Flowable, HANDLER_TYPES, OTHER};
+use crate::decode::states;
 use crate::id::engine_id;
 
 macro_rules! table {
@@ -71,7 +72,7 @@ impl Flowable {
         sqlx::query(sql)
             .bind(&self.zone)
             .bind(f.id.map(|id| engine_id(id).unwrap_or_default()))
-            .bind(decode::states(f))
+            .bind(states(f))
             .bind(&f.job_type)
             .bind(&f.process_instance)
             .bind(&f.process_definition)
@@ -81,7 +82,7 @@ impl Flowable {
             .bind(f.with_exception)
             .bind(f.due_before)
             .bind(&f.lane)
-            .bind(self.lane.as_str())
+            .bind(self.decoder.lane.as_str())
             .bind(OTHER)
             .bind(&HANDLER_TYPES[..])
     }
@@ -109,7 +110,7 @@ impl Flowable {
             .await?;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
-            found.extend(decode::view(row, &self.lane)?);
+            found.extend(self.decoder.view(row)?);
         }
         Ok(found)
     }

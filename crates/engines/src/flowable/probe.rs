@@ -8,6 +8,8 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
+use crate::decode::OTHER;
+use crate::examine::{Finding, Level};
 use crate::id::job_id;
 
 /// The columns that the statements use, by table.
@@ -153,6 +155,48 @@ impl Probed {
             ));
         }
         problems
+    }
+
+    /// Returns what an operator should know.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let about = "engine";
+        let problems = self.problems().into_iter();
+        let mut findings: Vec<Finding> = problems
+            .map(|problem| Finding::wrong(about, problem))
+            .collect();
+        if findings.is_empty() {
+            findings.push(Finding::fine(
+                about,
+                format!(
+                    "Flowable, schema version {}, counts {}, zone {}",
+                    self.version.as_deref().unwrap_or("unknown"),
+                    match self.counts {
+                        Some(true) => "enabled",
+                        Some(false) => "off",
+                        None => "unknown yet",
+                    },
+                    self.zone
+                ),
+            ));
+        }
+        if self.polls {
+            findings.push(Finding::bad(
+                Level::Remark,
+                "executor",
+                "jobs are locked by an engine node, which executes them by itself",
+                "this works beside Jobwire; to hand all jobs over, set `flowable.async-executor-activate=false` on every engine node",
+            ));
+        }
+        if !self.own_handlers.is_empty() {
+            findings.push(Finding::fine(
+                "handlers",
+                format!(
+                    "handlers of your own run as type `{OTHER}`: {}",
+                    self.own_handlers.join(", ")
+                ),
+            ));
+        }
+        findings
     }
 
     /// Fails if something stands in the way.

@@ -7,9 +7,10 @@ use jobwire_core::store::Renewed;
 use jobwire_core::{Fence, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
+use super::Flowable;
 use super::sql::{job_columns, local_now};
-use super::{Flowable, decode};
-use crate::id::{engine_id, job_id};
+use crate::id::job_id;
+use crate::locking::columns;
 use crate::owner::{PREFIX, owner};
 
 /// `$2`: ids, `$3`: owners, `$4`: instances, `$5`: the lease. Waits for no row: the engine deletes
@@ -58,23 +59,6 @@ WITH found AS MATERIALIZED (
 )
 SELECT * FROM extended"
 );
-
-/// Locks as a statement's parameters: ids, owners and instances.
-pub(super) type Columns = (Vec<String>, Vec<String>, Vec<Option<String>>);
-
-/// Returns the columns of these locks.
-pub(super) fn columns<'a>(node: NodeId, held: impl Iterator<Item = &'a LockToken>) -> Columns {
-    let mut columns = Columns::default();
-    for held in held {
-        // Every held job came from the engine's tables.
-        if let Some(id) = engine_id(held.id) {
-            columns.0.push(id);
-            columns.1.push(owner(node, held.fence));
-            columns.2.push(held.instance.clone());
-        }
-    }
-    columns
-}
 
 impl Flowable {
     /// Extends these locks, and those of their instances.
@@ -125,7 +109,7 @@ impl Flowable {
             .await?;
         let mut found = Vec::new();
         for row in &rows {
-            found.extend(decode::locked(row, &self.lane)?);
+            found.extend(self.decoder.locked(row)?);
         }
         Ok(found)
     }

@@ -16,8 +16,8 @@ use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
 use sqlx::{PgPool, Row};
 
+use super::Flowable;
 use super::sql::{local_now, unlocked};
-use super::{Flowable, decode};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
 use crate::owner;
@@ -130,12 +130,12 @@ impl Flowable {
             let handler: Option<String> = row.try_get("handler_type_")?;
             let holder: Option<String> = row.try_get("lock_owner_")?;
             let instance = row.try_get("process_instance_id_")?;
-            let Some(ready) = self.ready(&id, instance, handler.as_deref()) else {
+            let Some(ready) = self.decoder.ready(&id, instance, handler.as_deref()) else {
                 continue;
             };
             freed.push(Freed {
                 ready,
-                job_type: decode::type_of(handler.as_deref()).to_owned(),
+                job_type: self.decoder.type_of(handler.as_deref()).to_owned(),
                 owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
             });
         }

@@ -15,20 +15,20 @@
 //! In the second statement the next job of each instance that was left is locked or found. Its
 //! snapshot is younger than the locks of the rows of the instances ([`lock`](super::lock)).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::store::LockTerms;
-use jobwire_core::{JobId, NodeId, StoreError};
+use jobwire_core::{NodeId, StoreError};
 use sqlx::{PgConnection, PgPool, Row};
 
 use super::Flowable;
-use super::renew::{Columns, columns};
 use super::sql::{of_processes, unlocked};
 use crate::dialect::{Fate, Settled, Settling};
 use crate::id::{engine_id, job_id};
+use crate::locking::{Columns, columns, those};
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
 /// long these stay.
@@ -165,7 +165,7 @@ impl Flowable {
                         .is_none() =>
                 {
                     let handler: Option<String> = row.try_get("handler_type_")?;
-                    ready.extend(self.ready(&text, None, handler.as_deref()));
+                    ready.extend(self.decoder.ready(&text, None, handler.as_deref()));
                 }
                 Fate::DeadLetter => {
                     let said: Option<String> = row.try_get("exception_msg_")?;
@@ -206,7 +206,7 @@ impl Flowable {
             let instance: String = row.try_get("inst")?;
             let id: String = row.try_get("id_")?;
             let handler: Option<String> = row.try_get("handler_type_")?;
-            ready.extend(self.ready(&id, Some(instance), handler.as_deref()));
+            ready.extend(self.decoder.ready(&id, Some(instance), handler.as_deref()));
         }
         Ok(ready)
     }
@@ -229,36 +229,4 @@ fn fate(row: &sqlx::postgres::PgRow) -> Result<Fate, StoreError> {
     } else {
         Fate::Done
     })
-}
-
-/// Returns the columns of these ids.
-fn those((ids, owners, instances): Columns, wanted: &HashSet<String>) -> Columns {
-    let mut kept = Columns::default();
-    let mut of: HashMap<String, (String, Option<String>)> = HashMap::new();
-    for ((id, owner), instance) in ids.into_iter().zip(owners).zip(instances) {
-        of.insert(id, (owner, instance));
-    }
-    for id in wanted {
-        if let Some((owner, instance)) = of.remove(id) {
-            kept.0.push(id.clone());
-            kept.1.push(owner);
-            kept.2.push(instance);
-        }
-    }
-    kept
-}
-
-/// Returns whether the job is still executable and locked by this owner.
-pub(super) async fn still_ours(pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-    let Some(id) = engine_id(id) else {
-        return Ok(false);
-    };
-    let ours: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM act_ru_job WHERE id_ = $1 AND lock_owner_ = $2)",
-    )
-    .bind(id)
-    .bind(owner)
-    .fetch_one(pool)
-    .await?;
-    Ok(ours)
 }

@@ -31,7 +31,7 @@ macro_rules! job_columns {
             $j,
             ".create_time_ AT TIME ZONE $1 AS created_at, ",
             $j,
-            ".duedate_ AT TIME ZONE $1 AS due_at"
+            ".duedate_ AT TIME ZONE $1 AS due_at, NULL::text AS deployment_id_, NULL::bigint AS priority_"
         )
     };
 }

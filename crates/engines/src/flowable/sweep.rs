@@ -5,11 +5,11 @@ use jobwire_core::StoreError;
 use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
 use sqlx::{PgPool, Row};
 
-use super::lock::texts;
+use super::Flowable;
 use super::sql::{local_now, of_processes, unlocked};
-use super::{Flowable, decode};
 use crate::dialect::Backlog;
 use crate::id::engine_id;
+use crate::locking::texts;
 
 /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints are
 /// known, `$6`: maximum number, `$7`: whether to mark.
@@ -93,7 +93,7 @@ impl Flowable {
         pool: &PgPool,
         query: &OrphanQuery,
     ) -> Result<OrphanPage, StoreError> {
-        if query.lane != self.lane {
+        if query.lane != self.decoder.lane {
             return Ok(OrphanPage::default());
         }
         let rows = sqlx::query(ORPHANS)
@@ -110,12 +110,12 @@ impl Flowable {
         let mut last = None;
         for row in &rows {
             let id: String = row.try_get("id_")?;
-            last = decode::job_id(&id).or(last);
+            last = self.decoder.job_id(&id).or(last);
             if row.try_get("is_free")? {
                 let handler: Option<String> = row.try_get("handler_type_")?;
                 let instance = row.try_get("process_instance_id_")?;
                 page.ready
-                    .extend(self.ready(&id, instance, handler.as_deref()));
+                    .extend(self.decoder.ready(&id, instance, handler.as_deref()));
             }
         }
         let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);

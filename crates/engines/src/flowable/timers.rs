@@ -102,7 +102,7 @@ impl Flowable {
             let instance = row.try_get("process_instance_id_")?;
             moved
                 .ready
-                .extend(self.ready(&id, instance, handler.as_deref()));
+                .extend(self.decoder.ready(&id, instance, handler.as_deref()));
         }
         let row = sqlx::query(NEXT_DUE)
             .bind(&self.zone)

@@ -7,7 +7,7 @@ use jobwire_core::job::scope::Scope;
 use jobwire_core::store::{LockTerms, RowTerms, TapMode};
 use jobwire_core::{Hint, InProcessTransport, JobId, Node, NodeId, NodeOptions, Transport};
 use jobwire_engines::{Credentials, EngineOptions, EngineStore, handlers};
-use jobwire_tests::{EngineServer, EngineSettings, eventually};
+use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, eventually};
 
 use crate::engines::rows::{Rows, World};
 
@@ -17,7 +17,22 @@ pub(super) const DONE: Duration = Duration::from_secs(60);
 /// Returns the options of a bridge to this engine.
 pub(super) fn options(engine: &EngineServer) -> EngineOptions {
     let (user, password) = EngineServer::USER;
-    EngineOptions::new(engine.url()).credentials(Credentials::basic(user, password))
+    let options = match engine.program() {
+        EngineProgram::Camunda7 => EngineOptions::camunda(engine.url()),
+        _ => EngineOptions::new(engine.url()),
+    };
+    options.credentials(Credentials::basic(user, password))
+}
+
+/// Connects to the database of an engine, and creates what Jobwire needs there.
+pub(super) async fn store(world: &World, options: EngineOptions) -> EngineStore {
+    let store = match world.engine.program() {
+        EngineProgram::Camunda7 => EngineStore::camunda(&world.database, options).await,
+        _ => EngineStore::flowable(&world.database, options).await,
+    };
+    let store = store.unwrap();
+    store.init().await.unwrap();
+    store
 }
 
 /// Returns the terms of a node that takes all jobs.
@@ -50,10 +65,7 @@ pub(super) struct Bridge {
 impl Bridge {
     /// Starts a node over an in-process transport.
     pub(super) async fn start(world: &World, options: EngineOptions, node: NodeOptions) -> Bridge {
-        let store = EngineStore::flowable(&world.database, options)
-            .await
-            .unwrap();
-        store.init().await.unwrap();
+        let store = store(world, options).await;
         Bridge::on(store, Arc::new(InProcessTransport::new()), node).await
     }
 
@@ -115,7 +127,8 @@ pub(super) async fn until_ended(rows: &Rows, instances: &[String]) {
 pub(super) async fn until_no_lock_is_left(rows: &Rows) {
     eventually("no lock to be left", DONE, || async {
         let locks: i64 = sqlx::query_scalar(
-            "SELECT (SELECT count(*) FROM act_ru_execution WHERE lock_owner_ IS NOT NULL OR lock_time_ IS NOT NULL)
+            // Not every engine has these columns.
+            "SELECT (SELECT count(*) FROM act_ru_execution e WHERE to_jsonb(e) ->> 'lock_owner_' IS NOT NULL OR to_jsonb(e) ->> 'lock_time_' IS NOT NULL)
                 + (SELECT count(*) FROM act_ru_job WHERE lock_owner_ IS NOT NULL OR lock_exp_time_ IS NOT NULL)",
         )
         .fetch_one(&rows.0)

@@ -1,0 +1,324 @@
+//! Camunda 7.20 to 7.24 on PostgreSQL, and the engines that share its schema (Operaton, CIB seven):
+//! the rules of its job table, each in one file.
+//!
+//! | table | content |
+//! | --- | --- |
+//! | `ACT_RU_JOB` | all jobs, for their whole life: executable, timers, suspended, without attempts |
+//! | `ACT_RU_EXECUTION` | instances |
+//!
+//! Rules that all statements keep:
+//!
+//! * **One long lock for each execution, which nothing touches while the job runs.** The engine
+//!   compares the expiry after a failure with that from before. If it differs, the engine counts no
+//!   failure and creates no incident. So a renewal only looks. A job whose node has died is taken
+//!   over when its lock has expired: after [`EngineOptions::lock_for`].
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changes during
+//!   an execution, the engine rolls back work whose effects stay. If it did not change with the
+//!   lock, an engine node that polls would replace a lock that was written after its read.
+//! * **The lock statement checks what the REST interface ignores**: an existing lock, the due date,
+//!   the attempts, and the suspension. The execution of a suspended job costs an attempt, and a cycle
+//!   that runs early has its next due dates bunched up.
+//! * **One job of an instance at a time**, exclusive or not: the REST interface keeps no exclusive
+//!   jobs apart. An instance has no lock of its own, so its row is locked first, and a second
+//!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance
+//!   ([`lock`]).
+//! * **The answer 404 does not mean that a job is gone.** It also stands for a conflict between
+//!   transactions, for a suspended instance, and for some failures. The row decides.
+//! * **Only unlocked rows are locked.** The leader clears expired locks ([`rescue`]).
+//! * **Times are local times of the engine's JVM**, in the zone of the options.
+//! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
+//!   before rows of jobs, each sorted by key.
+
+mod lock;
+mod look;
+mod operate;
+pub mod probe;
+mod renew;
+mod rescue;
+mod settle;
+mod sql;
+mod sweep;
+mod tap;
+mod timers;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jobwire_core::hint::Ready;
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::{LockToken, LockedJob};
+use jobwire_core::store::{
+    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
+    OrphanQuery, Renewed,
+};
+use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_tap::{PgPublication, Rows};
+use sqlx::PgPool;
+
+use crate::connection::Lines;
+use crate::decode::Decoder;
+pub use crate::decode::OTHER;
+use crate::dialect::{Backlog, Call, Change, Dialect, Ended, Freed, Method, Settled, Settling};
+use crate::examine::Finding;
+use crate::locking;
+use crate::options::EngineOptions;
+
+/// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
+pub const HANDLER_TYPES: [&str; 29] = [
+    "activate-job-definition",
+    "activate-processdefinition",
+    "async-continuation",
+    "batch-monitor-job",
+    "batch-seed-job",
+    "batch-set-removal-time",
+    "correlate-message",
+    "decision-set-removal-time",
+    "event",
+    "historic-decision-instance-deletion",
+    "historic-instance-deletion",
+    "history-cleanup",
+    "instance-deletion",
+    "instance-migration",
+    "instance-modification",
+    "instance-restart",
+    "instance-update-suspension-state",
+    OTHER,
+    "process-set-removal-time",
+    "set-external-task-retries",
+    "set-job-retries",
+    "set-variables",
+    "suspend-job-definition",
+    "suspend-processdefinition",
+    "timer-intermediate-transition",
+    "timer-start-event",
+    "timer-start-event-subprocess",
+    "timer-task-listener",
+    "timer-transition",
+];
+
+/// The rules of Camunda's tables.
+#[derive(Debug)]
+pub(crate) struct Camunda {
+    zone: String,
+    decoder: Decoder,
+    lock_for: Duration,
+    patience: Duration,
+    timers: timers::Reached,
+}
+
+impl Camunda {
+    pub(crate) fn new(options: &EngineOptions) -> Self {
+        Self {
+            zone: options.zone.clone(),
+            decoder: Decoder {
+                engine: "camunda",
+                types: &HANDLER_TYPES,
+                lane: options.lane.clone(),
+            },
+            lock_for: options.lock_for,
+            patience: options.takeover_patience,
+            timers: timers::Reached::default(),
+        }
+    }
+}
+
+/// The rights that a node needs.
+const RIGHTS: [(&str, &str); 6] = [
+    ("act_ru_job", "SELECT"),
+    ("act_ru_job", "UPDATE"),
+    ("act_ru_execution", "SELECT"),
+    ("act_ru_execution", "UPDATE"),
+    ("act_ge_schema_log", "SELECT"),
+    ("act_ge_bytearray", "SELECT"),
+];
+
+#[async_trait]
+impl Dialect for Camunda {
+    fn name(&self) -> &'static str {
+        "camunda"
+    }
+
+    fn types(&self) -> &'static [&'static str] {
+        &HANDLER_TYPES
+    }
+
+    fn execution(&self) -> &'static str {
+        "{}"
+    }
+
+    fn is_refusal(&self, said: &str) -> bool {
+        // A path that does not exist is a `NotFoundException`.
+        said.contains("InvalidRequestException")
+    }
+
+    /// No lock is extended, so a job that has waited for half of its lock is not sent.
+    fn send_within(&self) -> Option<Duration> {
+        Some(self.lock_for / 2)
+    }
+
+    fn change(&self, change: Change, state: JobState, id: &str, retries: i32) -> Option<Call> {
+        let job = format!("/job/{id}");
+        Some(match (change, state) {
+            (Change::Delete, _) => Call {
+                method: Method::Delete,
+                path: job,
+                body: String::new(),
+            },
+            // An empty due date means at once.
+            (Change::Retry, JobState::Timer) => Call {
+                method: Method::Put,
+                path: format!("{job}/duedate"),
+                body: "{\"duedate\":null}".to_owned(),
+            },
+            (Change::Retry, JobState::DeadLetter) => Call {
+                method: Method::Put,
+                path: format!("{job}/retries"),
+                body: format!("{{\"retries\":{}}}", retries.max(1)),
+            },
+            (Change::Retry, _) => return None,
+        })
+    }
+
+    fn about(&self) -> String {
+        "/version".to_owned()
+    }
+
+    fn rights(&self) -> &'static [(&'static str, &'static str)] {
+        &RIGHTS
+    }
+
+    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
+        let probed = probe::probe(pool, &self.zone).await?;
+        Ok((probed.findings(), probed.missing.is_empty()))
+    }
+
+    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication {
+        tap::publication(name, schema, selects)
+    }
+
+    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
+        tap::committed(rows, ahead, into)
+    }
+
+    async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
+        probe::probe(pool, &self.zone).await?.refuse()
+    }
+
+    async fn lock(
+        &self,
+        lines: &Lines,
+        terms: &LockTerms,
+        hints: &[Hint],
+    ) -> Result<Locked, StoreError> {
+        locking::lock_hinted(self, &lines.hot.pool, terms, hints).await
+    }
+
+    async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
+        self.claimable_page(pool, page).await
+    }
+
+    async fn renew(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        _: Duration,
+        held: &[LockToken],
+    ) -> Result<Renewed, StoreError> {
+        renew::look(pool, owner, held).await
+    }
+
+    async fn held_by(
+        &self,
+        pool: &PgPool,
+        owner: NodeId,
+        _: Duration,
+        known: &[Fence],
+    ) -> Result<Vec<LockedJob>, StoreError> {
+        self.held_by_node(pool, owner, known).await
+    }
+
+    async fn settle(
+        &self,
+        lines: &Lines,
+        owner: NodeId,
+        jobs: &[Settling],
+        take: Option<&LockTerms>,
+    ) -> Result<Settled, StoreError> {
+        self.settle_batch(&lines.hot.pool, owner, jobs, take).await
+    }
+
+    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
+        locking::still_ours(pool, id, owner).await
+    }
+
+    async fn ended(
+        &self,
+        pool: &PgPool,
+        id: JobId,
+        owner: &str,
+        retries: i32,
+    ) -> Result<Ended, StoreError> {
+        settle::ended(pool, id, owner, retries).await
+    }
+
+    async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
+        self.hint_due_timers(pool, at_most).await
+    }
+
+    async fn new_jobs(
+        &self,
+        pool: &PgPool,
+        engine: &str,
+        node: NodeId,
+        report: bool,
+    ) -> Result<Vec<Ready>, StoreError> {
+        self.look_for_new(pool, engine, node, report).await
+    }
+
+    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
+        self.hints_of_jobs(pool, jobs).await
+    }
+
+    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {
+        self.find_orphans(pool, query).await
+    }
+
+    async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
+        self.free_expired_locks(pool, at_most).await
+    }
+
+    /// An instance has no lock of its own that could be left behind.
+    async fn free_instances(&self, _: &PgPool) -> Result<Vec<Ready>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError> {
+        sweep::backlog(pool, &self.zone).await
+    }
+
+    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
+        self.find_jobs(pool, filter).await
+    }
+
+    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
+        self.count_jobs(pool, filter).await
+    }
+
+    async fn get(
+        &self,
+        pool: &PgPool,
+        id: JobId,
+    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+        self.get_job(pool, id).await
+    }
+
+    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        rescue::release_all(pool).await
+    }
+
+    /// The engine records a failure after the failed transaction has ended, so the two can't wait
+    /// for each other.
+    async fn cancel_hung(&self, _: &PgPool) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,125 @@
+//! The look for new jobs: those that became visible since the leader's last look.
+//!
+//! The leader's row keeps the snapshot of the last look, so a new leader continues it. The look
+//! reads every job, since no index names a transaction. While a tap reports new jobs, the look only
+//! remembers its snapshot.
+//!
+//! The engine updates rows in place. So the look also finds jobs that were activated, retried or
+//! given another due date. It also reports the timers that came due since
+//! ([`timers`](super::timers)), of which the timer task may not know yet.
+//!
+//! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
+//! may be missed. The sweeper finds it.
+
+use jobwire_core::hint::Ready;
+use jobwire_core::store::Marked;
+use jobwire_core::{JobId, NodeId, StoreError};
+use sqlx::{PgPool, Row};
+
+use super::Camunda;
+use super::sql::{by_age, due, runnable, unlocked};
+use crate::locking::texts;
+
+/// Maximum number of jobs of one look. The sweeper finds the others.
+const MOST: i64 = 50_000;
+/// Maximum number of timers of one look. The timer task hints the others.
+const TIMERS: i64 = 1_000;
+
+/// `$1`: the zone, `$2`: the engine, `$3`: the leader, `$4`: whether to report, `$5`: maximum number.
+/// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
+/// snapshot are excluded by arithmetic, since nearly all rows are.
+const LOOK: &str = concat!(
+    "
+WITH last AS MATERIALIZED (
+    SELECT engine, seen, pg_snapshot_xmin(seen::pg_snapshot)::text::bigint AS oldest,
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest
+    FROM jobwire_engine.leader WHERE engine = $2 AND node = $3 FOR UPDATE
+), remembered AS (
+    UPDATE jobwire_engine.leader l SET seen = pg_current_snapshot()::text FROM last WHERE l.engine = last.engine
+)
+SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM last CROSS JOIN LATERAL (
+    SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_, j.sequence_counter_, j.duedate_,
+        last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
+    FROM act_ru_job j WHERE $4 AND ",
+    unlocked!("j"),
+    " AND ",
+    runnable!("j"),
+    " AND (",
+    due!("j"),
+    ") OFFSET 0
+) j
+WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
+ORDER BY ",
+    by_age!("j"),
+    " LIMIT $5"
+);
+
+/// Selects these jobs, as far as they are visible. `$1`: the zone.
+const HINTS_OF: &str = concat!(
+    "
+SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
+    unlocked!("j"),
+    " AND ",
+    runnable!("j"),
+    " AND ",
+    due!("j"),
+    " AS is_ready FROM act_ru_job j WHERE j.id_ = ANY($2) ORDER BY ",
+    by_age!("j")
+);
+
+impl Camunda {
+    /// Returns the new jobs, if `report` is set, and remembers this look.
+    pub(super) async fn look_for_new(
+        &self,
+        pool: &PgPool,
+        engine: &str,
+        node: NodeId,
+        report: bool,
+    ) -> Result<Vec<Ready>, StoreError> {
+        let rows = sqlx::query(LOOK)
+            .bind(&self.zone)
+            .bind(engine)
+            .bind(node.uuid())
+            .bind(report)
+            .bind(MOST)
+            .fetch_all(pool)
+            .await?;
+        let mut ready = Vec::with_capacity(rows.len());
+        for row in &rows {
+            ready.extend(self.decoder.ready_row(row)?);
+        }
+        if rows.len() as i64 >= MOST {
+            tracing::info!(
+                jobs = MOST,
+                "more jobs are new than one look reports; the sweeper finds the others"
+            );
+        }
+        if report {
+            ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
+        }
+        Ok(ready)
+    }
+
+    /// Returns the hints of these jobs, and which of them are not ready.
+    pub(super) async fn hints_of_jobs(
+        &self,
+        pool: &PgPool,
+        jobs: &[JobId],
+    ) -> Result<Marked, StoreError> {
+        let rows = sqlx::query(HINTS_OF)
+            .bind(&self.zone)
+            .bind(texts(jobs.iter().copied()))
+            .fetch_all(pool)
+            .await?;
+        let mut marked = Marked::default();
+        for row in &rows {
+            if row.try_get::<Option<bool>, _>("is_ready")? == Some(true) {
+                marked.ready.extend(self.decoder.ready_row(row)?);
+            } else {
+                let id: String = row.try_get("id_")?;
+                marked.hinted.extend(self.decoder.job_id(&id));
+            }
+        }
+        Ok(marked)
+    }
+}

@@ -1,0 +1,100 @@
+//! Rescue: clears locks whose holder is dead, and hands everything back.
+//!
+//! | lock | cleared |
+//! | --- | --- |
+//! | of a node of ours | when it has expired, and its node has been silent for 90 s |
+//! | of an engine node | a minute after it has expired: another engine node that polls comes first |
+//!
+//! A living node finds out itself what became of its execution. It has `takeover_patience` for
+//! that, from the end of its lock.
+//!
+//! The engine goes on with an execution when its caller has died. So an expired lock stays while a
+//! transaction is open that began before the lock expired: it may be the execution. Such a job is
+//! taken over when the transaction has ended, or after `takeover_patience`. Backups and consoles
+//! are no engines. Where the role can't see the transactions of others (`pg_read_all_stats`), the
+//! expiry alone decides.
+
+use jobwire_core::StoreError;
+use sqlx::{PgPool, Row};
+
+use super::Camunda;
+use super::sql::{due, local_now, runnable};
+use crate::activity::other_transactions;
+use crate::dialect::Freed;
+use crate::owner;
+
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
+/// engine works on them.
+const FREE_EXPIRED: &str = concat!(
+    "
+WITH late AS MATERIALIZED (
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j
+    WHERE j.lock_exp_time_ < ",
+    local_now!(),
+    " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
+      AND (j.lock_exp_time_ < ",
+    local_now!(),
+    " - $3 OR NOT EXISTS (SELECT FROM ",
+    other_transactions!(),
+    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)
+        AND NOT EXISTS (SELECT FROM jobwire_engine.node n
+            WHERE n.id::text = split_part(j.lock_owner_, ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds'))
+    ORDER BY j.id_ LIMIT $2
+), jobs AS MATERIALIZED (
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
+    WHERE j.lock_exp_time_ < ",
+    local_now!(),
+    "
+    ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
+), freed AS (
+    UPDATE act_ru_job j SET lock_owner_ = NULL, lock_exp_time_ = NULL FROM jobs WHERE j.id_ = jobs.id_
+    RETURNING j.id_, j.process_instance_id_, j.handler_type_, jobs.lock_owner_, ",
+    runnable!("j"),
+    " AND ",
+    due!("j"),
+    " AS is_ready
+)
+SELECT * FROM freed ORDER BY id_"
+);
+
+const RELEASE_ALL: &str = "
+UPDATE act_ru_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE starts_with(lock_owner_, 'jobwire:')";
+
+/// Clears all locks of Jobwire's nodes. Returns the number of jobs that had one.
+pub(super) async fn release_all(pool: &PgPool) -> Result<u64, StoreError> {
+    let released = sqlx::query(RELEASE_ALL).execute(pool).await?;
+    Ok(released.rows_affected())
+}
+
+impl Camunda {
+    /// Clears expired locks of jobs. Returns those that are ready; the others become new or due.
+    pub(super) async fn free_expired_locks(
+        &self,
+        pool: &PgPool,
+        at_most: i64,
+    ) -> Result<Vec<Freed>, StoreError> {
+        let rows = sqlx::query(FREE_EXPIRED)
+            .bind(&self.zone)
+            .bind(at_most)
+            .bind(self.patience)
+            .fetch_all(pool)
+            .await?;
+        let mut freed = Vec::new();
+        for row in &rows {
+            let Some(ready) = self.decoder.ready_row(row)? else {
+                continue;
+            };
+            if row.try_get::<Option<bool>, _>("is_ready")? != Some(true) {
+                continue;
+            }
+            let handler: Option<String> = row.try_get("handler_type_")?;
+            let holder: Option<String> = row.try_get("lock_owner_")?;
+            freed.push(Freed {
+                ready,
+                job_type: self.decoder.type_of(handler.as_deref()).to_owned(),
+                owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
+            });
+        }
+        Ok(freed)
+    }
+}

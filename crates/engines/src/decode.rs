@@ -1,0 +1,215 @@
+//! Rows as jobs.
+
+use std::sync::Mutex;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::hint::Ready;
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::scope::Needs;
+use jobwire_core::job::{LockedJob, NodeId};
+use jobwire_core::serde_json::value::RawValue;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
+use jobwire_core::{Fence, Hint, Job, JobId, JobKind, JobState, Lane, StoreError};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::id;
+use crate::owner;
+
+/// The type of jobs whose handler is not one of the engine's own.
+pub const OTHER: &str = "other";
+
+static UNKNOWN_IDS: Mutex<Option<LogThrottle>> = Mutex::new(None);
+
+/// Reads the rows of an engine's jobs.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    /// The engine's name, for metrics.
+    pub(crate) engine: &'static str,
+    /// The types of its jobs, with [`OTHER`].
+    pub(crate) types: &'static [&'static str],
+    /// The lane of its hints.
+    pub(crate) lane: Lane,
+}
+
+impl Decoder {
+    /// Returns the job id of a row. A row with an id of an unknown form is counted and logged, and
+    /// hidden: the probe found none at the start.
+    pub(crate) fn job_id(&self, text: &str) -> Option<JobId> {
+        match id::job_id(text) {
+            Ok(id) => Some(id),
+            Err(error) => {
+                metrics::counter!("jobwire_engine_unknown_ids_total", "engine" => self.engine)
+                    .increment(1);
+                let mut throttle = UNKNOWN_IDS
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                if let Some(more) = throttle.get_or_insert_default().now() {
+                    tracing::error!(%error, more, "a job of the engine is left alone");
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns the type of a handler.
+    pub(crate) fn type_of(&self, handler: Option<&str>) -> &'static str {
+        let known = self.types.iter().find(|name| Some(**name) == handler);
+        known.copied().unwrap_or(OTHER)
+    }
+
+    /// Returns the hint of a job, for the lane of this engine. `None` if its id can't be read.
+    pub(crate) fn ready(
+        &self,
+        id: &str,
+        instance: Option<String>,
+        handler: Option<&str>,
+    ) -> Option<Ready> {
+        let id = self.job_id(id)?;
+        let job_type = handler.map(|name| self.type_of(Some(name)).to_owned());
+        Some(Ready {
+            lane: self.lane.clone(),
+            hint: Hint {
+                job_type: job_type.filter(|_| instance.is_none()),
+                instance,
+                ..Hint::new(id)
+            },
+        })
+    }
+
+    /// Returns the hint of a row with the columns `id_`, `process_instance_id_` and
+    /// `handler_type_`.
+    pub(crate) fn ready_row(&self, row: &PgRow) -> Result<Option<Ready>, StoreError> {
+        let id: String = row.try_get("id_")?;
+        let handler: Option<String> = row.try_get("handler_type_")?;
+        let instance = row.try_get("process_instance_id_")?;
+        Ok(self.ready(&id, instance, handler.as_deref()))
+    }
+
+    /// Returns the job of a row with the columns of the dialect's `job_columns`. `None` if its id
+    /// can't be read.
+    pub(crate) fn job(&self, row: &PgRow) -> Result<Option<Job>, StoreError> {
+        let text: String = row.try_get("id_")?;
+        let Some(id) = self.job_id(&text) else {
+            return Ok(None);
+        };
+        let kind: Option<String> = row.try_get("type_")?;
+        let handler: Option<String> = row.try_get("handler_type_")?;
+        let instance: Option<String> = row.try_get("process_instance_id_")?;
+        let created: Option<DateTime<Utc>> = row.try_get("created_at")?;
+        let created = created.unwrap_or_default();
+        Ok(Some(Job {
+            id,
+            seq: created.timestamp_micros(),
+            revision: row.try_get::<Option<i32>, _>("rev_")?.unwrap_or_default(),
+            kind: match kind.as_deref() {
+                Some("timer") => JobKind::Timer,
+                _ => JobKind::Message,
+            },
+            job_type: self.type_of(handler.as_deref()).to_owned(),
+            payload: RawValue::NULL.to_owned(),
+            // Any two jobs of an instance exclude each other.
+            exclusive: instance.is_some(),
+            process_instance: instance,
+            execution: row.try_get("execution_id_")?,
+            process_definition: row.try_get("proc_def_id_")?,
+            element: row.try_get("element_id_")?,
+            tenant: some(row.try_get("tenant_id_")?),
+            category: some(row.try_get("category_")?),
+            deployment: some(row.try_get("deployment_id_")?),
+            priority: row
+                .try_get::<Option<i64>, _>("priority_")?
+                .unwrap_or_default(),
+            retries: row
+                .try_get::<Option<i32>, _>("retries_")?
+                .unwrap_or_default(),
+            failures: 0,
+            retry_policy: None,
+            due_at: row.try_get("due_at")?,
+            repeat: None,
+            repeat_until: None,
+            correlation_id: id.uuid(),
+            created_at: created,
+            ready_at: created,
+            lane: self.lane.clone(),
+            exception_message: row.try_get("exception_msg_")?,
+            custom_values: None,
+            trace_parent: None,
+            unreadable: None,
+        }))
+    }
+
+    /// Returns the locked job of a row that also has the column `fence`.
+    pub(crate) fn locked(&self, row: &PgRow) -> Result<Option<LockedJob>, StoreError> {
+        let fence: i64 = row.try_get("fence")?;
+        Ok(self.job(row)?.map(|job| LockedJob {
+            job,
+            fence: Fence::new(fence),
+            strikes: 0,
+        }))
+    }
+
+    /// Returns the view of a row that also has the columns `state`, `lock_owner_` and
+    /// `locked_until`.
+    pub(crate) fn view(&self, row: &PgRow) -> Result<Option<(JobView, Job)>, StoreError> {
+        let Some(job) = self.job(row)? else {
+            return Ok(None);
+        };
+        let state: String = row.try_get("state")?;
+        let holder: Option<String> = row.try_get("lock_owner_")?;
+        let ours = holder.as_deref().and_then(owner::parse);
+        let view = JobView {
+            id: job.id,
+            state: JobState::parse(&state).unwrap_or(JobState::Executable),
+            seq: job.seq,
+            kind: job.kind,
+            job_type: job.job_type.clone(),
+            process_instance: job.process_instance.clone(),
+            process_definition: job.process_definition.clone(),
+            element: job.element.clone(),
+            tenant: job.tenant.clone(),
+            lane: job.lane.clone(),
+            priority: job.priority,
+            exclusive: job.exclusive,
+            retries: job.retries,
+            failures: job.failures,
+            due_at: job.due_at,
+            created_at: job.created_at,
+            ready_at: job.ready_at,
+            correlation_id: job.correlation_id,
+            exception_message: job.exception_message.clone(),
+            lock_owner: ours.map(|(node, _): (NodeId, Fence)| node.uuid()),
+            lock_expires_at: row.try_get("locked_until")?,
+            locked_at: None,
+            fence: ours.map(|(_, fence)| fence.number()),
+        };
+        Ok(Some((view, job)))
+    }
+
+    /// Returns what a node must serve to run the job of a row with the columns `needs_type`,
+    /// `needs_tenant`, `needs_category` and `needs_deployment`.
+    pub(crate) fn needs(&self, row: &PgRow) -> Result<Needs, StoreError> {
+        let handler: Option<String> = row.try_get("needs_type")?;
+        Ok(Needs {
+            tenant: some(row.try_get("needs_tenant")?),
+            category: some(row.try_get("needs_category")?),
+            deployment: some(row.try_get("needs_deployment")?),
+            ..Needs::of(self.type_of(handler.as_deref()))
+        })
+    }
+}
+
+/// Returns an empty text as `None`: engines write one for no tenant.
+fn some(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Returns the names of the states that a filter asks for; all if it names none.
+pub(crate) fn states(filter: &JobFilter) -> Vec<&'static str> {
+    let asked: &[JobState] = if filter.states.is_empty() {
+        JobState::ALL
+    } else {
+        &filter.states
+    };
+    asked.iter().map(|state| state.as_str()).collect()
+}
