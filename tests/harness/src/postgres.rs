@@ -220,7 +220,7 @@ impl Postgres {
         format!("postgres://postgres:{password}@127.0.0.1:{port}/{database}")
     }
 
-    /// Returns the address, for a [`crate::Proxy`].
+    /// Returns the address, for a proxy.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
