@@ -13,15 +13,11 @@ async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
     let mut world = world().await;
     let rows = world.connect().await;
     let options = options(&world.engine);
-    let instances = world.engine.start_instances("chain", 40, &[]).await;
-    let slow = world
-        .engine
-        .start_instances("slow", 3, &[("millis", "60000")])
-        .await;
     let bridge = Bridge::start(&world, options, quick()).await;
-    for instance in &slow {
-        rows.until_started(instance, 1).await;
-    }
+    let slow = [("millis", "60000")];
+    let slow = world.engine.start_instance("slow", &slow).await;
+    rows.until_started(&slow, 1).await;
+    let instances = world.engine.start_instances("chain", 40, &[]).await;
     world.engine.kill();
     eventually("the health to tell", DONE, || async {
         let health = bridge.node().watch().checked().await;
@@ -30,10 +26,8 @@ async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
     .await;
     world.engine.start_again().await;
     until_ended(&rows, &instances).await;
-    for instance in &slow {
-        // The second run began after the first had ended with the engine.
-        rows.until_started(instance, 2).await;
-    }
+    // The second run began after the first had ended with the engine.
+    rows.until_started(&slow, 2).await;
     let failed: i64 = sqlx::query_scalar(
         "SELECT (SELECT count(*) FROM act_ru_timer_job) + (SELECT count(*) FROM act_ru_deadletter_job)
             + (SELECT count(*) FROM act_ru_job WHERE retries_ < 3)",
