@@ -30,7 +30,7 @@ pub use allow_list::{AllowList, BadHost};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
-pub use value::{HttpAddress, Interval, LogFormat, QueueType, Value};
+pub use value::{EngineType, HttpAddress, Interval, LogFormat, QueueType, Value};
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
@@ -208,26 +208,30 @@ settings! {
         "How long a node may have no free slot before it gives its partitions to other nodes until it has one.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
         "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics must exist already.";
+    engine_type: EngineType = "flowable", "engine-type" "TYPE",
+        "The process engine: `flowable`, or `camunda` for Camunda 7, Operaton and CIB seven.";
     engine_database_url: SecretUrl = "", "engine-database" "URL",
-        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md.";
+        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
-        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest.";
+        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest, `https://user:password@host/engine-rest` for Camunda.";
     engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
         "File with a bearer token for the engine's REST interface, instead of a user in `engine_url`.";
     engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
         "Where the engine and its database may be used without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
-    engine_name: String = "flowable", "engine-name" "NAME",
-        "The name of the engine, which tells several engines in one database apart.";
+    engine_name: String = "", "engine-name" "NAME",
+        "The name of the engine, which tells several engines in one database apart; by default its type.";
     engine_schema: String = "", "engine-schema" "NAME",
         "The schema of the engine's tables; by default the first one of the role's search path that has them.";
     engine_zone: String = "UTC", "engine-zone" "ZONE",
         "The time zone of the engine's JVM, such as `UTC` or `Europe/Berlin`: the engine writes due dates and lock times in it.";
-    engine_lane: String = "flowable", "engine-lane" "LANE",
-        "The lane of the hints of the engine's jobs.";
+    engine_lane: String = "", "engine-lane" "LANE",
+        "The lane of the hints of the engine's jobs; by default the engine's type.";
     engine_concurrency: usize = "8", "engine-concurrency" "N",
         "Maximum number of jobs that the engine executes at once for one node. Must be smaller than the engine's connection pool: a failing job takes two connections.";
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
         "How long an execution may take to answer. After that the job stays locked until its row moves.";
+    engine_lock_for: Duration = "5m", "engine-lock-for" "DURATION",
+        "How long a job of Camunda is locked for its execution. The lock can't be extended, so the jobs of a dead node wait that long. Flowable's locks last as long as `lease` and are renewed.";
     engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
         "How long the jobs of a dead node wait at most for transactions of the engine that may still execute them.";
     engine_watchdog: bool = "false", "engine-watchdog" "BOOL",

@@ -21,10 +21,10 @@
 //! * **One job of an instance at a time**, exclusive or not: the REST interface keeps no exclusive
 //!   jobs apart. An instance has no lock of its own, so its row is locked first, and a second
 //!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance
-//!   ([`lock`]).
+//!   (`lock.rs`).
 //! * **The answer 404 does not mean that a job is gone.** It also stands for a conflict between
 //!   transactions, for a suspended instance, and for some failures. The row decides.
-//! * **Only unlocked rows are locked.** The leader clears expired locks ([`rescue`]).
+//! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Times are local times of the engine's JVM**, in the zone of the options.
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.

@@ -16,7 +16,7 @@
 //! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
 //!   Two executions that meet at a join can block each other without an end, because the engine
 //!   records the failure over a second connection.
-//! * **Only unlocked rows are locked.** The leader clears expired locks ([`rescue`]).
+//! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
 //!   `LOCK_OWNER_` of a timer.
 //! * **Times are local times of the engine's JVM**, in the zone of the options.

@@ -17,7 +17,7 @@ use jobwire_engines::{EngineStore, handlers};
 
 use crate::connect;
 use crate::error::Error;
-use crate::settings::Settings;
+use crate::settings::{EngineType, Settings};
 use crate::signals::Signals;
 use crate::{http, output};
 
@@ -71,7 +71,10 @@ pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
         .engine_options()
         .map_err(|(setting, problem)| Error::Usage(format!("`{setting}` {problem}")))?;
     let url = &settings.engine_database_url;
-    let connected = EngineStore::flowable(url.expose(), options).await;
+    let connected = match settings.engine_type {
+        EngineType::Flowable => EngineStore::flowable(url.expose(), options).await,
+        EngineType::Camunda => EngineStore::camunda(url.expose(), options).await,
+    };
     connected.map_err(|source| Error::Database {
         url: url.to_string(),
         source,
@@ -84,6 +87,7 @@ async fn init(settings: &Settings) -> Result<(), Error> {
     store.init().await?;
     store.check().await?.ready()?;
     let tap = store.create_tap().await;
+    let name = store.options().name.clone();
     store.close().await;
     if let Err(error) = tap {
         output::line(format_args!(
@@ -91,8 +95,7 @@ async fn init(settings: &Settings) -> Result<(), Error> {
         ))?;
     }
     output::line(format_args!(
-        "the schema `jobwire_engine` is ready beside the tables of `{}`; next: jobwire engine run",
-        settings.engine_name
+        "the schema `jobwire_engine` is ready beside the tables of `{name}`; next: jobwire engine run"
     ))
 }
 

@@ -4,7 +4,7 @@ use jobwire_core::Lane;
 use jobwire_engines::{Credentials, EngineOptions};
 use url::Url;
 
-use super::Settings;
+use super::{EngineType, Settings};
 
 impl Settings {
     /// Returns whether an engine is named.
@@ -28,16 +28,26 @@ impl Settings {
         // Fails only without a host, which is reported later.
         let _ = url.set_username("");
         let _ = url.set_password(None);
-        let lane = Lane::new(&*self.engine_lane).map_err(|bad| ("engine_lane", bad.to_string()))?;
+        let or_type = |text: &str| match text {
+            "" => self.engine_type.to_string(),
+            named => named.to_owned(),
+        };
+        let lane = Lane::new(or_type(&self.engine_lane));
+        let lane = lane.map_err(|bad| ("engine_lane", bad.to_string()))?;
         let schema = Some(self.engine_schema.clone()).filter(|schema| !schema.is_empty());
-        Ok(EngineOptions::new(url)
+        let options = match self.engine_type {
+            EngineType::Flowable => EngineOptions::new(url),
+            EngineType::Camunda => EngineOptions::camunda(url),
+        };
+        Ok(options
             .credentials(credentials)
-            .name(self.engine_name.clone())
+            .name(or_type(&self.engine_name))
             .schema(schema)
             .zone(self.engine_zone.clone())
             .lane(lane)
             .concurrency(self.engine_concurrency)
             .answer_within(self.engine_answer_within)
+            .lock_for(self.engine_lock_for)
             .takeover_patience(self.engine_takeover_patience)
             .watchdog(self.engine_watchdog)
             .max_connections(self.database_connections)
@@ -88,6 +98,12 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         ));
     }
     wrong.extend(settings.engine_options().err());
+    if settings.engine_lock_for < settings.lease {
+        wrong.push((
+            "engine_lock_for",
+            "must not be shorter than `lease`".to_owned(),
+        ));
+    }
     if !(1..=1_000).contains(&settings.engine_concurrency) {
         wrong.push(("engine_concurrency", "must be 1 to 1000".to_owned()));
     }

@@ -292,3 +292,13 @@ words_enum! {
         Quorum = "quorum"
     }
 }
+
+words_enum! {
+    /// The type of a process engine.
+    EngineType {
+        /// Flowable.
+        Flowable = "flowable",
+        /// Camunda 7, or an engine with its schema.
+        Camunda = "camunda"
+    }
+}
