@@ -32,8 +32,7 @@ use crate::locking::{Columns, columns, those};
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
 /// long these stay.
-const SETTLE: &str = concat!(
-    "
+const SETTLE: &str = "
 WITH held AS MATERIALIZED (
     SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
 ), insts AS MATERIALIZED (
@@ -62,8 +61,7 @@ WITH held AS MATERIALIZED (
 SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_busy, s.process_instance_id_, s.handler_type_, f.id_ IS NOT NULL AS is_left,
     t.id_ IS NOT NULL AS waits, t.duedate_ AT TIME ZONE $1 AS due_at, d.id_ IS NOT NULL AS is_dead, d.exception_msg_, u.id_ IS NOT NULL AS is_suspended
 FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_job t ON t.id_ = s.id
-    LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id"
-);
+    LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id";
 
 /// Selects the first unlocked job of each instance.
 const NEXT: &str = concat!(
