@@ -1,8 +1,8 @@
 //! Facts about process engines on which the bridge relies, on the real engines. A version of an
 //! engine that behaves differently fails here, before it fails a user.
 //!
-//! Budget: 60 s, of which 15 are the start of Flowable, and two minutes more where Maven has to fetch
-//! its artifacts. The tests of other engines and other settings are long:
+//! Budget: 5 minutes, of which 15 s are the start of each engine; scripts/setup has fetched
+//! them. The tests of other engines and other settings are long:
 //! `scripts/test --long engines::`.
 
 mod activiti;

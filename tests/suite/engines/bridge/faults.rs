@@ -9,6 +9,7 @@ use super::flowable::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
 async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
     let mut world = world().await;
     let rows = world.connect().await;
@@ -40,6 +41,7 @@ async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
 async fn beside_an_engine_node_that_polls_no_activity_runs_twice() {
     let world = world().await;
     let rows = world.connect().await;

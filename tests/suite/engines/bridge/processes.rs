@@ -22,7 +22,7 @@ async fn every_process_of_camunda_ends_and_each_activity_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn every_process_of_camunda_ends_with_many_instances() {
     every_process_ends(World::start(EngineSettings::camunda7).await, 100).await;
 }

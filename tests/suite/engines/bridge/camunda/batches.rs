@@ -8,7 +8,7 @@ use crate::engines::bridge::flowable::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_batch_of_camunda_runs_from_its_seed_to_its_monitor() {
     let world = world().await;
     let rows = world.connect().await;
@@ -48,7 +48,7 @@ async fn a_batch_of_camunda_runs_from_its_seed_to_its_monitor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn the_history_cleanup_of_camunda_runs_and_its_job_waits_for_its_next_due_date() {
     let world = world().await;
     let rows = world.connect().await;

@@ -26,13 +26,13 @@ async fn until_locked_since(rows: &Rows, instance: &str, long: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn no_execution_of_camunda_hangs_at_a_join() {
     joins_end(world().await, 50).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_job_of_a_dead_node_is_taken_over_when_its_lock_has_expired_and_not_before() {
     let world = world().await;
     let rows = world.connect().await;
@@ -54,7 +54,7 @@ async fn a_job_of_a_dead_node_is_taken_over_when_its_lock_has_expired_and_not_be
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_node_that_is_killed_while_the_engine_executes_its_jobs_leaves_none_behind_or_run_twice()
 {
     let world = world().await;
@@ -102,7 +102,7 @@ async fn a_node_that_is_killed_while_the_engine_executes_its_jobs_leaves_none_be
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_suspended_instance_of_camunda_loses_no_attempt_and_goes_on_when_it_is_activated() {
     let world = world().await;
     let rows = world.connect().await;
@@ -120,7 +120,7 @@ async fn a_suspended_instance_of_camunda_loses_no_attempt_and_goes_on_when_it_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_failure_during_a_long_job_of_camunda_is_counted_and_ends_in_an_incident() {
     let world = world().await;
     let rows = world.connect().await;
@@ -152,7 +152,7 @@ async fn a_failure_during_a_long_job_of_camunda_is_counted_and_ends_in_an_incide
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn beside_a_camunda_node_that_polls_no_activity_runs_twice() {
     let world = world().await;
     let rows = world.connect().await;

@@ -56,7 +56,7 @@ async fn fail(engine: &EngineServer, job: &JobRow) {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_hinted_job_of_camunda_is_locked_once_and_a_renewal_leaves_its_row_alone() {
     let (engine, store, rows) = shared().await;
     let instance = engine.start_instance("one", &[]).await;
@@ -90,7 +90,7 @@ async fn a_hinted_job_of_camunda_is_locked_once_and_a_renewal_leaves_its_row_alo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn of_the_jobs_of_an_instance_one_is_locked_however_many_nodes_try_at_once() {
     let (engine, store, rows) = shared().await;
     for _ in 0..20 {
@@ -115,7 +115,7 @@ async fn of_the_jobs_of_an_instance_one_is_locked_however_many_nodes_try_at_once
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn the_end_of_a_job_of_camunda_hands_its_instance_over() {
     let (engine, store, rows) = shared().await;
     let instance = engine.start_instance("fork", &[]).await;
@@ -148,7 +148,7 @@ async fn the_end_of_a_job_of_camunda_hands_its_instance_over() {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn what_the_rest_interface_ignores_the_lock_statement_refuses() {
     let (engine, store, rows) = shared().await;
     // Not due.
@@ -177,7 +177,7 @@ async fn what_the_rest_interface_ignores_the_lock_statement_refuses() {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn the_row_decides_what_became_of_an_executed_job_of_camunda() {
     let (engine, store, rows) = shared().await;
     let owner = NodeId::generate();
@@ -226,7 +226,7 @@ async fn the_row_decides_what_became_of_an_executed_job_of_camunda() {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn an_answer_404_is_the_engines_word_or_shows_a_wrong_path() {
     let (engine, _, rows) = shared().await;
     // The bridge tells them apart by this name, and looks at the row in the first case.
@@ -258,7 +258,7 @@ async fn an_answer_404_is_the_engines_word_or_shows_a_wrong_path() {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn an_operator_finds_and_retries_a_dead_letter_and_a_timer_of_camunda() {
     let (engine, store, rows) = shared().await;
     let instance = engine

@@ -9,7 +9,7 @@ use crate::engines::bridge::flowable::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn with_a_tap_every_job_of_camunda_runs_and_no_update_of_the_engine_fails() {
     let world = world().await;
     let rows = world.connect().await;

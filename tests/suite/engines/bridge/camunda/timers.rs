@@ -11,7 +11,7 @@ use crate::engines::bridge::flowable::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn cycles_of_camunda_run_to_their_end_and_never_early() {
     let world = world().await;
     let rows = world.connect().await;
@@ -62,7 +62,7 @@ async fn cycles_of_camunda_run_to_their_end_and_never_early() {
 }
 
 #[tokio::test]
-#[ignore = "scripts/test engines:: --ignored"]
+#[ignore = "long: scripts/test --long engines::"]
 async fn a_due_timer_of_camunda_is_hinted_once_by_its_leader_and_then_is_an_orphan() {
     let (engine, store, rows) = shared().await;
     let instance = engine.start_instance("timer", &[("wait", "PT1S")]).await;
