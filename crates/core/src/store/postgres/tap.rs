@@ -69,7 +69,9 @@ pub fn address(options: &PgConnectOptions) -> Address {
         PgSslMode::VerifyFull => TlsMode::VerifyFull,
     };
     for (name, value) in url.query_pairs() {
-        let pem = || Some(Pem::from(value.clone().into_owned()));
+        // sqlx writes `file: ` before the path of a file.
+        let text = value.strip_prefix("file: ").unwrap_or(&value);
+        let pem = || Some(Pem::from(text.to_owned()));
         match &*name {
             "sslrootcert" => address.tls.root = pem(),
             "sslcert" => address.tls.certificate = pem(),
