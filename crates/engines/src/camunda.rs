@@ -41,27 +41,28 @@ mod sweep;
 mod tap;
 mod timers;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
-    OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Marked, MovedTimers, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_core::{Fence, JobId, JobState, NodeId, StoreError};
 use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
+use sqlx::postgres::PgRow;
 
-use crate::connection::Lines;
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Backlog, Call, Change, Dialect, Ended, Freed, Method, Settled, Settling};
+use crate::dialect::{Call, Change, Dialect, Ended, Freed, Method, Settled};
 use crate::examine::Finding;
-use crate::locking;
+use crate::locking::{Columns, Wanted};
 use crate::options::EngineOptions;
+use crate::queries::Queries;
+use crate::sweep::Sweep;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
@@ -134,12 +135,20 @@ const RIGHTS: [(&str, &str); 6] = [
 
 #[async_trait]
 impl Dialect for Camunda {
-    fn name(&self) -> &'static str {
-        "camunda"
+    fn decoder(&self) -> &Decoder {
+        &self.decoder
     }
 
-    fn types(&self) -> &'static [&'static str] {
-        &HANDLER_TYPES
+    fn zone(&self) -> &str {
+        &self.zone
+    }
+
+    fn queries(&self) -> &'static Queries {
+        &operate::QUERIES
+    }
+
+    fn sweep(&self) -> &'static Sweep {
+        &sweep::SWEEP
     }
 
     fn execution(&self) -> &'static str {
@@ -204,13 +213,13 @@ impl Dialect for Camunda {
         probe::probe(pool, &self.zone).await?.refuse()
     }
 
-    async fn lock(
+    async fn send_lock(
         &self,
-        lines: &Lines,
+        pool: &PgPool,
         terms: &LockTerms,
-        hints: &[Hint],
-    ) -> Result<Locked, StoreError> {
-        locking::lock_hinted(self, &lines.hot.pool, terms, hints).await
+        wanted: &Wanted,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        self.lock_wanted(pool, terms, wanted).await
     }
 
     async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
@@ -237,18 +246,16 @@ impl Dialect for Camunda {
         self.held_by_node(pool, owner, known).await
     }
 
-    async fn settle(
+    async fn settle_once(
         &self,
-        lines: &Lines,
-        owner: NodeId,
-        jobs: &[Settling],
+        pool: &PgPool,
+        held: &Columns,
+        unanswered: &[String],
         take: Option<&LockTerms>,
-    ) -> Result<Settled, StoreError> {
-        self.settle_batch(&lines.hot.pool, owner, jobs, take).await
-    }
-
-    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-        locking::still_ours(pool, id, owner).await
+        settled: &mut Settled,
+    ) -> Result<HashSet<String>, StoreError> {
+        self.settle_rows(pool, held, unanswered, take, settled)
+            .await
     }
 
     async fn ended(
@@ -279,10 +286,6 @@ impl Dialect for Camunda {
         self.hints_of_jobs(pool, jobs).await
     }
 
-    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {
-        self.find_orphans(pool, query).await
-    }
-
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
         self.free_expired_locks(pool, at_most).await
     }
@@ -290,26 +293,6 @@ impl Dialect for Camunda {
     /// An instance has no lock of its own that could be left behind.
     async fn free_instances(&self, _: &PgPool) -> Result<Vec<Ready>, StoreError> {
         Ok(Vec::new())
-    }
-
-    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError> {
-        sweep::backlog(pool, &self.zone).await
-    }
-
-    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        self.find_jobs(pool, filter).await
-    }
-
-    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
-        self.count_jobs(pool, filter).await
-    }
-
-    async fn get(
-        &self,
-        pool: &PgPool,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-        self.get_job(pool, id).await
     }
 
     async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {

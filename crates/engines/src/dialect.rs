@@ -3,23 +3,26 @@
 //! [`EngineStore`](crate::EngineStore) is the store of every engine. What differs between engines
 //! stands behind this trait, one implementation for each.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
-    OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Marked, MovedTimers, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_core::{Fence, JobId, JobState, NodeId, StoreError};
 use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
+use sqlx::postgres::PgRow;
 
-use crate::connection::Lines;
+use crate::decode::Decoder;
 use crate::examine::Finding;
+use crate::locking::{Columns, Wanted, still_ours};
+use crate::queries::Queries;
+use crate::sweep::Sweep;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -140,11 +143,17 @@ pub(crate) struct Backlog {
 /// The rules of an engine's job tables.
 #[async_trait]
 pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
-    /// Returns the engine's name, for metrics and logs.
-    fn name(&self) -> &'static str;
+    /// Returns what reads the rows of its jobs.
+    fn decoder(&self) -> &Decoder;
 
-    /// Returns the types of its jobs.
-    fn types(&self) -> &'static [&'static str];
+    /// Returns the zone of the engine's JVM.
+    fn zone(&self) -> &str;
+
+    /// Returns the statements of operators' queries.
+    fn queries(&self) -> &'static Queries;
+
+    /// Returns the statements with which the leader reads.
+    fn sweep(&self) -> &'static Sweep;
 
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;
@@ -183,13 +192,15 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Checks that the tables are those of a supported engine.
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
 
-    /// Locks the jobs that these hints name. See [`Store::lock`](jobwire_core::Store::lock).
-    async fn lock(
+    /// Sends the lock statement. Its rows have the columns of a locked job, all NULL if none was
+    /// locked; `hinted`, the id of the hint, or NULL; `class`: `locked-now` or a refusal; and for
+    /// `unserved` what the job needs.
+    async fn send_lock(
         &self,
-        lines: &Lines,
+        pool: &PgPool,
         terms: &LockTerms,
-        hints: &[Hint],
-    ) -> Result<Locked, StoreError>;
+        wanted: &Wanted,
+    ) -> Result<Vec<PgRow>, StoreError>;
 
     /// Returns the unlocked jobs of a page of a claim.
     async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError>;
@@ -213,17 +224,16 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     ) -> Result<Vec<LockedJob>, StoreError>;
 
     /// Reads what became of these jobs, releases their locks and hands their instances over. With
-    /// `take`, the next job of each instance is locked.
-    async fn settle(
+    /// `take`, the next job of each instance is locked. The locks of `unanswered` stay. Returns the ids
+    /// whose rows the engine has locked; nothing of them was changed.
+    async fn settle_once(
         &self,
-        lines: &Lines,
-        owner: NodeId,
-        jobs: &[Settling],
+        pool: &PgPool,
+        held: &Columns,
+        unanswered: &[String],
         take: Option<&LockTerms>,
-    ) -> Result<Settled, StoreError>;
-
-    /// Returns whether the job is still executable and locked by this owner.
-    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError>;
+        settled: &mut Settled,
+    ) -> Result<HashSet<String>, StoreError>;
 
     /// Returns how an execution ended that began with this number of attempts left.
     async fn ended(
@@ -233,7 +243,7 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         owner: &str,
         _retries: i32,
     ) -> Result<Ended, StoreError> {
-        Ok(if self.still_ours(pool, id, owner).await? {
+        Ok(if still_ours(pool, id, owner).await? {
             Ended::Conflict
         } else {
             Ended::Counted
@@ -257,30 +267,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// which are locked.
     async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError>;
 
-    /// Returns jobs whose hint was lost. See [`Store::orphans`](jobwire_core::Store::orphans).
-    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError>;
-
     /// Clears expired locks of jobs and returns the jobs.
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError>;
 
     /// Clears expired locks of instances and returns the first ready job of each.
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError>;
-
-    /// Counts the jobs.
-    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError>;
-
-    /// Returns the jobs that match.
-    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError>;
-
-    /// Returns the number of jobs that match.
-    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError>;
-
-    /// Returns one job and the stack of its last failure.
-    async fn get(
-        &self,
-        pool: &PgPool,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError>;
 
     /// Clears all locks of Jobwire's nodes. Returns their number.
     async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError>;

@@ -37,26 +37,27 @@ mod tap;
 mod timers;
 
 use async_trait::async_trait;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    ClaimPage, Claimable, Committed, LockTerms, Locked, Marked, MovedTimers, OrphanPage,
-    OrphanQuery, Renewed,
+    ClaimPage, Claimable, Committed, LockTerms, Marked, MovedTimers, Renewed,
 };
-use jobwire_core::{Fence, Hint, Job, JobId, JobState, NodeId, StoreError};
+use jobwire_core::{Fence, JobId, JobState, NodeId, StoreError};
 use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
+use sqlx::postgres::PgRow;
 
-use crate::connection::Lines;
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Backlog, Call, Change, Dialect, Freed, Method, Settled, Settling};
+use crate::dialect::{Call, Change, Dialect, Freed, Method, Settled};
 use crate::examine::Finding;
-use crate::locking;
+use crate::locking::{Columns, Wanted};
 use crate::options::EngineOptions;
+use crate::queries::Queries;
+use crate::sweep::Sweep;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 18] = [
@@ -132,12 +133,20 @@ const RIGHTS: [(&str, &str); 12] = [
 
 #[async_trait]
 impl Dialect for Flowable {
-    fn name(&self) -> &'static str {
-        "flowable"
+    fn decoder(&self) -> &Decoder {
+        &self.decoder
     }
 
-    fn types(&self) -> &'static [&'static str] {
-        &HANDLER_TYPES
+    fn zone(&self) -> &str {
+        &self.zone
+    }
+
+    fn queries(&self) -> &'static Queries {
+        &operate::QUERIES
+    }
+
+    fn sweep(&self) -> &'static Sweep {
+        &sweep::SWEEP
     }
 
     fn execution(&self) -> &'static str {
@@ -192,13 +201,13 @@ impl Dialect for Flowable {
         probe::probe(pool, &self.zone).await?.refuse()
     }
 
-    async fn lock(
+    async fn send_lock(
         &self,
-        lines: &Lines,
+        pool: &PgPool,
         terms: &LockTerms,
-        hints: &[Hint],
-    ) -> Result<Locked, StoreError> {
-        locking::lock_hinted(self, &lines.hot.pool, terms, hints).await
+        wanted: &Wanted,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        self.lock_wanted(pool, terms, wanted).await
     }
 
     async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
@@ -225,18 +234,16 @@ impl Dialect for Flowable {
         self.held_by_node(pool, owner, lease, known).await
     }
 
-    async fn settle(
+    async fn settle_once(
         &self,
-        lines: &Lines,
-        owner: NodeId,
-        jobs: &[Settling],
+        pool: &PgPool,
+        held: &Columns,
+        unanswered: &[String],
         take: Option<&LockTerms>,
-    ) -> Result<Settled, StoreError> {
-        self.settle_batch(&lines.hot.pool, owner, jobs, take).await
-    }
-
-    async fn still_ours(&self, pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-        locking::still_ours(pool, id, owner).await
+        settled: &mut Settled,
+    ) -> Result<HashSet<String>, StoreError> {
+        self.settle_rows(pool, held, unanswered, take, settled)
+            .await
     }
 
     async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
@@ -257,36 +264,12 @@ impl Dialect for Flowable {
         self.hints_of_jobs(pool, jobs).await
     }
 
-    async fn orphans(&self, pool: &PgPool, query: &OrphanQuery) -> Result<OrphanPage, StoreError> {
-        self.find_orphans(pool, query).await
-    }
-
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
         self.free_expired_locks(pool, at_most).await
     }
 
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
         self.free_left_instances(pool).await
-    }
-
-    async fn backlog(&self, pool: &PgPool) -> Result<Backlog, StoreError> {
-        sweep::backlog(pool, &self.zone).await
-    }
-
-    async fn find(&self, pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        self.find_jobs(pool, filter).await
-    }
-
-    async fn count(&self, pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
-        self.count_jobs(pool, filter).await
-    }
-
-    async fn get(
-        &self,
-        pool: &PgPool,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-        self.get_job(pool, id).await
     }
 
     async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {

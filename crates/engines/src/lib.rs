@@ -52,7 +52,11 @@ pub mod id;
 mod locking;
 mod options;
 mod owner;
+mod probing;
+mod queries;
+mod settling;
 pub mod store;
+mod sweep;
 mod tap;
 
 pub use handler::handlers;

@@ -4,7 +4,6 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use jobwire_core::job::LockToken;
 use jobwire_core::job::scope::Names;
 use jobwire_core::store::{ClaimPage, Claimable, LockTerms, Locked, Refusal};
@@ -13,6 +12,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 
 use crate::decode::Decoder;
+use crate::dialect::Dialect;
 use crate::id::engine_id;
 use crate::owner::owner;
 
@@ -51,26 +51,9 @@ impl Wanted {
     }
 }
 
-/// The lock statement of a dialect.
-#[async_trait]
-pub(crate) trait Locker: Sync {
-    /// Reads the rows.
-    fn decoder(&self) -> &Decoder;
-
-    /// Sends the statement. Its rows have the columns of a locked job, all NULL if none was locked;
-    /// `hinted`, the id of the hint, or NULL; `class`: `locked-now` or a refusal; and for `unserved`
-    /// what the job needs.
-    async fn send_lock(
-        &self,
-        pool: &PgPool,
-        terms: &LockTerms,
-        wanted: &Wanted,
-    ) -> Result<Vec<PgRow>, StoreError>;
-}
-
 /// Locks the jobs of these hints. A job that is not visible yet is looked for again.
 pub(crate) async fn lock_hinted(
-    locker: &impl Locker,
+    dialect: &dyn Dialect,
     pool: &PgPool,
     terms: &LockTerms,
     hints: &[Hint],
@@ -87,7 +70,7 @@ pub(crate) async fn lock_hinted(
     }
     let mut pauses = LOOK_AGAIN.iter();
     while !open.is_empty() {
-        let gone = lock_once(locker, pool, terms, &open, &mut answer).await?;
+        let gone = lock_once(dialect, pool, terms, &open, &mut answer).await?;
         let since = chrono::Utc::now() - FRESH;
         let (fresh, gone): (Vec<&Hint>, Vec<&Hint>) = gone
             .into_iter()
@@ -107,7 +90,7 @@ pub(crate) async fn lock_hinted(
 
 /// Sends the statement once. Returns the hints whose jobs are not there.
 async fn lock_once<'h>(
-    locker: &impl Locker,
+    dialect: &dyn Dialect,
     pool: &PgPool,
     terms: &LockTerms,
     hints: &[&'h Hint],
@@ -119,9 +102,9 @@ async fn lock_once<'h>(
             wanted.push(id, hint.instance.clone());
         }
     }
-    let decoder = locker.decoder();
+    let decoder = dialect.decoder();
     let mut gone = Vec::new();
-    for row in &locker.send_lock(pool, terms, &wanted).await? {
+    for row in &dialect.send_lock(pool, terms, &wanted).await? {
         if row.try_get::<Option<String>, _>("id_")?.is_some() {
             answer.jobs.extend(decoder.locked(row)?);
         }

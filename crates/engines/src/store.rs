@@ -43,6 +43,7 @@ use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::options::EngineOptions;
 use crate::{activity, tap};
+use crate::{locking, queries, settling, sweep};
 
 /// How long after a tap stands the looks go on reporting: what committed before may become visible
 /// a moment later.
@@ -137,7 +138,7 @@ impl EngineStore {
     /// Returns the types of the engine's jobs.
     #[must_use]
     pub fn types(&self) -> &'static [&'static str] {
-        self.0.dialect.types()
+        self.0.dialect.decoder().types
     }
 
     /// Returns a pool of connections to the engine's database, for statements that are not hot.
@@ -211,7 +212,7 @@ impl EngineStore {
     /// milliseconds. Needs the right CREATE on the database; the tables must belong to the role.
     ///
     /// # Errors
-    /// [`StoreError::Config`] with the statement for somebody who has the rights.
+    /// [`StoreError::Config`] with the statement that a user with the rights can run.
     pub async fn create_tap(&self) -> Result<()> {
         let publication = tap::publication(self).await?;
         publication.create(self.address()).await.map_err(|error| {
@@ -282,16 +283,16 @@ impl EngineStore {
     }
 
     pub(crate) async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let line = &self.0.lines.rest;
         self.run("look_at_job", line, || {
-            dialect.still_ours(&line.pool, id, owner)
+            locking::still_ours(&line.pool, id, owner)
         })
         .await
     }
 
     /// Returns how an execution ended that the engine did not answer with success.
     pub(crate) async fn ended(&self, job: &Job, owner: &str) -> Result<Ended> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("look_at_job", line, || {
             dialect.ended(&line.pool, job.id, owner, job.retries)
         })
@@ -344,7 +345,7 @@ impl EngineStore {
         held: Vec<LockToken>,
         then: &Handoff,
     ) -> Result<BatchOutcome> {
-        let Inner { dialect, lines, .. } = &*self.0;
+        let (dialect, lines) = (self.dialect(), &self.0.lines);
         let jobs: Vec<Settling> = held
             .into_iter()
             .map(|held| Settling {
@@ -357,7 +358,9 @@ impl EngineStore {
             Handoff::Hint => None,
         };
         let settled = self
-            .run_locking(statement, || dialect.settle(lines, owner, &jobs, take))
+            .run_locking(statement, || {
+                settling::settle(dialect, &lines.hot.pool, owner, &jobs, take)
+            })
             .await?;
         Ok(self.outcome(settled))
     }
@@ -443,11 +446,11 @@ impl EngineStore {
 #[async_trait]
 impl Store for EngineStore {
     fn name(&self) -> &'static str {
-        self.0.dialect.name()
+        self.0.dialect.decoder().engine
     }
 
     async fn check(&self) -> Result<SchemaStatus> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("check", line, || async {
             dialect.probe(&line.pool).await?;
             schema::status(&line.pool).await
@@ -477,13 +480,15 @@ impl Store for EngineStore {
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
-        let Inner { dialect, lines, .. } = &*self.0;
-        self.run_locking("lock", || dialect.lock(lines, terms, hints))
-            .await
+        let (dialect, lines) = (self.dialect(), &self.0.lines);
+        self.run_locking("lock", || {
+            locking::lock_hinted(dialect, &lines.hot.pool, terms, hints)
+        })
+        .await
     }
 
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
-        let Inner { dialect, lines, .. } = &*self.0;
+        let (dialect, lines) = (self.dialect(), &self.0.lines);
         let Claimable { hints, after } = self.claimable(terms, page).await?;
         if hints.is_empty() {
             return Ok(Claimed {
@@ -492,7 +497,9 @@ impl Store for EngineStore {
             });
         }
         let locked = self
-            .run_locking("claim", || dialect.lock(lines, terms, &hints))
+            .run_locking("claim", || {
+                locking::lock_hinted(dialect, &lines.hot.pool, terms, &hints)
+            })
             .await?;
         Ok(Claimed {
             jobs: locked.jobs,
@@ -502,7 +509,7 @@ impl Store for EngineStore {
     }
 
     async fn claimable(&self, _: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("claim", line, || dialect.claimable(&line.pool, page))
             .await
     }
@@ -531,7 +538,7 @@ impl Store for EngineStore {
             return Ok(Vec::new());
         }
         let mut asked = Asked(&self.0.in_doubt, true);
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         let found = self
             .run("unknown", line, || {
                 dialect.held_by(&line.pool, owner, lease, known)
@@ -587,7 +594,7 @@ impl Store for EngineStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("move_due_timers", line, || {
             dialect.move_due(&line.pool, at_most)
         })
@@ -669,7 +676,9 @@ impl Store for EngineStore {
             report.unhinted.extend(new);
             self.cancel_hung().await;
         }
-        let backlog = self.run("backlog", line, || dialect.backlog(pool)).await?;
+        let backlog = self
+            .run("backlog", line, || sweep::backlog(self.dialect(), pool))
+            .await?;
         report.next_due = backlog.next_due;
         report.leased = backlog.leased;
         report.executable = backlog.executable;
@@ -684,7 +693,7 @@ impl Store for EngineStore {
     }
 
     async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("mark_hinted", line, || dialect.hints_of(&line.pool, jobs))
             .await
     }
@@ -737,13 +746,15 @@ impl Store for EngineStore {
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
-        self.run("orphans", line, || dialect.orphans(&line.pool, query))
-            .await
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        self.run("orphans", line, || {
+            sweep::orphans(dialect, &line.pool, query)
+        })
+        .await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("free_instances", line, || {
             dialect.free_instances(&line.pool)
         })
@@ -755,20 +766,23 @@ impl Store for EngineStore {
     }
 
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
-        self.run("find", line, || dialect.find(&line.pool, filter))
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        self.run("find", line, || queries::find(dialect, &line.pool, filter))
             .await
     }
 
     async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
-        self.run("count", line, || dialect.count(&line.pool, filter))
-            .await
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        self.run("count", line, || {
+            queries::count(dialect, &line.pool, filter)
+        })
+        .await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.rest);
-        self.run("get", line, || dialect.get(&line.pool, id)).await
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        self.run("get", line, || queries::get(dialect, &line.pool, id))
+            .await
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
@@ -806,7 +820,7 @@ impl Store for EngineStore {
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
-        let backlog = self.0.dialect.backlog(self.pool()).await?;
+        let backlog = sweep::backlog(self.dialect(), self.pool()).await?;
         Ok(vec![LaneView {
             lane: self.0.options.lane.clone(),
             ready: (backlog.executable - backlog.leased).max(0),
@@ -823,7 +837,7 @@ impl Store for EngineStore {
         if lanes.contains(&self.0.options.lane) {
             return Ok(Vec::new());
         }
-        let backlog = self.0.dialect.backlog(self.pool()).await?;
+        let backlog = sweep::backlog(self.dialect(), self.pool()).await?;
         Ok(vec![LaneBacklog {
             lane: self.0.options.lane.clone(),
             jobs: backlog.executable,

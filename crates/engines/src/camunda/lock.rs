@@ -11,7 +11,6 @@
 //! one transaction prevent that: the first locks the rows of the instances, and the second begins
 //! afterwards and sees every lock that was committed under them.
 
-use async_trait::async_trait;
 use jobwire_core::StoreError;
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, Claimable, LockTerms};
@@ -20,9 +19,8 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Camunda;
 use super::sql::{by_age, due, in_scope, job_columns, local_now, runnable, unlocked};
-use crate::decode::Decoder;
 use crate::id::engine_id;
-use crate::locking::{self, Locker, Wanted, names};
+use crate::locking::{self, Wanted, names};
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -137,13 +135,9 @@ pub(super) struct Free {
     pub(super) suspended: Vec<String>,
 }
 
-#[async_trait]
-impl Locker for Camunda {
-    fn decoder(&self) -> &Decoder {
-        &self.decoder
-    }
-
-    async fn send_lock(
+impl Camunda {
+    /// Sends the statement for these jobs and instances.
+    pub(super) async fn lock_wanted(
         &self,
         pool: &PgPool,
         terms: &LockTerms,
@@ -167,9 +161,7 @@ impl Locker for Camunda {
         tx.commit().await?;
         Ok(rows)
     }
-}
 
-impl Camunda {
     /// Locks the first ready job of each of these instances, whose rows the transaction has locked.
     pub(super) async fn lock_next(
         &self,

@@ -2,15 +2,13 @@
 //!
 //! It changes nothing. What it does not know it refuses, with a sentence that names the remedy.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
-use crate::decode::OTHER;
-use crate::examine::{Finding, Level};
+use crate::examine::Finding;
 use crate::id::job_id;
+use crate::probing;
 
 /// The columns that the statements use, by table.
 const NEEDED: [(&str, &[&str]); 4] = [
@@ -74,11 +72,7 @@ impl Probed {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.missing.is_empty() {
-            problems.push(format!(
-                "the database has no tables of Camunda 7 that Jobwire knows: {} is missing; check the database's \
-                 URL and `engine_schema`; table prefixes are not supported",
-                self.missing.join(", ")
-            ));
+            problems.push(probing::without_tables("Camunda 7", &self.missing));
             return problems;
         }
         if !self.version.as_deref().is_some_and(is_known) {
@@ -90,60 +84,25 @@ impl Probed {
         if let Some(id) = &self.unknown_id {
             problems.extend(job_id(id).err().map(|error| error.to_string()));
         }
-        if self.unknown_zone {
-            problems.push(format!(
-                "the database knows no time zone `{}`; set `engine_zone` to the zone of the engine's JVM, such as \
-                 `UTC` or `Europe/Berlin`",
-                self.zone
-            ));
-        }
-        if let Some(newest) = self.newest
-            && newest > self.now + chrono::Duration::minutes(10)
-        {
-            problems.push(format!(
-                "the newest entry of the engine is {} minutes in the future if its clock shows `{}`; set \
-                 `engine_zone` to the zone of the engine's JVM",
-                (newest - self.now).num_minutes(),
-                self.zone
-            ));
-        }
+        let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);
+        problems.extend(zone);
         problems
     }
 
     /// Returns what an operator should know.
     pub(crate) fn findings(&self) -> Vec<Finding> {
-        let about = "engine";
-        let problems = self.problems().into_iter();
-        let mut findings: Vec<Finding> = problems
-            .map(|problem| Finding::wrong(about, problem))
-            .collect();
-        if findings.is_empty() {
-            findings.push(Finding::fine(
-                about,
-                format!(
-                    "Camunda 7 or an engine with its schema, version {}, zone {}",
-                    self.version.as_deref().unwrap_or("unknown"),
-                    self.zone
-                ),
-            ));
-        }
+        let fine = || {
+            format!(
+                "Camunda 7 or an engine with its schema, version {}, zone {}",
+                self.version.as_deref().unwrap_or("unknown"),
+                self.zone
+            )
+        };
+        let mut findings = probing::found(self.problems(), fine);
         if self.polls {
-            findings.push(Finding::bad(
-                Level::Remark,
-                "executor",
-                "jobs are locked by an engine node, which executes them by itself",
-                "this works beside Jobwire; to hand all jobs over, set `camunda.bpm.job-execution.enabled=false` on every engine node",
-            ));
+            findings.push(probing::polls("camunda.bpm.job-execution.enabled=false"));
         }
-        if !self.own_handlers.is_empty() {
-            findings.push(Finding::fine(
-                "handlers",
-                format!(
-                    "handlers of your own run as type `{OTHER}`: {}",
-                    self.own_handlers.join(", ")
-                ),
-            ));
-        }
+        findings.extend(probing::own_handlers(&self.own_handlers));
         findings
     }
 
@@ -152,11 +111,7 @@ impl Probed {
     /// # Errors
     /// [`StoreError::Config`] with all problems.
     pub fn refuse(&self) -> Result<(), StoreError> {
-        let problems = self.problems();
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(StoreError::Config(problems.join("; ")))
+        probing::refuse(&self.problems())
     }
 }
 
@@ -171,10 +126,6 @@ fn is_known(version: &str) -> bool {
         _ => false,
     }
 }
-
-const COLUMNS: &str = "
-SELECT t.name, a.attname::text FROM unnest($1::text[]) AS t(name)
-    LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(t.name) AND a.attnum > 0 AND NOT a.attisdropped";
 
 const VERSION: &str = "
 SELECT version_ FROM act_ge_schema_log ORDER BY timestamp_ DESC NULLS LAST, length(id_) DESC, id_ DESC LIMIT 1";
@@ -199,33 +150,12 @@ pub async fn probe(pool: &PgPool, zone: &str) -> Result<Probed, StoreError> {
         zone: zone.to_owned(),
         ..Probed::default()
     };
-    let tables: Vec<&str> = NEEDED.iter().map(|(table, _)| *table).collect();
-    let rows = sqlx::query(COLUMNS).bind(tables).fetch_all(pool).await?;
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for row in &rows {
-        let column: Option<String> = row.try_get(1)?;
-        found.entry(row.try_get(0)?).or_default().extend(column);
-    }
-    for (table, columns) in NEEDED {
-        let has = found.get(table).map(Vec::as_slice).unwrap_or_default();
-        if has.is_empty() {
-            probed.missing.push(table.to_owned());
-            continue;
-        }
-        let missing = columns.iter().filter(|c| !has.iter().any(|h| h == *c));
-        probed
-            .missing
-            .extend(missing.map(|column| format!("{table}.{column}")));
-    }
+    probed.missing = probing::missing(pool, &NEEDED).await?;
     if !probed.missing.is_empty() {
         return Ok(probed);
     }
     probed.version = sqlx::query_scalar(VERSION).fetch_optional(pool).await?;
-    let known: bool =
-        sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_timezone_names WHERE name = $1)")
-            .bind(zone)
-            .fetch_one(pool)
-            .await?;
+    let known = probing::knows_zone(pool, zone).await?;
     probed.unknown_zone = !known;
     let assumed = if known { zone } else { "UTC" };
     let row = sqlx::query(FACTS).bind(assumed).fetch_one(pool).await?;

@@ -15,21 +15,20 @@
 //! The second statement locks or finds the next job of each instance ([`lock`](super::lock)).
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::store::LockTerms;
-use jobwire_core::{JobId, NodeId, StoreError};
+use jobwire_core::{JobId, StoreError};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgPool, Row};
 
 use super::Camunda;
 use super::lock::Free;
 use super::sql::{by_age, due, runnable, unlocked};
-use crate::dialect::{Ended, Fate, Settled, Settling};
+use crate::dialect::{Ended, Fate, Settled};
 use crate::id::{engine_id, job_id};
-use crate::locking::{Columns, columns, those};
+use crate::locking::Columns;
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay.
 const SETTLE: &str = concat!(
@@ -78,49 +77,9 @@ SELECT c.id_, c.process_instance_id_, c.handler_type_ FROM unnest($2::text[]) AS
 WHERE NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = i.inst AND s.lock_exp_time_ IS NOT NULL)"
 );
 
-/// The pauses before rows that the engine has locked are tried again.
-const BUSY: [Duration; 4] = [
-    Duration::from_millis(2),
-    Duration::from_millis(5),
-    Duration::from_millis(15),
-    Duration::from_millis(40),
-];
-
 impl Camunda {
-    /// Settles a batch. Rows that stay locked by the engine are reported as busy.
-    pub(super) async fn settle_batch(
-        &self,
-        pool: &PgPool,
-        node: NodeId,
-        jobs: &[Settling],
-        take: Option<&LockTerms>,
-    ) -> Result<Settled, StoreError> {
-        let mut settled = Settled::default();
-        let unanswered = jobs.iter().filter(|job| job.unanswered);
-        let unanswered: Vec<String> = unanswered
-            .filter_map(|job| engine_id(job.held.id))
-            .collect();
-        let mut open = columns(node, jobs.iter().map(|job| &job.held));
-        let mut pauses = BUSY.iter();
-        loop {
-            let busy = self
-                .settle_once(pool, &open, &unanswered, take, &mut settled)
-                .await?;
-            if busy.is_empty() {
-                return Ok(settled);
-            }
-            let Some(pause) = pauses.next() else {
-                let busy = busy.iter().filter_map(|id| job_id(id).ok());
-                settled.fates.extend(busy.map(|id| (id, Fate::Busy)));
-                return Ok(settled);
-            };
-            tokio::time::sleep(*pause).await;
-            open = those(open, &busy);
-        }
-    }
-
     /// Settles the jobs whose rows are free. Returns the ids of the others.
-    async fn settle_once(
+    pub(super) async fn settle_rows(
         &self,
         pool: &PgPool,
         (ids, owners, instances): &Columns,

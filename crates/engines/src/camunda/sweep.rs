@@ -1,19 +1,14 @@
 //! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
 
-use chrono::{DateTime, Utc};
-use jobwire_core::StoreError;
-use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
-use sqlx::{PgPool, Row};
-
-use super::Camunda;
 use super::sql::{by_age, due, local_now, runnable, unlocked};
-use crate::dialect::Backlog;
-use crate::id::engine_id;
-use crate::locking::texts;
+use crate::sweep::Sweep;
 
-/// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints are
-/// known, `$6`: maximum number, `$7`: whether to mark.
-///
+/// The statements.
+pub(super) const SWEEP: Sweep = Sweep {
+    orphans: ORPHANS,
+    backlog: BACKLOG,
+};
+
 /// A job is ready since it was written or since it is due, whichever is later. Its xmin shows the
 /// former: the transaction that wrote it must have ended before the horizon. A mark is a new version
 /// of the row without a change, so that the row is not suspected again before the next horizon.
@@ -52,7 +47,6 @@ WITH lost AS MATERIALIZED (
 SELECT lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free FROM lost ORDER BY id_"
 );
 
-/// `$1`: the zone, `$2`: the limit of counting.
 const BACKLOG: &str = concat!(
     "
 SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
@@ -78,57 +72,6 @@ SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
     runnable!("j"),
     " AND NOT ",
     due!("j"),
-    ")"
+    "),
+    NULL::bigint"
 );
-
-/// Counts the jobs.
-pub(super) async fn backlog(pool: &PgPool, zone: &str) -> Result<Backlog, StoreError> {
-    let row = sqlx::query(BACKLOG)
-        .bind(zone)
-        .bind(COUNT_LIMIT + 1)
-        .fetch_one(pool)
-        .await?;
-    Ok(Backlog {
-        leased: row.try_get(0)?,
-        executable: row.try_get(1)?,
-        timers: row.try_get(2)?,
-        dead_letters: row.try_get(3)?,
-        oldest: row.try_get::<Option<DateTime<Utc>>, _>(4)?,
-        next_due: row.try_get::<Option<DateTime<Utc>>, _>(5)?,
-    })
-}
-
-impl Camunda {
-    /// Returns jobs whose hint was lost.
-    pub(super) async fn find_orphans(
-        &self,
-        pool: &PgPool,
-        query: &OrphanQuery,
-    ) -> Result<OrphanPage, StoreError> {
-        if query.lane != self.decoder.lane {
-            return Ok(OrphanPage::default());
-        }
-        let rows = sqlx::query(ORPHANS)
-            .bind(&self.zone)
-            .bind(query.after.and_then(engine_id))
-            .bind(query.horizon.map(|horizon| horizon.0))
-            .bind(query.ready_before)
-            .bind(texts(query.held.iter().copied()))
-            .bind(query.limit)
-            .bind(query.mark)
-            .fetch_all(pool)
-            .await?;
-        let mut page = OrphanPage::default();
-        let mut last = None;
-        for row in &rows {
-            let id: String = row.try_get("id_")?;
-            last = self.decoder.job_id(&id).or(last);
-            if row.try_get("is_free")? {
-                page.ready.extend(self.decoder.ready_row(row)?);
-            }
-        }
-        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);
-        page.next = last.filter(|_| is_full);
-        Ok(page)
-    }
-}

@@ -11,7 +11,6 @@
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards, so one of both sees a new job.
 
-use async_trait::async_trait;
 use jobwire_core::StoreError;
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, Claimable, LockTerms};
@@ -20,9 +19,8 @@ use sqlx::{Executor, PgPool, Postgres, Row};
 
 use super::Flowable;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
-use crate::decode::Decoder;
 use crate::id::engine_id;
-use crate::locking::{self, Locker, Wanted, names};
+use crate::locking::{self, Wanted, names};
 
 /// `$2`: ids, `$3`: the instance that each hint names, `$4`: the owner without its fence, `$5`: the
 /// lease, `$6` and `$7`: tenants and categories.
@@ -99,13 +97,9 @@ FROM named n LEFT JOIN free f ON f.id_ = n.inst LEFT JOIN firsts ON firsts.inst 
 FULL JOIN locked l ON l.id_ = n.id"
 );
 
-#[async_trait]
-impl Locker for Flowable {
-    fn decoder(&self) -> &Decoder {
-        &self.decoder
-    }
-
-    async fn send_lock(
+impl Flowable {
+    /// Sends the statement for these jobs and instances.
+    pub(super) async fn lock_wanted(
         &self,
         pool: &PgPool,
         terms: &LockTerms,
@@ -114,9 +108,7 @@ impl Locker for Flowable {
         let mut connection = pool.acquire().await?;
         self.send(&mut *connection, terms, wanted).await
     }
-}
 
-impl Flowable {
     /// Locks the first unlocked job of each of these instances.
     pub(super) async fn lock_next(
         &self,

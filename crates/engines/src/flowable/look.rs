@@ -96,10 +96,7 @@ impl Flowable {
             .await?;
         let mut ready = Vec::with_capacity(rows.len());
         for row in &rows {
-            let id: String = row.try_get("id_")?;
-            let handler: Option<String> = row.try_get("handler_type_")?;
-            let instance = row.try_get("process_instance_id_")?;
-            ready.extend(self.decoder.ready(&id, instance, handler.as_deref()));
+            ready.extend(self.decoder.ready_row(row)?);
         }
         if rows.len() as i64 >= MOST {
             tracing::info!(

@@ -1,15 +1,7 @@
 //! Operators' queries over all tables of jobs.
 
-use jobwire_core::job::query::{JobFilter, JobView};
-use jobwire_core::{Job, JobId, StoreError};
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
-use sqlx::{PgPool, Postgres, Row};
-
 use super::sql::job_columns;
-use super::{Flowable, HANDLER_TYPES, OTHER};
-use crate::decode::states;
-use crate::id::engine_id;
+use crate::queries::Queries;
 
 macro_rules! table {
     ($state:literal, $table:literal, $retries:literal, $owner:literal, $until:literal) => {
@@ -48,6 +40,13 @@ WHERE (j.scope_type_ IS NULL OR j.scope_type_ = 'bpmn')
     };
 }
 
+/// The statements.
+pub(super) const QUERIES: Queries = Queries {
+    find: FIND,
+    count: COUNT,
+    stack: STACK,
+};
+
 const FIND: &str = concat!(
     "SELECT j.state, j.lock_owner_, j.lock_exp_time_ AT TIME ZONE $1 AS locked_until, ",
     job_columns!("j"),
@@ -62,86 +61,3 @@ SELECT convert_from(b.bytes_, 'UTF8') FROM act_ge_bytearray b WHERE b.id_ IN (
     SELECT exception_stack_id_ FROM act_ru_job WHERE id_ = $1 UNION ALL SELECT exception_stack_id_ FROM act_ru_timer_job WHERE id_ = $1
     UNION ALL SELECT exception_stack_id_ FROM act_ru_suspended_job WHERE id_ = $1
     UNION ALL SELECT exception_stack_id_ FROM act_ru_deadletter_job WHERE id_ = $1) LIMIT 1";
-
-impl Flowable {
-    fn bound<'q>(
-        &'q self,
-        sql: &'static str,
-        f: &'q JobFilter,
-    ) -> Query<'q, Postgres, PgArguments> {
-        sqlx::query(sql)
-            .bind(&self.zone)
-            .bind(f.id.map(|id| engine_id(id).unwrap_or_default()))
-            .bind(states(f))
-            .bind(&f.job_type)
-            .bind(&f.process_instance)
-            .bind(&f.process_definition)
-            .bind(&f.element)
-            .bind(&f.tenant)
-            .bind(f.locked)
-            .bind(f.with_exception)
-            .bind(f.due_before)
-            .bind(&f.lane)
-            .bind(self.decoder.lane.as_str())
-            .bind(OTHER)
-            .bind(&HANDLER_TYPES[..])
-    }
-
-    /// Returns the jobs that match, oldest first.
-    pub(super) async fn find_jobs(
-        &self,
-        pool: &PgPool,
-        filter: &JobFilter,
-    ) -> Result<Vec<JobView>, StoreError> {
-        let found = self.rows(pool, filter).await?;
-        Ok(found.into_iter().map(|(view, _)| view).collect())
-    }
-
-    async fn rows(
-        &self,
-        pool: &PgPool,
-        filter: &JobFilter,
-    ) -> Result<Vec<(JobView, Job)>, StoreError> {
-        let rows = self
-            .bound(FIND, filter)
-            .bind(filter.offset.max(0))
-            .bind(filter.limit.clamp(0, 100_000))
-            .fetch_all(pool)
-            .await?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            found.extend(self.decoder.view(row)?);
-        }
-        Ok(found)
-    }
-
-    /// Returns the number of jobs that match.
-    pub(super) async fn count_jobs(
-        &self,
-        pool: &PgPool,
-        filter: &JobFilter,
-    ) -> Result<i64, StoreError> {
-        Ok(self
-            .bound(COUNT, filter)
-            .fetch_one(pool)
-            .await?
-            .try_get(0)?)
-    }
-
-    /// Returns one job with the stack of its last failure.
-    pub(super) async fn get_job(
-        &self,
-        pool: &PgPool,
-        id: JobId,
-    ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-        let filter = JobFilter::default().id(id);
-        let Some((view, job)) = self.rows(pool, &filter).await?.pop() else {
-            return Ok(None);
-        };
-        let stack: Option<String> = sqlx::query_scalar(STACK)
-            .bind(engine_id(id))
-            .fetch_optional(pool)
-            .await?;
-        Ok(Some((view, job, stack)))
-    }
-}

@@ -1,19 +1,14 @@
 //! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
 
-use chrono::{DateTime, Utc};
-use jobwire_core::StoreError;
-use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
-use sqlx::{PgPool, Row};
-
-use super::Flowable;
 use super::sql::{local_now, of_processes, unlocked};
-use crate::dialect::Backlog;
-use crate::id::engine_id;
-use crate::locking::texts;
+use crate::sweep::Sweep;
 
-/// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints are
-/// known, `$6`: maximum number, `$7`: whether to mark.
-///
+/// The statements.
+pub(super) const SWEEP: Sweep = Sweep {
+    orphans: ORPHANS,
+    backlog: BACKLOG,
+};
+
 /// A row does not show since when it is ready, but its xmin does: the transaction that inserted or
 /// released it must have ended before the horizon. A mark is a new version of the row without a
 /// change, so that the row is not suspected again before the next horizon.
@@ -44,7 +39,6 @@ WITH lost AS MATERIALIZED (
 SELECT lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free FROM lost ORDER BY id_"
 );
 
-/// `$1`: the zone, `$2`: the limit of counting.
 const BACKLOG: &str = concat!(
     "
 SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
@@ -63,63 +57,3 @@ SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
     ")),
     (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('act_ru_job'))"
 );
-
-/// Counts the jobs.
-pub(super) async fn backlog(pool: &PgPool, zone: &str) -> Result<Backlog, StoreError> {
-    let row = sqlx::query(BACKLOG)
-        .bind(zone)
-        .bind(COUNT_LIMIT + 1)
-        .fetch_one(pool)
-        .await?;
-    let executable: i64 = row.try_get(1)?;
-    Ok(Backlog {
-        leased: row.try_get(0)?,
-        executable: if executable > COUNT_LIMIT {
-            executable.max(row.try_get::<Option<i64>, _>(6)?.unwrap_or_default())
-        } else {
-            executable
-        },
-        timers: row.try_get(2)?,
-        dead_letters: row.try_get(3)?,
-        oldest: row.try_get::<Option<DateTime<Utc>>, _>(4)?,
-        next_due: row.try_get::<Option<DateTime<Utc>>, _>(5)?,
-    })
-}
-
-impl Flowable {
-    /// Returns jobs whose hint was lost.
-    pub(super) async fn find_orphans(
-        &self,
-        pool: &PgPool,
-        query: &OrphanQuery,
-    ) -> Result<OrphanPage, StoreError> {
-        if query.lane != self.decoder.lane {
-            return Ok(OrphanPage::default());
-        }
-        let rows = sqlx::query(ORPHANS)
-            .bind(&self.zone)
-            .bind(query.after.and_then(engine_id))
-            .bind(query.horizon.map(|horizon| horizon.0))
-            .bind(query.ready_before)
-            .bind(texts(query.held.iter().copied()))
-            .bind(query.limit)
-            .bind(query.mark)
-            .fetch_all(pool)
-            .await?;
-        let mut page = OrphanPage::default();
-        let mut last = None;
-        for row in &rows {
-            let id: String = row.try_get("id_")?;
-            last = self.decoder.job_id(&id).or(last);
-            if row.try_get("is_free")? {
-                let handler: Option<String> = row.try_get("handler_type_")?;
-                let instance = row.try_get("process_instance_id_")?;
-                page.ready
-                    .extend(self.decoder.ready(&id, instance, handler.as_deref()));
-            }
-        }
-        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);
-        page.next = last.filter(|_| is_full);
-        Ok(page)
-    }
-}

@@ -97,12 +97,7 @@ impl Flowable {
             .await?;
         let mut moved = MovedTimers::default();
         for row in &rows {
-            let id: String = row.try_get("id_")?;
-            let handler: Option<String> = row.try_get("handler_type_")?;
-            let instance = row.try_get("process_instance_id_")?;
-            moved
-                .ready
-                .extend(self.decoder.ready(&id, instance, handler.as_deref()));
+            moved.ready.extend(self.decoder.ready_row(row)?);
         }
         let row = sqlx::query(NEXT_DUE)
             .bind(&self.zone)

@@ -1,0 +1,123 @@
+//! What the probes of all engines share.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::StoreError;
+use sqlx::{PgPool, Row};
+
+use crate::decode::OTHER;
+use crate::examine::{Finding, Level};
+
+const COLUMNS: &str = "
+SELECT t.name, a.attname::text FROM unnest($1::text[]) AS t(name)
+    LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(t.name) AND a.attnum > 0 AND NOT a.attisdropped";
+
+/// Returns what is missing of these tables and columns, as `table` or `table.column`.
+pub(crate) async fn missing(
+    pool: &PgPool,
+    needed: &[(&str, &[&str])],
+) -> Result<Vec<String>, StoreError> {
+    let tables: Vec<&str> = needed.iter().map(|(table, _)| *table).collect();
+    let rows = sqlx::query(COLUMNS).bind(tables).fetch_all(pool).await?;
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in &rows {
+        let column: Option<String> = row.try_get(1)?;
+        found.entry(row.try_get(0)?).or_default().extend(column);
+    }
+    let mut missing = Vec::new();
+    for (table, columns) in needed {
+        let has = found.get(*table).map(Vec::as_slice).unwrap_or_default();
+        if has.is_empty() {
+            missing.push((*table).to_owned());
+            continue;
+        }
+        let lacks = columns.iter().filter(|c| !has.iter().any(|h| h == *c));
+        missing.extend(lacks.map(|column| format!("{table}.{column}")));
+    }
+    Ok(missing)
+}
+
+/// Returns whether the database knows this time zone.
+pub(crate) async fn knows_zone(pool: &PgPool, zone: &str) -> Result<bool, StoreError> {
+    let known = "SELECT EXISTS (SELECT FROM pg_timezone_names WHERE name = $1)";
+    Ok(sqlx::query_scalar(known).bind(zone).fetch_one(pool).await?)
+}
+
+/// Returns the problem of an engine without its tables.
+pub(crate) fn without_tables(engine: &str, missing: &[String]) -> String {
+    format!(
+        "the database has no tables of {engine} that Jobwire knows: {} is missing; check the database's \
+         URL and `engine_schema`; table prefixes are not supported",
+        missing.join(", ")
+    )
+}
+
+/// Returns the problems of the zone. `newest` is the newest time that the engine wrote, read in this
+/// zone.
+pub(crate) fn zone_problems(
+    zone: &str,
+    is_unknown: bool,
+    newest: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    if is_unknown {
+        problems.push(format!(
+            "the database knows no time zone `{zone}`; set `engine_zone` to the zone of the engine's JVM, such as \
+             `UTC` or `Europe/Berlin`"
+        ));
+    }
+    if let Some(newest) = newest
+        && newest > now + chrono::Duration::minutes(10)
+    {
+        problems.push(format!(
+            "the newest entry of the engine is {} minutes in the future if its clock shows `{zone}`; set \
+             `engine_zone` to the zone of the engine's JVM",
+            (newest - now).num_minutes()
+        ));
+    }
+    problems
+}
+
+/// Fails with all problems, if there are any.
+pub(crate) fn refuse(problems: &[String]) -> Result<(), StoreError> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::Config(problems.join("; ")))
+}
+
+/// Returns the problems as findings; `fine`, what was found, if there is none.
+pub(crate) fn found(problems: Vec<String>, fine: impl FnOnce() -> String) -> Vec<Finding> {
+    let about = "engine";
+    if problems.is_empty() {
+        return vec![Finding::fine(about, fine())];
+    }
+    let problems = problems.into_iter();
+    problems
+        .map(|problem| Finding::wrong(about, problem))
+        .collect()
+}
+
+/// Returns the remark that an engine node executes jobs by itself. `off` is the property that ends
+/// that.
+pub(crate) fn polls(off: &str) -> Finding {
+    Finding::bad(
+        Level::Remark,
+        "executor",
+        "jobs are locked by an engine node, which executes them by itself",
+        format!(
+            "this works beside Jobwire; to hand all jobs over, set `{off}` on every engine node"
+        ),
+    )
+}
+
+/// Returns the finding about handlers that are not the engine's own, if there are any.
+pub(crate) fn own_handlers(handlers: &[String]) -> Option<Finding> {
+    let found = || {
+        let names = handlers.join(", ");
+        format!("handlers of your own run as type `{OTHER}`: {names}")
+    };
+    (!handlers.is_empty()).then(|| Finding::fine("handlers", found()))
+}

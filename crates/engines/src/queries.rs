@@ -1,0 +1,102 @@
+//! Operators' queries, with the statements of a dialect.
+
+use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::{Job, JobId, StoreError};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgPool, Postgres, Row};
+
+use crate::decode::{OTHER, states};
+use crate::dialect::Dialect;
+use crate::id::engine_id;
+
+/// The statements of a dialect.
+#[derive(Debug)]
+pub(crate) struct Queries {
+    /// Selects the jobs that match: the columns of [`Decoder::view`](crate::decode::Decoder::view).
+    /// `$1` to `$15` are those of `count`, `$16` the offset, `$17` the limit.
+    pub(crate) find: &'static str,
+    /// Counts the jobs that match. `$1`: the zone, `$2` to `$12`: the fields of the filter, `$13`: the
+    /// lane of the engine, `$14`: the type of other handlers, `$15`: the known handlers.
+    pub(crate) count: &'static str,
+    /// Selects the stack of the last failure of the job `$1`.
+    pub(crate) stack: &'static str,
+}
+
+fn bound<'q>(
+    dialect: &'q dyn Dialect,
+    sql: &'static str,
+    filter: &'q JobFilter,
+) -> Query<'q, Postgres, PgArguments> {
+    let decoder = dialect.decoder();
+    sqlx::query(sql)
+        .bind(dialect.zone())
+        .bind(filter.id.map(|id| engine_id(id).unwrap_or_default()))
+        .bind(states(filter))
+        .bind(&filter.job_type)
+        .bind(&filter.process_instance)
+        .bind(&filter.process_definition)
+        .bind(&filter.element)
+        .bind(&filter.tenant)
+        .bind(filter.locked)
+        .bind(filter.with_exception)
+        .bind(filter.due_before)
+        .bind(&filter.lane)
+        .bind(decoder.lane.as_str())
+        .bind(OTHER)
+        .bind(decoder.types)
+}
+
+/// Returns the jobs that match, oldest first.
+pub(crate) async fn find(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    filter: &JobFilter,
+) -> Result<Vec<JobView>, StoreError> {
+    let found = rows(dialect, pool, filter).await?;
+    Ok(found.into_iter().map(|(view, _)| view).collect())
+}
+
+async fn rows(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    filter: &JobFilter,
+) -> Result<Vec<(JobView, Job)>, StoreError> {
+    let rows = bound(dialect, dialect.queries().find, filter)
+        .bind(filter.offset.max(0))
+        .bind(filter.limit.clamp(0, 100_000))
+        .fetch_all(pool)
+        .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        found.extend(dialect.decoder().view(row)?);
+    }
+    Ok(found)
+}
+
+/// Returns the number of jobs that match.
+pub(crate) async fn count(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    filter: &JobFilter,
+) -> Result<i64, StoreError> {
+    let count = bound(dialect, dialect.queries().count, filter);
+    Ok(count.fetch_one(pool).await?.try_get(0)?)
+}
+
+/// Returns one job with the stack of its last failure.
+pub(crate) async fn get(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    id: JobId,
+) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
+    let filter = JobFilter::default().id(id);
+    let Some((view, job)) = rows(dialect, pool, &filter).await?.pop() else {
+        return Ok(None);
+    };
+    let stack: Option<String> = sqlx::query_scalar(dialect.queries().stack)
+        .bind(engine_id(id))
+        .fetch_optional(pool)
+        .await?;
+    Ok(Some((view, job, stack)))
+}

@@ -1,0 +1,52 @@
+//! Settling a batch with the statement of a dialect, without waiting for rows that the engine has
+//! locked.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use jobwire_core::store::LockTerms;
+use jobwire_core::{NodeId, StoreError};
+use sqlx::PgPool;
+
+use crate::dialect::{Dialect, Fate, Settled, Settling};
+use crate::id::{engine_id, job_id};
+use crate::locking::{columns, those};
+
+/// The pauses before rows that the engine has locked are tried again.
+const BUSY: [Duration; 4] = [
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(15),
+    Duration::from_millis(40),
+];
+
+/// Settles a batch. Rows that stay locked by the engine are reported as busy.
+pub(crate) async fn settle(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    node: NodeId,
+    jobs: &[Settling],
+    take: Option<&LockTerms>,
+) -> Result<Settled, StoreError> {
+    let mut settled = Settled::default();
+    let unanswered = jobs.iter().filter(|job| job.unanswered);
+    let unanswered: Vec<String> = unanswered
+        .filter_map(|job| engine_id(job.held.id))
+        .collect();
+    let mut open = columns(node, jobs.iter().map(|job| &job.held));
+    let mut pauses = BUSY.iter();
+    loop {
+        let settles = dialect.settle_once(pool, &open, &unanswered, take, &mut settled);
+        let busy: HashSet<String> = settles.await?;
+        if busy.is_empty() {
+            return Ok(settled);
+        }
+        let Some(pause) = pauses.next() else {
+            let busy = busy.iter().filter_map(|id| job_id(id).ok());
+            settled.fates.extend(busy.map(|id| (id, Fate::Busy)));
+            return Ok(settled);
+        };
+        tokio::time::sleep(*pause).await;
+        open = those(open, &busy);
+    }
+}

@@ -1,0 +1,82 @@
+//! What the leader reads: jobs whose hint was lost, and the numbers of jobs. With the statements of
+//! a dialect.
+
+use jobwire_core::StoreError;
+use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
+use sqlx::{PgPool, Row};
+
+use crate::dialect::{Backlog, Dialect};
+use crate::id::engine_id;
+use crate::locking::texts;
+
+/// The statements of a dialect.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    /// Selects the orphans in the order of their ids: `id_`, `process_instance_id_`,
+    /// `handler_type_`, and `is_free`, which is false for a row that another transaction has locked.
+    ///
+    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints
+    /// are known, `$6`: maximum number, `$7`: whether to mark.
+    pub(crate) orphans: &'static str,
+    /// Counts the jobs: locked, executable, timers, dead letters; the oldest ready job; the next due
+    /// date; and an estimate of the executable jobs, or NULL. `$1`: the zone, `$2`: the limit of
+    /// counting.
+    pub(crate) backlog: &'static str,
+}
+
+/// Returns jobs whose hint was lost.
+pub(crate) async fn orphans(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    query: &OrphanQuery,
+) -> Result<OrphanPage, StoreError> {
+    let decoder = dialect.decoder();
+    if query.lane != decoder.lane {
+        return Ok(OrphanPage::default());
+    }
+    let rows = sqlx::query(dialect.sweep().orphans)
+        .bind(dialect.zone())
+        .bind(query.after.and_then(engine_id))
+        .bind(query.horizon.map(|horizon| horizon.0))
+        .bind(query.ready_before)
+        .bind(texts(query.held.iter().copied()))
+        .bind(query.limit)
+        .bind(query.mark)
+        .fetch_all(pool)
+        .await?;
+    let mut page = OrphanPage::default();
+    let mut last = None;
+    for row in &rows {
+        let id: String = row.try_get("id_")?;
+        last = decoder.job_id(&id).or(last);
+        if row.try_get("is_free")? {
+            page.ready.extend(decoder.ready_row(row)?);
+        }
+    }
+    let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);
+    page.next = last.filter(|_| is_full);
+    Ok(page)
+}
+
+/// Counts the jobs.
+pub(crate) async fn backlog(dialect: &dyn Dialect, pool: &PgPool) -> Result<Backlog, StoreError> {
+    let row = sqlx::query(dialect.sweep().backlog)
+        .bind(dialect.zone())
+        .bind(COUNT_LIMIT + 1)
+        .fetch_one(pool)
+        .await?;
+    let counted: i64 = row.try_get(1)?;
+    let estimate: Option<i64> = row.try_get(6)?;
+    Ok(Backlog {
+        leased: row.try_get(0)?,
+        executable: if counted > COUNT_LIMIT {
+            counted.max(estimate.unwrap_or_default())
+        } else {
+            counted
+        },
+        timers: row.try_get(2)?,
+        dead_letters: row.try_get(3)?,
+        oldest: row.try_get(4)?,
+        next_due: row.try_get(5)?,
+    })
+}
