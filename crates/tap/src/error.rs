@@ -67,7 +67,7 @@ impl TapError {
         }
     }
 
-    /// Returns whether the same attempt will fail again until somebody changes a setting or a
+    /// Returns whether the same attempt will fail again until an operator changes a setting or a
     /// right.
     #[must_use]
     pub fn is_lasting(&self) -> bool {

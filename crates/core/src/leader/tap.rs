@@ -45,7 +45,7 @@ use early::{Early, Reported};
 const BATCH: usize = 1_000;
 /// The time from one look for unhinted jobs to the next, while no tap stands.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often a leader asks for a tap that nobody has set up.
+/// How often a leader asks for a tap that is not set up.
 const NOT_SET_UP: Duration = Duration::from_secs(300);
 /// How often a leader asks again for a tap that cannot stand.
 const UNUSABLE: Duration = Duration::from_secs(30);
@@ -109,7 +109,7 @@ async fn lead(node: &Arc<NodeContext>, term: &mut Term, said: &mut Option<String
                 if !following.until_ended_or_lost(term).await {
                     return;
                 }
-                // A new offer says what is missing.
+                // The next offer names the missing setting or right.
                 (None, if following.stood { LOOK } else { UNUSABLE })
             }
             Ok(TapOffer::NotSetUp(why)) if node.options.tap == TapMode::Auto => {

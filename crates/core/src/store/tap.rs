@@ -28,7 +28,7 @@ text_enum! {
 pub enum TapOffer {
     /// The tap, which begins to connect.
     Open(Box<dyn CommitTap>),
-    /// Nobody has set it up, or the store has none. The text says what to do.
+    /// The tap is not set up, or the store has none. The text says what to do.
     NotSetUp(String),
     /// It is set up, and the server does not allow it. The text says why, and what to do.
     Unusable(String),
@@ -70,7 +70,7 @@ pub enum TapNews {
     Gap {
         /// The reason.
         why: String,
-        /// Whether it stays so until somebody changes a setting or a right.
+        /// Whether it stays so until an operator changes a setting or a right.
         lasts: bool,
     },
     /// Jobs and timers that one transaction of plain SQL created. A large transaction takes many

@@ -104,7 +104,7 @@ impl PgStore {
     /// the database, and the tables must belong to the user.
     ///
     /// # Errors
-    /// The server's error, with the statement for somebody who has the rights.
+    /// The server's error, with the statement that a user with the rights can run.
     pub async fn create_tap(&self) -> Result<(), StoreError> {
         publication().create(&self.address).await.map_err(|error| {
             let statement = publication().create_statement();
