@@ -58,8 +58,12 @@ public final class HintPublisher implements AutoCloseable {
      */
     public static HintPublisher start(HintSettings settings) {
         HintPublisher publisher = new HintPublisher(settings, broker(settings));
-        publisher.thread.start();
+        publisher.start();
         return publisher;
+    }
+
+    void start() {
+        thread.start();
     }
 
     private static Broker broker(HintSettings settings) {
