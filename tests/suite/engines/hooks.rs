@@ -60,7 +60,10 @@ async fn what_was_committed_is_hinted(settings: fn(&str) -> EngineSettings, spac
     assert_eq!(engine.start_in_vain("broken").await.status, 500);
     let instance = engine.start_instance("chain", &[]).await;
     let first = rows.job(JOB, &instance).await;
-    assert_eq!(hints.next().await, (first.id.clone(), Some(instance.clone())));
+    assert_eq!(
+        hints.next().await,
+        (first.id.clone(), Some(instance.clone()))
+    );
     // A job that the engine executes creates the next one.
     let answer = match engine.program() {
         EngineProgram::Camunda7 => engine.execute(&first.id).await,
@@ -87,7 +90,10 @@ async fn what_was_committed_is_hinted(settings: fn(&str) -> EngineSettings, spac
     .await;
     let counts = engine.hint_counts().await;
     assert_eq!((counts.published, counts.waiting), (published, 0));
-    assert!(counts.dropped.values().all(|count| *count == 0), "{counts:?}");
+    assert!(
+        counts.dropped.values().all(|count| *count == 0),
+        "{counts:?}"
+    );
     transport.close(Duration::from_secs(5)).await;
 }
 
