@@ -8,8 +8,8 @@ import org.camunda.bpm.engine.impl.interceptor.SessionFactory;
 import org.camunda.bpm.engine.impl.persistence.entity.JobManager;
 
 /**
- * Publishes the hints of Camunda's jobs when the transaction that created them has committed, at any
- * history level. A plugin of the process engine. The executor of the engine is off ({@code
+ * Publishes the hints of Camunda's jobs when the transaction that created them has committed, at
+ * any history level. A plugin of the process engine. The executor of the engine is off ({@code
  * camunda.bpm.job-execution.enabled = false} on Spring Boot, {@code jobExecutorActivate = false}
  * elsewhere).
  *

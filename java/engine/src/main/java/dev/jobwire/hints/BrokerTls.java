@@ -81,8 +81,8 @@ final class BrokerTls {
         int begin = pem.indexOf(BEGIN);
         int end = pem.indexOf(END);
         if (begin < 0 || end < begin) {
-            throw new GeneralSecurityException(file + " holds no unencrypted key in PKCS 8; convert "
-                    + "it with `openssl pkcs8 -topk8 -nocrypt`");
+            throw new GeneralSecurityException(file + " holds no unencrypted key in PKCS 8; "
+                    + "convert it with `openssl pkcs8 -topk8 -nocrypt`");
         }
         byte[] key = Base64.getMimeDecoder().decode(pem.substring(begin + BEGIN.length(), end));
         for (String algorithm : List.of("RSA", "EC", "EdDSA")) {

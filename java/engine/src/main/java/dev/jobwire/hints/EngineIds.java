@@ -13,8 +13,8 @@ import java.util.UUID;
  * <tr><td>a number, also after {@code JOB-}</td><td>version 8, a marker, the number</td></tr>
  * </table>
  *
- * <p>An id of any other form comes from an id generator of the application. The nodes refuse such an
- * engine.
+ * <p>An id of any other form comes from an id generator of the application. The nodes refuse such
+ * an engine.
  */
 final class EngineIds {
     private static final String PREFIX = "JOB-";

@@ -9,8 +9,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Publishes the hints of jobs that were committed. The callers, which are transactions of the engine
- * that have just committed, never wait for the broker and never see its failures.
+ * Publishes the hints of jobs that were committed. The callers are transactions of the engine that
+ * have just committed. They never wait for the broker and never see its failures.
  *
  * <pre>{@code
  * HintPublisher hints = HintPublisher.start(settings);
@@ -99,7 +99,7 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Tells the leader of a timer, when its transaction has committed. Never waits, never fails. */
+    /** Tells the leader of a timer whose transaction has committed. Never waits, never fails. */
     public void timer(Instant due) {
         buffer.addTimer(due);
     }

@@ -150,7 +150,7 @@ final class RabbitBroker implements Broker {
             factory.useSslProtocol(BrokerTls.context(settings));
             factory.enableHostnameVerification();
             boolean isLogIn = broker.user() == null && settings.tlsCertificate().isPresent();
-            if (isLogIn || broker.parameter("auth_mechanism").filter("external"::equals).isPresent()) {
+            if (isLogIn || broker.parameter("auth_mechanism").orElse("").equals("external")) {
                 factory.setSaslConfig(DefaultSaslConfig.EXTERNAL);
             }
         }

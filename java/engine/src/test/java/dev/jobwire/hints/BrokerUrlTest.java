@@ -12,7 +12,8 @@ import org.junit.jupiter.api.Test;
 class BrokerUrlTest {
     @Test
     void everyPartOfAUrlIsRead() {
-        BrokerUrl rabbit = BrokerUrl.parse("amqps://bob:s3cr%2Ft%40@h1,[::1]:5673/%2Fjobs?heartbeat=3");
+        BrokerUrl rabbit = BrokerUrl.parse(
+                "amqps://bob:s3cr%2Ft%40@h1,[::1]:5673/%2Fjobs?heartbeat=3");
         assertEquals("bob", rabbit.user());
         assertEquals("s3cr/t@", rabbit.password());
         assertEquals(

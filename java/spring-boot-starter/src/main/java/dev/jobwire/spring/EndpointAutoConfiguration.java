@@ -13,8 +13,8 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 
 /**
- * Serves the execution endpoint, if {@code jobwire.engine-endpoint} is true. The application secures
- * its path as it secures its other paths.
+ * Serves the execution endpoint, if {@code jobwire.engine-endpoint} is true. The application
+ * secures its path as it secures its other paths.
  */
 @AutoConfiguration
 @ConditionalOnProperty(value = "jobwire.engine-endpoint", havingValue = "true")

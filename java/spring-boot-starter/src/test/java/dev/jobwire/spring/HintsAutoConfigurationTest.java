@@ -23,17 +23,25 @@ class HintsAutoConfigurationTest {
                     ActivitiHintsAutoConfiguration.class, FlowableHintsAutoConfiguration.class))
             .withUserConfiguration(Engines.class);
 
+    /** Both engines use the same name for this class. */
+    static class StandaloneActiviti
+            extends org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration {}
+
+    /** Both engines use the same name for this class. */
+    static class StandaloneFlowable
+            extends org.flowable.engine.impl.cfg.StandaloneProcessEngineConfiguration {}
+
     /** The configurations of two engines that are not built. */
     @Configuration(proxyBeanMethods = false)
     static class Engines {
         @Bean
-        org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration activiti() {
-            return new org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration();
+        StandaloneActiviti activiti() {
+            return new StandaloneActiviti();
         }
 
         @Bean
-        org.flowable.engine.impl.cfg.StandaloneProcessEngineConfiguration flowable() {
-            return new org.flowable.engine.impl.cfg.StandaloneProcessEngineConfiguration();
+        StandaloneFlowable flowable() {
+            return new StandaloneFlowable();
         }
     }
 
@@ -41,8 +49,7 @@ class HintsAutoConfigurationTest {
     void withoutABrokerNothingIsAdded() {
         application.run(context -> {
             assertTrue(context.getBeansOfType(HintPublisher.class).isEmpty());
-            assertNull(context
-                    .getBean(org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration.class)
+            assertNull(context.getBean(StandaloneActiviti.class)
                     .getTypedEventListeners());
         });
     }
@@ -50,13 +57,11 @@ class HintsAutoConfigurationTest {
     @Test
     void aBrokerAddsTheListenerOfEachEngineWithItsOwnLane() {
         application.withPropertyValues(BROKER).run(context -> {
-            assertTrue(context
-                    .getBean(org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration.class)
+            assertTrue(context.getBean(StandaloneActiviti.class)
                     .getTypedEventListeners()
                     .get("ENTITY_CREATED")
                     .get(0) instanceof ActivitiHints);
-            assertTrue(context
-                    .getBean(org.flowable.engine.impl.cfg.StandaloneProcessEngineConfiguration.class)
+            assertTrue(context.getBean(StandaloneFlowable.class)
                     .getTypedEventListeners()
                     .get("ENTITY_CREATED")
                     .get(0) instanceof FlowableHints);
