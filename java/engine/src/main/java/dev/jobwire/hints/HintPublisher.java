@@ -238,7 +238,7 @@ public final class HintPublisher implements AutoCloseable {
 
     private void drop(DropReason reason, int hints, String why) {
         counts.drop(reason, hints);
-        complain("dropped " + hints + " hints; the sweeper finds their jobs: {}", why);
+        complain("hints were dropped: " + hints + "; the sweeper finds their jobs; {}", why);
     }
 
     private void complain(String line, String why) {
