@@ -19,5 +19,6 @@ mod server;
 mod settings;
 
 pub use program::EngineProgram;
+pub use requests::HintCounts;
 pub use server::EngineServer;
 pub use settings::{EngineSettings, JobExecutor};

@@ -60,7 +60,7 @@ pub mod rabbitmqctl;
 pub mod shared;
 mod spring_sample;
 
-pub use engines::{EngineProgram, EngineServer, EngineSettings, JobExecutor};
+pub use engines::{EngineProgram, EngineServer, EngineSettings, HintCounts, JobExecutor};
 pub use jobwire_harness::{
     Authority, Cases, Identity, PgBouncer, Pooling, Postgres, Scratch, Server, ServerClock, Signal,
     SmallDisk, Stop, certificates, database, eventually, lines, need, pgbouncer, port, postgres,

@@ -11,5 +11,6 @@ mod camunda;
 mod endpoint;
 mod flowable;
 mod flowable8;
+mod hooks;
 mod own_executor;
 mod rows;

@@ -128,7 +128,7 @@ fn folders() -> BTreeSet<String> {
             }
             let below = path.strip_prefix(&root).unwrap();
             // Programs of others to compare with, and programs in another language.
-            let foreign = ["benches/peers", "examples/jvm", "tests/engines"];
+            let foreign = ["benches/peers", "examples/jvm", "java", "tests/engines"];
             if foreign.iter().any(|place| below.starts_with(place)) {
                 continue;
             }

@@ -1,6 +1,9 @@
 //! Requests to an engine: those of tests (see `Requests.java`), and those of its REST.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::Deserialize;
 
 use crate::engines::{EngineProgram, EngineServer};
 use crate::http::{Request, Response};
@@ -10,6 +13,19 @@ const AUTHORIZATION: &str = "Basic cmVzdDpzZWNyZXQ=";
 
 /// A held job runs until the test releases it.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What an engine published and dropped since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct HintCounts {
+    /// Hints that the broker has confirmed.
+    pub published: u64,
+    /// Due dates that the leader was told.
+    pub timers: u64,
+    /// Hints that wait.
+    pub waiting: u64,
+    /// Hints that were dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
+}
 
 impl EngineServer {
     /// The user of its REST and the password.
@@ -66,6 +82,23 @@ impl EngineServer {
     pub async fn complete_tasks(&self, instance: &str) -> Response {
         self.send(self.post(&format!("/test/complete?instance={instance}")))
             .await
+    }
+
+    /// Starts an instance that the engine refuses, and returns its answer.
+    pub async fn start_in_vain(&self, process: &str) -> Response {
+        self.send(self.post(&format!("/test/start?process={process}")))
+            .await
+    }
+
+    /// Returns what it published and dropped.
+    ///
+    /// # Panics
+    /// If it publishes no hints.
+    pub async fn hint_counts(&self) -> HintCounts {
+        let request = Request::new("GET", &self.address(), "/test/hints");
+        let answer = self.send(authorized(request)).await;
+        let body = &answer.body;
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"))
     }
 
     /// Sends JSON to a path below its REST.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::engines::EngineProgram;
 use crate::jdbc::Jdbc;
 use crate::port;
+use crate::shared::Space;
 
 /// What runs the jobs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub struct EngineSettings {
     lock_time: Duration,
     reset_interval: Duration,
     properties: Vec<String>,
+    hints: Vec<(&'static str, String)>,
 }
 
 impl EngineSettings {
@@ -46,6 +48,7 @@ impl EngineSettings {
             lock_time: Duration::from_secs(300),
             reset_interval: Duration::from_secs(60),
             properties: Vec::new(),
+            hints: Vec::new(),
         }
     }
 
@@ -117,6 +120,27 @@ impl EngineSettings {
         self
     }
 
+    /// Lets the engine publish hints to this broker. Without it, the engine publishes none.
+    #[must_use]
+    pub fn hints(mut self, space: &Space) -> EngineSettings {
+        let url = match space.url.strip_prefix("kafka://") {
+            Some(_) => format!("{}/{}", space.url, space.prefix),
+            None => space.url.clone(),
+        };
+        self.hints.push(("JOBWIRE_BROKER_URL", url));
+        self.hints
+            .push(("JOBWIRE_AMQP_PREFIX", space.prefix.clone()));
+        self
+    }
+
+    /// Sets how long a hint may wait for the broker: ten seconds by default.
+    #[must_use]
+    pub fn hint_max_age(mut self, age: Duration) -> EngineSettings {
+        let age = format!("{}ms", age.as_millis());
+        self.hints.push(("JOBWIRE_HINT_MAX_AGE", age));
+        self
+    }
+
     /// Returns the options of the Java virtual machine.
     pub(crate) fn java(&self) -> Vec<String> {
         vec![format!("-Duser.timezone={}", self.zone)]
@@ -142,7 +166,7 @@ impl EngineSettings {
             JobExecutor::On => "on",
             JobExecutor::MessageQueue => "message-queue",
         };
-        vec![
+        let mut environment = vec![
             ("ENGINE_JDBC_URL", url),
             ("ENGINE_DATABASE_USER", user),
             ("ENGINE_DATABASE_PASSWORD", password),
@@ -154,6 +178,8 @@ impl EngineSettings {
                 "ENGINE_RESET_MILLIS",
                 self.reset_interval.as_millis().to_string(),
             ),
-        ]
+        ];
+        environment.extend(self.hints.iter().cloned());
+        environment
     }
 }

@@ -4,6 +4,7 @@ mod camunda;
 mod conformance;
 mod faults;
 mod flowable;
+mod hooks;
 mod processes;
 mod program;
 mod rescue;

@@ -86,7 +86,10 @@ async fn init(settings: &Settings) -> Result<(), Error> {
     store.probe().await?;
     store.init().await?;
     store.check().await?.ready()?;
-    let tap = store.create_tap().await;
+    let tap = match settings.engine_tap() {
+        TapMode::Off => Ok(()),
+        _ => store.create_tap().await,
+    };
     let name = store.options().name.clone();
     store.close().await;
     if let Err(error) = tap {
@@ -147,7 +150,7 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     let options = settings
         .node_options()
         .lanes(vec![lane.into()])
-        .tap(TapMode::On)
+        .tap(settings.engine_tap())
         .concurrency(settings.engine_concurrency.min(settings.concurrency));
     let node = Node::builder(store.clone(), transport.clone())
         .handlers(handlers(&store)?)

@@ -1,6 +1,6 @@
 //! The settings of a process engine.
 
-use jobwire_core::Lane;
+use jobwire_core::{Lane, TapMode};
 use jobwire_engines::{Credentials, EngineOptions};
 use url::Url;
 
@@ -11,6 +11,16 @@ impl Settings {
     #[must_use]
     pub fn has_engine(&self) -> bool {
         !self.engine_database_url.expose().is_empty() || !self.engine_url.expose().is_empty()
+    }
+
+    /// Returns whether the leader taps the commits of the engine. It does, unless `tap` is off: then
+    /// the engine publishes the hints of its jobs.
+    #[must_use]
+    pub fn engine_tap(&self) -> TapMode {
+        match self.tap {
+            TapMode::Off => TapMode::Off,
+            _ => TapMode::On,
+        }
     }
 
     /// Returns the options of the bridge to the engine.

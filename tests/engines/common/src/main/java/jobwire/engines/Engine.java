@@ -1,7 +1,6 @@
 package jobwire.engines;
 
 import java.util.Map;
-import java.util.Optional;
 
 /** What the requests of tests need of an engine. */
 public interface Engine {
@@ -22,12 +21,4 @@ public interface Engine {
 
     /** Activates a suspended instance. */
     void activate(String instance);
-
-    /**
-     * Locks a job by the engine's own rules, runs it, and returns what became of it as JSON. Empty
-     * if there is no such job, or the engine has no such way.
-     */
-    default Optional<String> execute(String job) {
-        return Optional.empty();
-    }
 }

@@ -10,7 +10,7 @@ public final class Processes {
     /** Those that are deployed at the start. */
     public static final List<String> AT_START = List.of(
             "one", "chain", "fork", "timer", "cycle", "boundary", "failing", "slow", "held",
-            "siblings", "beside", "repeating");
+            "siblings", "beside", "repeating", "broken");
 
     private Processes() {}
 

@@ -1,7 +1,12 @@
 package jobwire.engines;
 
+import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.hints.DropReason;
+import dev.jobwire.hints.HintPublisher;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Optional;
+import java.util.stream.Stream;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
@@ -11,6 +16,7 @@ import java.util.stream.IntStream;
  * <table>
  * <caption>Requests</caption>
  * <tr><td>GET /test/health</td><td>200 when the engine works</td></tr>
+ * <tr><td>GET /test/hints</td><td>the counts of hints; 404 without a broker</td></tr>
  * <tr><td>POST /test/start</td><td>starts {@code count} instances of {@code process}, each in a
  *   transaction of its own; other parameters become variables, numbers as numbers; answers the
  *   ids</td></tr>
@@ -18,8 +24,8 @@ import java.util.stream.IntStream;
  * <tr><td>POST /test/release</td><td>lets the held activities of {@code instance} end</td></tr>
  * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
  * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
- * <tr><td>POST /jobwire/jobs/ID/execute</td><td>locks a job by the engine's own rules, runs it,
- *   and answers what became of it; 404 if it is gone</td></tr>
+ * <tr><td>POST /jobwire/jobs/ID/execute</td><td>the execution endpoint, on engines without
+ *   Spring</td></tr>
  * </table>
  */
 public final class Requests {
@@ -29,12 +35,21 @@ public final class Requests {
     private final Engine engine;
     private final Work work;
     private final Settings settings;
+    private final Optional<HintPublisher> hints;
+    private final Optional<ExecutionEndpoint> endpoint;
 
-    /** Deploys the processes. */
-    public Requests(Engine engine, Work work, Settings settings) {
+    /** Deploys the processes. Spring serves the endpoint itself. */
+    public Requests(
+            Engine engine,
+            Work work,
+            Settings settings,
+            Optional<HintPublisher> hints,
+            Optional<ExecutionEndpoint> endpoint) {
         this.engine = engine;
         this.work = work;
         this.settings = settings;
+        this.hints = hints;
+        this.endpoint = endpoint;
         Processes.AT_START.forEach(engine::deploy);
     }
 
@@ -45,13 +60,18 @@ public final class Requests {
                 return Answer.ok("{\"engine\":" + Answer.quoted(engine.name())
                         + ",\"executor\":" + Answer.quoted(settings.executor().name()) + "}");
             }
+            if (method.equals("GET") && path.equals("/test/hints")) {
+                return hints.map(Requests::counts).map(Answer::ok)
+                        .orElseGet(() -> Answer.error(404, "the engine publishes no hints"));
+            }
             if (!method.equals("POST")) {
                 return Answer.error(405, method + " " + path + " is not supported");
             }
             if (path.startsWith(JOBS) && path.endsWith(EXECUTE)) {
                 String job = path.substring(JOBS.length(), path.length() - EXECUTE.length());
-                return engine.execute(job).map(Answer::ok)
-                        .orElseGet(() -> Answer.error(404, "there is no job " + job));
+                return endpoint.map(runs -> runs.execute(job))
+                        .map(answer -> new Answer(answer.status(), answer.json()))
+                        .orElseGet(() -> Answer.error(404, "the engine has no endpoint"));
             }
             return Answer.ok(post(path, parameters));
         } catch (IllegalArgumentException error) {
@@ -59,6 +79,17 @@ public final class Requests {
         } catch (RuntimeException error) {
             return Answer.error(500, error.toString());
         }
+    }
+
+    private static String counts(HintPublisher hints) {
+        String dropped = Stream.of(DropReason.values())
+                .map(reason -> Answer.quoted(reason.label()) + ":"
+                        + hints.counts().dropped(reason))
+                .collect(Collectors.joining(",", "{", "}"));
+        return "{\"published\":" + hints.counts().published()
+                + ",\"timers\":" + hints.counts().timers()
+                + ",\"waiting\":" + hints.waiting()
+                + ",\"dropped\":" + dropped + "}";
     }
 
     private String post(String path, Map<String, String> parameters) {

@@ -2,7 +2,6 @@ package jobwire.engines.activiti7;
 
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import jobwire.engines.Engine;
 import jobwire.engines.Processes;
 import org.activiti.engine.ProcessEngine;
@@ -54,10 +53,5 @@ final class Activiti implements Engine {
     @Override
     public void activate(String instance) {
         runtime.activateProcessInstanceById(instance);
-    }
-
-    @Override
-    public Optional<String> execute(String job) {
-        return JobExecution.of(engine, job);
     }
 }

@@ -1,7 +1,13 @@
 package jobwire.engines.activiti7;
 
+import dev.jobwire.activiti.ActivitiHints;
+import dev.jobwire.activiti.ActivitiJobRunner;
+import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.hints.HintPublisher;
+import dev.jobwire.hints.HintSettings;
 import java.io.IOException;
 import java.util.Map;
+import java.util.Optional;
 import jobwire.engines.Executor;
 import jobwire.engines.Http;
 import jobwire.engines.Pool;
@@ -33,8 +39,18 @@ public final class Main {
         configuration.setAsyncExecutorTimerLockTimeInMillis(settings.lockMillis());
         configuration.setAsyncExecutorResetExpiredJobsInterval(settings.resetMillis());
         configuration.setAsyncExecutorDefaultTimerJobAcquireWaitTime(settings.resetMillis());
+        Optional<HintPublisher> hints =
+                HintSettings.fromEnvironment(ActivitiHints.LANE).map(HintPublisher::start);
+        hints.ifPresent(publisher -> ActivitiHints.install(configuration, publisher));
         ProcessEngine engine = configuration.buildProcessEngine();
-        Runtime.getRuntime().addShutdownHook(new Thread(engine::close));
-        Http.serve(new Requests(new Activiti(engine), work, settings), settings);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            engine.close();
+            hints.ifPresent(HintPublisher::close);
+        }));
+        ExecutionEndpoint endpoint = new ExecutionEndpoint(new ActivitiJobRunner(engine));
+        Http.serve(
+                new Requests(
+                        new Activiti(engine), work, settings, hints, Optional.of(endpoint)),
+                settings);
     }
 }

@@ -1,6 +1,8 @@
 package jobwire.engines.camunda7;
 
+import dev.jobwire.hints.HintPublisher;
 import java.util.Map;
+import java.util.Optional;
 import jobwire.engines.Requests;
 import jobwire.engines.Settings;
 import jobwire.engines.Work;
@@ -26,7 +28,8 @@ public class Main {
     }
 
     @Bean
-    Requests requests(ProcessEngine engine, Work work, Settings settings) {
-        return new Requests(new Camunda(engine), work, settings);
+    Requests requests(
+            ProcessEngine engine, Work work, Settings settings, Optional<HintPublisher> hints) {
+        return new Requests(new Camunda(engine), work, settings, hints, Optional.empty());
     }
 }

@@ -2,7 +2,6 @@ package jobwire.engines.flowable;
 
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import jobwire.engines.Engine;
 import jobwire.engines.Processes;
 import org.flowable.engine.ProcessEngine;
@@ -56,10 +55,5 @@ public final class Flowable implements Engine {
     @Override
     public void activate(String instance) {
         runtime.activateProcessInstanceById(instance);
-    }
-
-    @Override
-    public Optional<String> execute(String job) {
-        return JobExecution.of(engine, job);
     }
 }

@@ -1,6 +1,8 @@
 package jobwire.engines.flowable7;
 
+import dev.jobwire.hints.HintPublisher;
 import java.util.Map;
+import java.util.Optional;
 import jobwire.engines.Requests;
 import jobwire.engines.Settings;
 import jobwire.engines.Work;
@@ -20,11 +22,13 @@ public class Main {
         properties.put("flowable.async-executor-activate", Application.hasExecutor());
         // The requests deploy the processes.
         properties.put("flowable.check-process-definitions", false);
+        properties.put("jobwire.engine-endpoint", true);
         Application.run(Main.class, properties, arguments);
     }
 
     @Bean
-    Requests requests(ProcessEngine engine, Work work, Settings settings) {
-        return new Requests(new Flowable(engine), work, settings);
+    Requests requests(
+            ProcessEngine engine, Work work, Settings settings, Optional<HintPublisher> hints) {
+        return new Requests(new Flowable(engine), work, settings, hints, Optional.empty());
     }
 }

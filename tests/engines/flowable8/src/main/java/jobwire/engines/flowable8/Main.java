@@ -1,7 +1,13 @@
 package jobwire.engines.flowable8;
 
+import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.flowable.FlowableHints;
+import dev.jobwire.flowable.FlowableJobRunner;
+import dev.jobwire.hints.HintPublisher;
+import dev.jobwire.hints.HintSettings;
 import java.io.IOException;
 import java.util.Map;
+import java.util.Optional;
 import jobwire.engines.Executor;
 import jobwire.engines.Http;
 import jobwire.engines.Pool;
@@ -30,8 +36,18 @@ public final class Main {
         configuration.setDatabaseSchemaUpdate(ProcessEngineConfiguration.DB_SCHEMA_UPDATE_TRUE);
         configuration.setBeans(Map.of("work", work));
         configuration.setAsyncExecutorActivate(settings.executor() == Executor.ON);
+        Optional<HintPublisher> hints =
+                HintSettings.fromEnvironment(FlowableHints.LANE).map(HintPublisher::start);
+        hints.ifPresent(publisher -> FlowableHints.install(configuration, publisher));
         ProcessEngine engine = configuration.buildProcessEngine();
-        Runtime.getRuntime().addShutdownHook(new Thread(engine::close));
-        Http.serve(new Requests(new Flowable(engine), work, settings), settings);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            engine.close();
+            hints.ifPresent(HintPublisher::close);
+        }));
+        ExecutionEndpoint endpoint = new ExecutionEndpoint(new FlowableJobRunner(engine));
+        Http.serve(
+                new Requests(
+                        new Flowable(engine), work, settings, hints, Optional.of(endpoint)),
+                settings);
     }
 }

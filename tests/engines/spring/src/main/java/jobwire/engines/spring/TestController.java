@@ -19,7 +19,7 @@ class TestController {
         this.requests = requests;
     }
 
-    @RequestMapping({"/test/**", "/jobwire/**"})
+    @RequestMapping("/test/**")
     ResponseEntity<String> any(
             HttpServletRequest request, @RequestParam Map<String, String> parameters) {
         Answer answer =

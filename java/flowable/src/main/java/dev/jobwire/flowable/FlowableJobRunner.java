@@ -1,7 +1,8 @@
-package jobwire.engines.flowable;
+package dev.jobwire.flowable;
 
+import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.JobRunner;
 import java.util.Optional;
-import jobwire.engines.Answer;
 import org.flowable.common.engine.impl.interceptor.CommandExecutor;
 import org.flowable.engine.ProcessEngine;
 import org.flowable.engine.impl.cfg.ProcessEngineConfigurationImpl;
@@ -14,17 +15,22 @@ import org.flowable.job.service.impl.persistence.entity.JobEntity;
 /**
  * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row.
+ * the lock of the job's row, and no lock of the instance.
  */
-final class JobExecution {
-    private JobExecution() {}
+public final class FlowableJobRunner implements JobRunner {
+    private final CommandExecutor commands;
+    private final JobServiceConfiguration jobs;
 
-    /** Returns what became of the job; empty if it is not executable. */
-    static Optional<String> of(ProcessEngine engine, String id) {
+    /** Jobs of this engine run. */
+    public FlowableJobRunner(ProcessEngine engine) {
         ProcessEngineConfigurationImpl configuration =
                 (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();
-        CommandExecutor commands = configuration.getCommandExecutor();
-        JobServiceConfiguration jobs = configuration.getJobServiceConfiguration();
+        this.commands = configuration.getCommandExecutor();
+        this.jobs = configuration.getJobServiceConfiguration();
+    }
+
+    @Override
+    public Optional<ExecutedJob> run(String id) {
         JobEntity job = commands.execute(context -> jobs.getJobEntityManager().findById(id));
         if (job == null) {
             return Optional.empty();
@@ -32,31 +38,27 @@ final class JobExecution {
         new ExecuteAsyncRunnable(
                 job, jobs, jobs.getJobEntityManager(), null, JobExecutionObservationProvider.NOOP)
                 .run();
-        return Optional.of(commands.execute(context -> became(jobs, id)));
+        return Optional.of(commands.execute(context -> became(id)));
     }
 
-    private static String became(JobServiceConfiguration jobs, String id) {
-        JobEntity job = jobs.getJobEntityManager().findById(id);
+    private ExecutedJob became(String id) {
+        AbstractRuntimeJobEntity job = jobs.getJobEntityManager().findById(id);
         if (job != null) {
-            return state("job", job);
+            return executed(ExecutedJob.State.JOB, job);
         }
         AbstractRuntimeJobEntity timer = jobs.getTimerJobEntityManager().findById(id);
         if (timer != null) {
-            return state("timer", timer);
+            return executed(ExecutedJob.State.TIMER, timer);
         }
         AbstractRuntimeJobEntity suspended = jobs.getSuspendedJobEntityManager().findById(id);
         if (suspended != null) {
-            return state("suspended", suspended);
+            return executed(ExecutedJob.State.SUSPENDED, suspended);
         }
         AbstractRuntimeJobEntity dead = jobs.getDeadLetterJobEntityManager().findById(id);
-        return dead == null ? "{\"state\":\"gone\"}" : state("dead letter", dead);
+        return dead == null ? ExecutedJob.gone() : executed(ExecutedJob.State.DEAD_LETTER, dead);
     }
 
-    private static String state(String name, AbstractRuntimeJobEntity job) {
-        String message = job.getExceptionMessage();
-        return "{\"state\":" + Answer.quoted(name)
-                + ",\"id\":" + Answer.quoted(job.getId())
-                + ",\"retries\":" + job.getRetries()
-                + ",\"message\":" + (message == null ? "null" : Answer.quoted(message)) + "}";
+    private static ExecutedJob executed(ExecutedJob.State state, AbstractRuntimeJobEntity job) {
+        return new ExecutedJob(state, job.getId(), job.getRetries(), job.getExceptionMessage());
     }
 }

@@ -1,0 +1,87 @@
+package dev.jobwire.activiti;
+
+import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.JobRunner;
+import java.util.List;
+import java.util.Optional;
+import org.activiti.engine.ManagementService;
+import org.activiti.engine.ProcessEngine;
+import org.activiti.engine.impl.asyncexecutor.ExecuteAsyncRunnable;
+import org.activiti.engine.impl.cfg.ProcessEngineConfigurationImpl;
+import org.activiti.engine.impl.persistence.entity.JobEntity;
+import org.activiti.engine.runtime.Job;
+
+/**
+ * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
+ * job in one transaction, and handles a failure after that transaction has ended. The caller holds
+ * the lock of the job's row, and no lock of the instance. A job that Activiti gives back has a new
+ * id.
+ */
+public final class ActivitiJobRunner implements JobRunner {
+    private final ProcessEngineConfigurationImpl configuration;
+    private final ManagementService jobs;
+
+    /** Jobs of this engine run. */
+    public ActivitiJobRunner(ProcessEngine engine) {
+        this.configuration =
+                (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();
+        this.jobs = engine.getManagementService();
+    }
+
+    @Override
+    public Optional<ExecutedJob> run(String id) {
+        JobEntity job = configuration.getCommandExecutor()
+                .execute(context -> context.getJobEntityManager().findById(id));
+        if (job == null) {
+            return Optional.empty();
+        }
+        Execution execution = new Execution(job, configuration);
+        execution.run();
+        return Optional.of(
+                execution.isGivenBack ? givenBack(job.getExecutionId()) : became(id));
+    }
+
+    /** A job that the engine gives back has a new id; its execution is the same. */
+    private ExecutedJob givenBack(String execution) {
+        List<Job> again = jobs.createJobQuery().executionId(execution).list();
+        return again.isEmpty()
+                ? ExecutedJob.gone()
+                : executed(ExecutedJob.State.JOB, again.get(0));
+    }
+
+    private ExecutedJob became(String id) {
+        Job job = jobs.createJobQuery().jobId(id).singleResult();
+        if (job != null) {
+            return executed(ExecutedJob.State.JOB, job);
+        }
+        Job timer = jobs.createTimerJobQuery().jobId(id).singleResult();
+        if (timer != null) {
+            return executed(ExecutedJob.State.TIMER, timer);
+        }
+        Job suspended = jobs.createSuspendedJobQuery().jobId(id).singleResult();
+        if (suspended != null) {
+            return executed(ExecutedJob.State.SUSPENDED, suspended);
+        }
+        Job dead = jobs.createDeadLetterJobQuery().jobId(id).singleResult();
+        return dead == null ? ExecutedJob.gone() : executed(ExecutedJob.State.DEAD_LETTER, dead);
+    }
+
+    private static ExecutedJob executed(ExecutedJob.State state, Job job) {
+        return new ExecutedJob(state, job.getId(), job.getRetries(), job.getExceptionMessage());
+    }
+
+    /** One run of a job, which notes whether the engine gave the job back. */
+    private static final class Execution extends ExecuteAsyncRunnable {
+        private boolean isGivenBack;
+
+        private Execution(JobEntity job, ProcessEngineConfigurationImpl configuration) {
+            super(job, configuration);
+        }
+
+        @Override
+        protected void unacquireJob() {
+            isGivenBack = true;
+            super.unacquireJob();
+        }
+    }
+}

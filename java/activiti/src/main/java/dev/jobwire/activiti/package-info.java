@@ -1,0 +1,2 @@
+/** Activiti 6 and 7: hints of its jobs, and the execution endpoint. */
+package dev.jobwire.activiti;

@@ -1,0 +1,2 @@
+/** Camunda 7: hints of its jobs. */
+package dev.jobwire.camunda;

@@ -1,0 +1,45 @@
+package dev.jobwire.endpoint;
+
+import dev.jobwire.Json;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The execution endpoint without a server: an application calls it for a {@code POST} of {@code
+ * /jobwire/jobs/ID/execute}, behind its authentication.
+ */
+public final class ExecutionEndpoint {
+    private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
+
+    /**
+     * An answer.
+     *
+     * @param status the status of HTTP
+     * @param json the body, of the type application/json
+     */
+    public record Answer(int status, String json) {}
+
+    private final JobRunner runner;
+
+    /** Jobs run here. */
+    public ExecutionEndpoint(JobRunner runner) {
+        this.runner = runner;
+    }
+
+    /** Runs a job and returns the answer: 200 with what became of it, 404 or 500. Never fails. */
+    public Answer execute(String job) {
+        try {
+            Optional<ExecutedJob> executed = runner.run(job);
+            return executed.map(became -> new Answer(200, became.json()))
+                    .orElseGet(() -> error(404, "there is no executable job " + job));
+        } catch (RuntimeException failed) {
+            LOG.warn("job {} could not be executed", job, failed);
+            return error(500, failed.toString());
+        }
+    }
+
+    private static Answer error(int status, String message) {
+        return new Answer(status, "{\"message\":" + Json.quoted(message) + "}");
+    }
+}

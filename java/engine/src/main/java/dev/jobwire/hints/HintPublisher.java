@@ -1,0 +1,250 @@
+package dev.jobwire.hints;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.Optional;
+import java.util.UUID;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Publishes the hints of jobs that were committed. The callers are transactions of the engine that
+ * have just committed. They never wait for the broker and never see its failures.
+ *
+ * <pre>{@code
+ * HintPublisher hints = HintPublisher.start(settings);
+ * FlowableHints.install(configuration, hints);   // or ActivitiHints, CamundaHints
+ * ...
+ * hints.close();                                 // behind the engine
+ * }</pre>
+ *
+ * <p>A bounded buffer takes the hints, and one thread publishes them: those that have come in
+ * meanwhile leave together. A hint is dropped if the buffer is full, if it is older than {@code
+ * hint_max_age}, or if no node has received its lane yet. {@link #counts} counts it, a log line
+ * reports it at most every ten seconds, and the leader's sweeper finds its job.
+ *
+ * <p>The leader is also told of new timers that are due soon, so that it need not look for them.
+ */
+public final class HintPublisher implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(HintPublisher.class);
+    /** Maximum number of hints that are published together. */
+    private static final int BATCH = 512;
+    private static final Duration SHORTEST_PAUSE = Duration.ofMillis(50);
+    private static final Duration LONGEST_PAUSE = Duration.ofSeconds(5);
+    /** How long the hints that are left may take at the end of the program. */
+    private static final Duration CLOSE = Duration.ofSeconds(5);
+
+    private final HintSettings settings;
+    private final Broker broker;
+    private final HintBuffer buffer;
+    private final HintCounts counts = new HintCounts();
+    private final LogThrottle complaints = new LogThrottle();
+    private final TimerNews news = new TimerNews();
+    private final Thread thread;
+    private Duration pause = SHORTEST_PAUSE;
+
+    HintPublisher(HintSettings settings, Broker broker) {
+        this.settings = settings;
+        this.broker = broker;
+        this.buffer = new HintBuffer(settings.hintBuffer());
+        this.thread = Threads.named("jobwire-hints").newThread(this::run);
+    }
+
+    /**
+     * Starts the thread, which connects to the broker. A broker that is away is no failure.
+     *
+     * @throws BadSettings if the client of the broker is not in the class path
+     */
+    public static HintPublisher start(HintSettings settings) {
+        HintPublisher publisher = new HintPublisher(settings, broker(settings));
+        publisher.start();
+        return publisher;
+    }
+
+    void start() {
+        thread.start();
+    }
+
+    private static Broker broker(HintSettings settings) {
+        boolean isKafka = settings.broker().isKafka();
+        String client = isKafka
+                ? "org.apache.kafka.clients.producer.KafkaProducer"
+                : "com.rabbitmq.client.ConnectionFactory";
+        try {
+            Class.forName(client, false, HintPublisher.class.getClassLoader());
+        } catch (ClassNotFoundException missing) {
+            String artifact =
+                    isKafka ? "org.apache.kafka:kafka-clients" : "com.rabbitmq:amqp-client";
+            throw new BadSettings("the class path lacks the client of the broker: add " + artifact);
+        }
+        return isKafka ? new KafkaBroker(settings) : new RabbitBroker(settings);
+    }
+
+    /**
+     * Publishes the hint of a job. Call it when the transaction has committed that made the job
+     * ready. Never waits and never fails.
+     *
+     * @param job the id of the job in the engine
+     * @param instance its process instance; null without one
+     */
+    public void ready(String job, String instance) {
+        Optional<UUID> id = EngineIds.uuid(job);
+        if (id.isEmpty()) {
+            drop(DropReason.UNKNOWN_ID, 1, "the engine has an id generator of its own; use its "
+                    + "StrongUuidGenerator");
+        } else if (!buffer.add(new Hint(id.get(), instance, Clock.micros()))) {
+            DropReason reason = buffer.isClosed() ? DropReason.CLOSED : DropReason.FULL;
+            drop(reason, 1, "too many wait for the broker");
+        }
+    }
+
+    /** Tells the leader of a timer whose transaction has committed. Never waits, never fails. */
+    public void timer(Instant due) {
+        buffer.addTimer(due);
+    }
+
+    /** Returns what was published and what was dropped. */
+    public HintCounts counts() {
+        return counts;
+    }
+
+    /** Returns the number of hints that wait. */
+    public int waiting() {
+        return buffer.size();
+    }
+
+    /** Returns the lane of the hints. */
+    public String lane() {
+        return settings.lane();
+    }
+
+    /** Publishes what is left, for five seconds at most, and ends. */
+    @Override
+    public void close() {
+        buffer.close();
+        try {
+            thread.join(CLOSE.toMillis());
+            if (thread.isAlive()) {
+                thread.interrupt();
+                thread.join(CLOSE.toMillis());
+            }
+        } catch (InterruptedException hurry) {
+            thread.interrupt();
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private void run() {
+        try {
+            begin();
+            boolean goesOn = true;
+            while (goesOn) {
+                goesOn = supervisedTurn();
+            }
+        } catch (InterruptedException closed) {
+            int left = buffer.size();
+            if (left > 0) {
+                drop(DropReason.CLOSED, left, "the program ends");
+            }
+        } finally {
+            broker.close();
+        }
+    }
+
+    /** Connects, so that the first hint need not wait for that. */
+    private void begin() throws InterruptedException {
+        try {
+            broker.connect();
+        } catch (BrokerException | RuntimeException away) {
+            complain("no hints can be published now: {}", away.getMessage());
+        }
+    }
+
+    /** A mistake in this class must not end the publishing. */
+    private boolean supervisedTurn() throws InterruptedException {
+        try {
+            return turn();
+        } catch (RuntimeException mistake) {
+            LOG.error("the publishing of hints failed; it goes on", mistake);
+            return true;
+        }
+    }
+
+    /** Publishes what has come in. Returns false at the end. */
+    private boolean turn() throws InterruptedException {
+        HintBuffer.Taken taken = buffer.take(BATCH);
+        if (taken == null) {
+            return false;
+        }
+        if (!taken.hints().isEmpty()) {
+            publish(taken.hints());
+        }
+        if (taken.due() != null && news.isNews(taken.due(), Instant.now())) {
+            tell(taken.due());
+        }
+        return true;
+    }
+
+    /** Publishes hints, again and again until the broker has them or they are too old. */
+    private void publish(List<Hint> hints) throws InterruptedException {
+        List<Hint> left = young(hints);
+        while (!left.isEmpty()) {
+            try {
+                int lost = broker.publish(left);
+                counts.publish(left.size() - lost);
+                pause = SHORTEST_PAUSE;
+                if (lost > 0) {
+                    drop(DropReason.NO_LANE, lost, "no node has received the lane '"
+                            + settings.lane() + "' yet, or its name or the prefix is wrong");
+                }
+                return;
+            } catch (InterruptedException closed) {
+                drop(DropReason.CLOSED, left.size(), "the program ends");
+                throw closed;
+            } catch (BrokerException | RuntimeException away) {
+                complain("hints wait for the broker: {}", away.getMessage());
+                if (buffer.isClosed()) {
+                    drop(DropReason.CLOSED, left.size(), "the program ends");
+                    return;
+                }
+                buffer.pause(pause);
+                Duration longer = pause.multipliedBy(2);
+                pause = longer.compareTo(LONGEST_PAUSE) < 0 ? longer : LONGEST_PAUSE;
+                left = young(left);
+            }
+        }
+    }
+
+    /** Returns the hints that are young enough; drops the others. */
+    private List<Hint> young(List<Hint> hints) {
+        long oldest = Clock.micros() - settings.hintMaxAge().toNanos() / 1_000;
+        List<Hint> young = hints.stream().filter(hint -> hint.committedAt() >= oldest).toList();
+        int old = hints.size() - young.size();
+        if (old > 0) {
+            drop(DropReason.TOO_OLD, old, "the broker did not take them in time");
+        }
+        return young;
+    }
+
+    private void tell(Instant due) throws InterruptedException {
+        try {
+            broker.tell(TimerNews.message(due));
+            counts.tell();
+        } catch (BrokerException | RuntimeException lost) {
+            LOG.debug("the leader was not told of a timer: {}", lost.getMessage());
+        }
+    }
+
+    private void drop(DropReason reason, int hints, String why) {
+        counts.drop(reason, hints);
+        complain("hints were dropped: " + hints + "; the sweeper finds their jobs; {}", why);
+    }
+
+    private void complain(String line, String why) {
+        complaints.now().ifPresent(more -> {
+            String others = more == 0 ? "" : " (and " + more + " lines like this)";
+            LOG.warn(line + others, why);
+        });
+    }
+}

@@ -1,0 +1,2 @@
+/** What the modules of the engines share. */
+package dev.jobwire;
