@@ -5,15 +5,15 @@ use std::time::Duration;
 use crate::engines::{EngineProgram, EngineServer};
 use crate::http::{Request, Response};
 
-/// The user `rest` with the password `secret`.
-const AUTHORIZATION: &str = "Basic cmVzdDpzZWNyZXQ=";
-
 /// A held job runs until the test releases it.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 impl EngineServer {
     /// The user of its REST and the password.
     pub const USER: (&'static str, &'static str) = ("rest", "secret");
+
+    /// The header of this user.
+    pub(crate) const AUTHORIZATION: &'static str = "Basic cmVzdDpzZWNyZXQ=";
 
     /// Starts instances of a process, each in a transaction of its own, and returns their ids.
     ///
@@ -114,6 +114,6 @@ impl EngineServer {
 }
 
 fn authorized(request: Request) -> Request {
-    let request = request.header("Authorization", AUTHORIZATION);
+    let request = request.header("Authorization", EngineServer::AUTHORIZATION);
     request.deadline(DEADLINE)
 }
