@@ -2,14 +2,18 @@
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::http::Response;
 
 /// Maximum size of an answer.
 const MOST: usize = 16 << 20;
+/// The engine's server closes a connection that was idle for 20 s.
+const IDLE: Duration = Duration::from_secs(10);
 
 type Connection = BufReader<TcpStream>;
 
@@ -18,7 +22,8 @@ type Connection = BufReader<TcpStream>;
 pub(super) struct KeptConnections {
     address: String,
     authorization: &'static str,
-    idle: Mutex<Vec<Connection>>,
+    /// Each with the time of its last answer, the youngest last.
+    idle: Mutex<Vec<(Instant, Connection)>>,
 }
 
 impl KeptConnections {
@@ -30,15 +35,21 @@ impl KeptConnections {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Connection)>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|(since, _)| since.elapsed() < IDLE);
+        idle
+    }
+
+    fn keep(&self, connection: Connection) {
+        self.idle().push((Instant::now(), connection));
     }
 
     /// Opens a connection if none is idle, so that the next request does not wait for one.
     pub(super) async fn ready(&self) -> Result<()> {
         if self.idle().is_empty() {
             let connection = self.connect().await?;
-            self.idle().push(connection);
+            self.keep(connection);
         }
         Ok(())
     }
@@ -47,7 +58,7 @@ impl KeptConnections {
     pub(super) async fn post(&self, path: &str, json: &str) -> Result<Response> {
         let idle = self.idle().pop();
         let mut connection = match idle {
-            Some(connection) => connection,
+            Some((_, connection)) => connection,
             None => self.connect().await?,
         };
         let request = format!(
@@ -59,7 +70,7 @@ impl KeptConnections {
         connection.write_all(request.as_bytes()).await?;
         let (answer, is_kept) = read(&mut connection).await?;
         if is_kept {
-            self.idle().push(connection);
+            self.keep(connection);
         }
         Ok(answer)
     }
